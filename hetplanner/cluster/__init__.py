@@ -1,0 +1,1 @@
+"""Devices, hosts, sites, links; their files, and the GPU catalog."""

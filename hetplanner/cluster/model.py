@@ -1,0 +1,264 @@
+"""The cluster: devices on hosts at sites, and one directed link for every ordered pair of devices.
+
+A cluster is kept in its compact site form (what files hold and what a person edits); the
+device × device matrices are derived from it. Shape legend: D devices, in file order.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hetplanner.dtypes import DType
+from hetplanner.schema import Bytes, BytesPerSecond, FlopsPerSecond, Name, Noun, PositiveBytes, Seconds, Text
+
+MAX_DEVICES = 4096
+
+Source = Literal["measured", "specified", "assumed"]
+
+
+class Site(Noun):
+    """A place with hosts: drawn on the map, and charged for bytes that leave it."""
+
+    name: Name
+    latitude: Annotated[float, Field(ge=-90, le=90)]
+    longitude: Annotated[float, Field(ge=-180, le=180)]
+    egress_usd_per_gb: Annotated[float, Field(ge=0, le=1000)] = 0.0
+
+
+class Host(Noun):
+    """A machine at a site; its NIC is shared by its devices, each way on its own."""
+
+    id: Name
+    site: Name
+    nic_out: BytesPerSecond | None = None
+    nic_in: BytesPerSecond | None = None
+
+
+class Device(Noun):
+    """One accelerator (or CPU) that holds a rank. What is None comes from the GPU catalog by `kind`.
+
+    `efficiency` is the share of `peak` that training reaches (measured or assumed).
+    """
+
+    id: Name
+    kind: Name
+    host: Name
+    peak: dict[DType, FlopsPerSecond] | None = None
+    memory: PositiveBytes | None = None
+    memory_bandwidth: BytesPerSecond | None = None
+    efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    reserve: Bytes | None = None
+    price_usd_per_hour: Annotated[float, Field(ge=0, le=10_000)] | None = None
+
+
+class Published(Noun):
+    """A source's literal numbers for a link, units unchecked; only the objective `dtfm` reads them."""
+
+    bandwidth_gbps: Annotated[float, Field(gt=0)]
+    delay_ms: Annotated[float, Field(ge=0)]
+
+
+class LinkValue(Noun):
+    """What a link carries: one-way latency and bandwidth, and how that is known."""
+
+    latency: Seconds
+    bandwidth: BytesPerSecond
+    source: Source = "assumed"
+    when: Text | None = None
+    published: Published | None = None
+
+
+class SiteLink(LinkValue):
+    """Between hosts of two sites, or (`from` = `to`) between hosts inside one site."""
+
+    from_site: Annotated[Name, Field(alias="from")]
+    to_site: Annotated[Name, Field(alias="to")]
+    model_config = LinkValue.model_config | {"validate_by_name": True, "validate_by_alias": True}
+
+
+class HostLink(LinkValue):
+    """Between the devices inside one host (NVLink, PCIe)."""
+
+    host: Name
+
+
+class DeviceLink(LinkValue):
+    """One directed pair of devices; overrides every other rule."""
+
+    from_device: Annotated[Name, Field(alias="from")]
+    to_device: Annotated[Name, Field(alias="to")]
+    model_config = LinkValue.model_config | {"validate_by_name": True, "validate_by_alias": True}
+
+
+class Cluster(Noun):
+    """Devices, hosts, sites and links. The later of two rules for the same pair wins (file order).
+
+    Rules for a pair of devices, strongest first: `device_links`, `host_links` (same host),
+    `site_links`. Every ordered pair must be covered.
+    """
+
+    name: Name
+    description: Text = ""
+    provenance: Text = ""
+    sites: Annotated[tuple[Site, ...], Field(min_length=1)]
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
+    devices: Annotated[tuple[Device, ...], Field(min_length=1, max_length=MAX_DEVICES)]
+    site_links: tuple[SiteLink, ...] = ()
+    host_links: tuple[HostLink, ...] = ()
+    device_links: tuple[DeviceLink, ...] = ()
+
+    @model_validator(mode="after")
+    def _references_hold(self) -> Self:
+        sites = _unique([s.name for s in self.sites], "sites", "name")
+        hosts = _unique([h.id for h in self.hosts], "hosts", "id")
+        devices = _unique([d.id for d in self.devices], "devices", "id")
+        _known([h.site for h in self.hosts], sites, "hosts", "site")
+        _known([d.host for d in self.devices], hosts, "devices", "host")
+        _known([x for k in self.site_links for x in (k.from_site, k.to_site)], sites, "site_links", "from/to", 2)
+        _known([k.host for k in self.host_links], hosts, "host_links", "host")
+        _known([x for k in self.device_links for x in (k.from_device, k.to_device)], devices, "device_links", "from/to", 2)
+        self._refuse_disconnected()
+        return self
+
+    def _refuse_disconnected(self) -> None:
+        missing = np.argwhere(self.link_index_DD == -1)
+        for a, b in missing[:1]:
+            one, two = self.devices[a], self.devices[b]
+            sites = self.site_of(one.id).name, self.site_of(two.id).name
+            raise ValueError(
+                f"no link from device {one.id!r} to {two.id!r} ({len(missing)} pairs are unconnected);"
+                f" add a site_links entry from {sites[0]!r} to {sites[1]!r}"
+            )
+
+    # -- look-ups ---------------------------------------------------------------------------------
+
+    @cached_property
+    def device_ids(self) -> tuple[str, ...]:
+        """Ids in file order, which is the order of every D axis."""
+        return tuple(d.id for d in self.devices)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {d.id: i for i, d in enumerate(self.devices)}
+
+    def device_index(self, device_id: str) -> int:
+        """Row of a device in the matrices. Raises KeyError."""
+        return self._index[device_id]
+
+    @cached_property
+    def _hosts(self) -> dict[str, Host]:
+        return {h.id: h for h in self.hosts}
+
+    @cached_property
+    def _sites(self) -> dict[str, Site]:
+        return {s.name: s for s in self.sites}
+
+    def host_of(self, device_id: str) -> Host:
+        """The host of a device."""
+        return self._hosts[self.devices[self._index[device_id]].host]
+
+    def site_of(self, device_id: str) -> Site:
+        """The site of a device."""
+        return self._sites[self.host_of(device_id).site]
+
+    @cached_property
+    def site_index_D(self) -> np.ndarray:
+        """Row of each device's site in `sites`."""
+        order = {s.name: i for i, s in enumerate(self.sites)}
+        return np.array([order[self.host_of(d.id).site] for d in self.devices], dtype=np.int64)
+
+    @cached_property
+    def host_index_D(self) -> np.ndarray:
+        """Row of each device's host in `hosts`."""
+        order = {h.id: i for i, h in enumerate(self.hosts)}
+        return np.array([order[d.host] for d in self.devices], dtype=np.int64)
+
+    # -- links ------------------------------------------------------------------------------------
+
+    @cached_property
+    def links(self) -> tuple[LinkValue, ...]:
+        """All rules: site links, host links, device links; `link_index_DD` points into this."""
+        return (*self.site_links, *self.host_links, *self.device_links)
+
+    @cached_property
+    def link_index_DD(self) -> np.ndarray:
+        """The rule in force from row device to column device; -1 where there is none, -2 on the diagonal."""
+        site_rank = {s.name: i for i, s in enumerate(self.sites)}
+        rule_SS = np.full((len(self.sites), len(self.sites)), -1, dtype=np.int32)
+        for k, site_link in enumerate(self.site_links):
+            rule_SS[site_rank[site_link.from_site], site_rank[site_link.to_site]] = k
+        rule_DD = rule_SS[np.ix_(self.site_index_D, self.site_index_D)]
+        host_rank = {h.id: i for i, h in enumerate(self.hosts)}
+        for k, host_link in enumerate(self.host_links, start=len(self.site_links)):
+            members = np.flatnonzero(self.host_index_D == host_rank[host_link.host])
+            rule_DD[np.ix_(members, members)] = k
+        for k, link in enumerate(self.device_links, start=len(self.site_links) + len(self.host_links)):
+            rule_DD[self._index[link.from_device], self._index[link.to_device]] = k
+        np.fill_diagonal(rule_DD, -2)
+        rule_DD.flags.writeable = False
+        return rule_DD
+
+    def link(self, from_device: str, to_device: str) -> LinkValue:
+        """The rule in force between two different devices."""
+        return self.links[self.link_index_DD[self._index[from_device], self._index[to_device]]]
+
+    def _per_pair(self, values: Sequence[float], diagonal: float) -> np.ndarray:
+        table = np.array([*values, diagonal, diagonal], dtype=np.float64)  # [-2] and [-1]
+        matrix_DD = table[self.link_index_DD]
+        matrix_DD.flags.writeable = False
+        return matrix_DD
+
+    @cached_property
+    def latency_s_DD(self) -> np.ndarray:
+        """One-way latency, row to column; 0 on the diagonal."""
+        return self._per_pair([k.latency for k in self.links], 0.0)
+
+    @cached_property
+    def bandwidth_bytes_per_s_DD(self) -> np.ndarray:
+        """Bandwidth, row to column; infinite on the diagonal."""
+        return self._per_pair([k.bandwidth for k in self.links], np.inf)
+
+    @cached_property
+    def published_delay_ms_DD(self) -> np.ndarray:
+        """The source's literal delay where a link has one, else the latency in ms."""
+        return self._per_pair([k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0)
+
+    @cached_property
+    def published_bandwidth_gbps_DD(self) -> np.ndarray:
+        """The source's literal bandwidth where a link has one, else Gbit/s."""
+        return self._per_pair(
+            [k.published.bandwidth_gbps if k.published else k.bandwidth * 8 / 1e9 for k in self.links], np.inf
+        )
+
+    def subset(self, device_ids: Sequence[str]) -> "Cluster":
+        """The cluster of these devices alone, in the given order, with their hosts, sites and links."""
+        chosen = [self.devices[self._index[d]] for d in device_ids]
+        hosts = {d.host for d in chosen}
+        sites = {self._hosts[h].site for h in hosts}
+        return self.replace(
+            devices=tuple(chosen),
+            hosts=tuple(h for h in self.hosts if h.id in hosts),
+            sites=tuple(s for s in self.sites if s.name in sites),
+            site_links=tuple(k for k in self.site_links if {k.from_site, k.to_site} <= sites),
+            host_links=tuple(k for k in self.host_links if k.host in hosts),
+            device_links=tuple(k for k in self.device_links if {k.from_device, k.to_device} <= set(device_ids)),
+        )
+
+
+def _unique(values: list[str], where: str, field: str) -> set[str]:
+    seen: set[str] = set()
+    for i, value in enumerate(values):
+        if value in seen:
+            raise ValueError(f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one")
+        seen.add(value)
+    return seen
+
+
+def _known(values: list[str], known: set[str], where: str, field: str, per_item: int = 1) -> None:
+    for i, value in enumerate(values):
+        if value not in known:
+            some = ", ".join(sorted(known)[:5])
+            raise ValueError(f"{where}[{i // per_item}].{field}: unknown name {value!r:.60}; known are {some}")

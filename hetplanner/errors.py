@@ -1,0 +1,25 @@
+"""The three ways a request can fail; each knows the exit code the command line ends with."""
+
+
+class HetplannerError(Exception):
+    """Base of every error raised on purpose; its text is one line for a person."""
+
+    exit_code = 1
+
+
+class InvalidInput(HetplannerError, ValueError):
+    """A file, flag or field breaks a stated law. The text names the place, the law, the value, the remedy."""
+
+    exit_code = 2
+
+
+class Infeasible(HetplannerError):
+    """The request is well formed, but no plan satisfies it. The text says what is short, and by how much."""
+
+    exit_code = 3
+
+
+class RunError(HetplannerError):
+    """A run, a worker or the agent failed. The text names the rank or process and its last words."""
+
+    exit_code = 4

@@ -1,0 +1,1 @@
+"""Data only: Problem, Plan, Estimate, Action, Span, Trace, and their files."""

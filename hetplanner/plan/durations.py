@@ -1,0 +1,32 @@
+"""Seconds that each rank needs for its parts of a step: from the catalog (cost) or from a profile (runtime).
+
+Shape legend: N ranks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Compute times of a plan; transfers follow from the plan's links and need no entry here.
+
+    Attributes:
+        forward_s_N, backward_s_N: one micro-batch through the rank's stage (loss included on the last).
+        optimizer_s_N: one optimiser step.
+        encode_s_N, decode_s_N: one boundary message of the rank (codec and copy).
+        reduce_s_N: the rank's share of adding up and re-packing gradients in one step.
+        message_s: fixed cost of handing one message to the network and of taking it.
+        cores: compute slots that all ranks share (a rehearsal on one machine); None = every rank its own.
+            The times above are for a rank that computes alone; k ranks at once on c cores run at c/k of that.
+    """
+
+    forward_s_N: np.ndarray
+    backward_s_N: np.ndarray
+    optimizer_s_N: np.ndarray
+    encode_s_N: np.ndarray
+    decode_s_N: np.ndarray
+    reduce_s_N: np.ndarray
+    message_s: float = 0.0
+    cores: float | None = None

@@ -1,0 +1,204 @@
+"""The plan: self-contained, versioned, data only. A search finds it, a simulator explains it, a runtime executes it.
+
+Words: a *stage* is a contiguous range of ops; a *replica* of a stage is the list of devices that hold one copy
+of it (one device today); a *route* is the chain of replicas, one per stage, that a share of the micro-batches
+takes; a *rank* is a process, one per device.
+"""
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.plan.estimate import Estimate
+from hetplanner.plan.problem import Problem
+from hetplanner.schema import Name, Noun, Text
+from hetplanner.workload.model import Op
+
+Role = Literal["activation", "gradient"]
+ScheduleName = Literal["gpipe", "1f1b"]
+ReducerName = Literal["sharded-ps"]
+
+
+class Stage(Noun):
+    """Ops `first_op` .. `end_op` (exclusive), its replicas, and how many micro-batches each may have in flight."""
+
+    first_op: Annotated[int, Field(ge=0)]
+    end_op: Annotated[int, Field(ge=1)]
+    replicas: Annotated[tuple[tuple[Name, ...], ...], Field(min_length=1)]
+    in_flight: Annotated[int, Field(ge=1)]
+    recompute: bool = False
+    reduce_codec: Codec = NO_CODEC
+
+
+class Route(Noun):
+    """One replica per stage, and the number of micro-batches of every step that go this way."""
+
+    replicas: Annotated[tuple[int, ...], Field(min_length=1)]
+    micro_batches: Annotated[int, Field(ge=1)]
+
+
+class LinkCodec(Noun):
+    """Compression of one role on one directed link; links that are not listed carry dense tensors."""
+
+    from_device: Annotated[Name, Field(alias="from")]
+    to_device: Annotated[Name, Field(alias="to")]
+    role: Role
+    codec: Codec
+    model_config = Noun.model_config | {"validate_by_name": True, "validate_by_alias": True}
+
+
+class Provenance(Noun):
+    """Where a plan comes from."""
+
+    planner: Name = "hand"
+    seed: int | None = None
+    budget: Text | None = None
+    evaluations: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    lower_bound: float | None = None
+    version: Text = ""
+
+
+class Plan(Noun):
+    """Who does what. See the module's words; `problem` makes it self-contained."""
+
+    problem: Problem
+    mode: Literal["static"] = "static"
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    routes: Annotated[tuple[Route, ...], Field(min_length=1)]
+    schedule: ScheduleName = "1f1b"
+    link_codecs: tuple[LinkCodec, ...] = ()
+    reducer: ReducerName = "sharded-ps"
+    overlap: bool = True
+    ranks: Annotated[tuple[Name, ...], Field(min_length=1)]
+    estimate: Estimate | None = None
+    provenance: Provenance = Provenance()
+
+    @model_validator(mode="after")
+    def _structure_holds(self) -> Self:
+        self._check_stages()
+        self._check_routes()
+        self._check_devices()
+        return self
+
+    def _check_stages(self) -> None:
+        num_ops = len(self.problem.workload.graph.ops)
+        expected = 0
+        for s, stage in enumerate(self.stages):
+            if stage.first_op != expected or stage.end_op <= stage.first_op:
+                raise ValueError(
+                    f"stages[{s}]: ops must follow on without gaps and hold at least one op: expected first_op"
+                    f" {expected} and a larger end_op, got {stage.first_op} to {stage.end_op}"
+                )
+            expected = stage.end_op
+        if expected != num_ops:
+            raise ValueError(f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}")
+
+    def _check_routes(self) -> None:
+        for r, route in enumerate(self.routes):
+            if len(route.replicas) != len(self.stages):
+                raise ValueError(f"routes[{r}].replicas: must name one replica for each of {len(self.stages)} stages")
+            for s, replica in enumerate(route.replicas):
+                if not 0 <= replica < len(self.stages[s].replicas):
+                    raise ValueError(
+                        f"routes[{r}].replicas[{s}]: stage {s} has {len(self.stages[s].replicas)} replicas, got {replica}"
+                    )
+        total, wanted = sum(r.micro_batches for r in self.routes), self.problem.workload.num_micro_batches
+        if total != wanted:
+            raise ValueError(f"routes: micro_batches must add up to {wanted} (global_batch / micro_batch), got {total}")
+        for s, stage in enumerate(self.stages):
+            idle = set(range(len(stage.replicas))) - {route.replicas[s] for route in self.routes}
+            if idle:
+                raise ValueError(f"stages[{s}].replicas[{min(idle)}]: no route uses it; remove it or add a route")
+
+    def _check_devices(self) -> None:
+        known, used = set(self.problem.usable_devices), []
+        for s, stage in enumerate(self.stages):
+            for r, replica in enumerate(stage.replicas):
+                if len(replica) != 1:
+                    raise ValueError(f"stages[{s}].replicas[{r}]: must hold exactly 1 device, got {len(replica)}")
+                if replica[0] not in known:
+                    raise ValueError(f"stages[{s}].replicas[{r}]: {replica[0]!r:.60} is no usable device of the cluster")
+                used.append(replica[0])
+        if len(set(used)) < len(used):
+            twice = next(d for d in used if used.count(d) > 1)
+            raise ValueError(f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage")
+        if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != set(used):
+            raise ValueError("ranks: must list every device of the stages exactly once")
+        for i, rule in enumerate(self.link_codecs):
+            if not {rule.from_device, rule.to_device} <= set(used):
+                raise ValueError(f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage")
+
+    # -- look-ups ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _rank(self) -> dict[str, int]:
+        return {device: rank for rank, device in enumerate(self.ranks)}
+
+    def rank_of(self, device_id: str) -> int:
+        """Rank of a device. Raises KeyError."""
+        return self._rank[device_id]
+
+    @cached_property
+    def place_of_rank(self) -> tuple[tuple[int, int], ...]:
+        """(stage, replica) of every rank."""
+        place = {d: (s, r) for s, stage in enumerate(self.stages) for r, rep in enumerate(stage.replicas) for d in rep}
+        return tuple(place[device] for device in self.ranks)
+
+    def rank_at(self, stage: int, replica: int) -> int:
+        """Rank that holds a replica of a stage."""
+        return self._rank[self.stages[stage].replicas[replica][0]]
+
+    def ops_of(self, stage: int) -> tuple[Op, ...]:
+        """Ops of a stage."""
+        return self.problem.workload.graph.ops[self.stages[stage].first_op : self.stages[stage].end_op]
+
+    @cached_property
+    def route_of_micro_batch(self) -> tuple[int, ...]:
+        """Route of every micro-batch of a step. Micro-batches are dealt so that routes fill evenly by share."""
+        remaining = [route.micro_batches for route in self.routes]
+        dealt = [0] * len(self.routes)
+        order = []
+        for _ in range(sum(remaining)):
+            route = min(
+                (r for r in range(len(dealt)) if dealt[r] < remaining[r]),
+                key=lambda r: ((dealt[r] + 1) / remaining[r], r),
+            )
+            dealt[route] += 1
+            order.append(route)
+        return tuple(order)
+
+    def path_of_micro_batch(self, micro_batch: int) -> tuple[int, ...]:
+        """Ranks that a micro-batch visits, stage by stage."""
+        route = self.routes[self.route_of_micro_batch[micro_batch]]
+        return tuple(self.rank_at(s, replica) for s, replica in enumerate(route.replicas))
+
+    @cached_property
+    def _codecs(self) -> dict[tuple[str, str, str], Codec]:
+        return {(k.from_device, k.to_device, k.role): k.codec for k in self.link_codecs}
+
+    def codec_between(self, from_rank: int, to_rank: int, role: Role) -> Codec:
+        """Codec of a role on the directed link between two ranks."""
+        return self._codecs.get((self.ranks[from_rank], self.ranks[to_rank], role), NO_CODEC)
+
+    def boundary_elements(self, stage: int) -> int:
+        """Elements of one micro-batch's tensor that stage `stage` sends to the next (0 after the last)."""
+        if stage + 1 >= len(self.stages):
+            return 0
+        workload = self.problem.workload
+        last_op = workload.graph.ops[self.stages[stage].end_op - 1]
+        return last_op.output_bytes * workload.micro_batch // workload.dtype_bytes
+
+    def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
+        """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""
+        codec = self.codec_between(from_rank, to_rank, role)
+        return codec.wire_bytes(self.boundary_elements(stage), self.problem.workload.dtype_bytes)
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal for equal plans."""
+        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()

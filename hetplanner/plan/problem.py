@@ -1,0 +1,53 @@
+"""The problem a planner solves: cluster, workload, objective, constraints."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hetplanner.cluster.model import Cluster
+from hetplanner.codecs.spec import CodecName
+from hetplanner.schema import Name, Noun, Text
+from hetplanner.workload.workload import Workload
+
+Objective = Literal["step-time", "cost", "dtfm"]
+Degree = Annotated[int, Field(ge=1, le=4096)]
+
+
+class Constraints(Noun):
+    """What a planner may choose. None = free.
+
+    Attributes:
+        excluded: devices that must not be used.
+        codecs: what may travel on links between stages; more than `none` changes the numbers trained.
+    """
+
+    stages: Degree | None = None
+    replicas: Degree | None = None
+    excluded: tuple[Name, ...] = ()
+    codecs: Annotated[tuple[CodecName, ...], Field(min_length=1)] = ("none",)
+    codec_block: Annotated[int, Field(ge=16, le=65536)] = 256
+    max_local_steps: Annotated[int, Field(ge=1)] = 1
+
+
+class Problem(Noun):
+    """One planning task. `rehearsal_of` names the larger problem this one rehearses on one machine."""
+
+    cluster: Cluster
+    workload: Workload
+    objective: Objective = "step-time"
+    constraints: Constraints = Constraints()
+    rehearsal_of: Text | None = None
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        known = set(self.cluster.device_ids)
+        for i, device in enumerate(self.constraints.excluded):
+            if device not in known:
+                raise ValueError(f"constraints.excluded[{i}]: unknown device {device!r:.60}")
+        return self
+
+    @property
+    def usable_devices(self) -> tuple[str, ...]:
+        """Ids of the devices a plan may use, in file order."""
+        excluded = set(self.constraints.excluded)
+        return tuple(d for d in self.cluster.device_ids if d not in excluded)

@@ -1,0 +1,156 @@
+"""Structured starting layouts, read off the network: linear orders of the devices cut into runs of equal stages.
+
+Legend of array suffixes: D devices, O orders, P layouts, N devices in use first, spare ones after.
+
+A layout is a linear order of the devices and a composition of the stages into runs. A run of k stages takes the next
+k*R devices and deals them round-robin: one run of all stages gives one pipeline per site, runs of one stage give one
+stage per site, and everything between is a mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# All 2^(S-1) compositions up to here; a sample of them above.
+FULL_COMPOSITIONS = 8
+SAMPLED_COMPOSITIONS = 128
+GREEDY_TOURS = 5
+
+
+def list_orders(distance_DD: FloatArray) -> list[IntArray]:
+    """Linear orders in which near devices stand together.
+
+    Args:
+        distance_DD: symmetric seconds between devices.
+
+    Returns:
+        Permutations of the devices without repeats, the dendrogram's first.
+    """
+    num_devices = len(distance_DD)
+    if num_devices < 3:
+        return [np.arange(num_devices)]
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    finite = distance_DD[np.isfinite(distance_DD)]
+    capped = np.where(np.isfinite(distance_DD), distance_DD, 10.0 * finite.max() + 1.0)
+    # Links differ by factors, so distances are compared on a logarithmic scale.
+    scale = np.log1p(capped / max(float(np.median(finite[finite > 0])) if (finite > 0).any() else 1.0, 1e-300))
+    np.fill_diagonal(scale, 0.0)
+    condensed = squareform(scale, checks=False)
+    trees = [hierarchy.linkage(condensed, method) for method in ("average", "complete", "single")]
+    orders = [hierarchy.leaves_list(tree).astype(np.int64) for tree in trees]
+    sites = _cut_sites(trees[0], num_devices)
+    orders.extend(_order_sites(capped, sites, orders[0]))
+    return _distinct(orders)
+
+
+def list_compositions(stages: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Ways to write the stages as runs of equal stages: all of them if few, else even ones and a sample."""
+    if stages <= FULL_COMPOSITIONS:
+        return [_runs(mask, stages) for mask in range(2 ** (stages - 1))]
+    even = [(run,) * (stages // run) for run in range(1, stages + 1) if stages % run == 0]
+    while len(even) < SAMPLED_COMPOSITIONS:
+        ends = np.flatnonzero(rng.random(stages - 1) < rng.uniform(0.0, 0.6)) + 1
+        even.append(tuple(int(n) for n in np.diff(np.concatenate(([0], ends, [stages])))))
+    return list(dict.fromkeys(even))
+
+
+def deal_layout(order_D: IntArray, runs: Sequence[int], replicas: int) -> IntArray:
+    """Lays the first devices of an order out stage by stage; the rest stays behind as spare."""
+    layout = order_D.copy()
+    start = 0
+    for run in runs:
+        stop = start + run * replicas
+        layout[start:stop] = order_D[start:stop].reshape(replicas, run).T.reshape(-1)
+        start = stop
+    return layout
+
+
+def structured_layouts(
+    orders: Sequence[IntArray], stages: int, replicas: int, rng: np.random.Generator
+) -> IntArray:
+    """All orders x compositions (and, with spare devices, a few windows of each order), as ``layouts_PD``."""
+    compositions = list_compositions(stages, rng)
+    layouts = [
+        deal_layout(window, runs, replicas)
+        for runs in compositions
+        for order in orders
+        for window in _windows(order, stages * replicas)
+    ]
+    return np.array(layouts, dtype=np.int64)
+
+
+def random_layouts(num_devices: int, count: int, rng: np.random.Generator) -> IntArray:
+    """Uniform permutations of the devices, as ``layouts_PD``."""
+    return np.array([rng.permutation(num_devices) for _ in range(count)], dtype=np.int64)
+
+
+def _windows(order_D: IntArray, used: int) -> Iterator[IntArray]:
+    spare = len(order_D) - used
+    yield order_D
+    if spare:
+        yield np.roll(order_D, -spare)
+        yield np.roll(order_D, -(spare // 2))
+
+
+def _runs(mask: int, stages: int) -> tuple[int, ...]:
+    ends = [s + 1 for s in range(stages - 1) if mask >> s & 1]
+    return tuple(int(n) for n in np.diff([0, *ends, stages]))
+
+
+def _cut_sites(tree: NDArray[np.float64], num_devices: int) -> IntArray:
+    """Cuts a dendrogram at its widest relative jump between merge heights, where sites end."""
+    from scipy.cluster import hierarchy
+
+    heights = tree[:, 2]
+    floor = max(float(heights.max()) * 1e-6, 1e-300)
+    jumps = np.diff(np.log(np.maximum(heights, floor)))
+    # A cut that leaves every device alone or all together separates nothing.
+    useful = jumps[: num_devices - 2]
+    height = heights[int(np.argmax(useful))] if useful.size and useful.max() > 0 else heights[-1]
+    return np.asarray(hierarchy.fcluster(tree, height * (1 + 1e-9), "distance") - 1, dtype=np.int64)
+
+
+def _order_sites(distance_DD: FloatArray, site_D: IntArray, base_D: IntArray) -> list[IntArray]:
+    """Orders of whole sites: by size, by mean distance, and nearest-neighbour tours from several sites."""
+    num_sites = int(site_D.max()) + 1
+    size = np.bincount(site_D, minlength=num_sites).astype(np.float64)
+    member = np.zeros((num_sites, len(site_D)))
+    member[site_D, np.arange(len(site_D))] = 1.0 / size[site_D]
+    between = member @ distance_DD @ member.T
+    mean = between.mean(axis=1)
+    first_seen = np.empty(num_sites)
+    first_seen[site_D[base_D][::-1]] = np.arange(len(base_D))[::-1]
+    ranks = [np.lexsort((first_seen, -size)), np.lexsort((mean, -size)), np.argsort(mean, kind="stable")]
+    starts = np.argsort(mean, kind="stable")[:: max(1, num_sites // GREEDY_TOURS)][:GREEDY_TOURS]
+    ranks.extend(_greedy_tour(between, int(start)) for start in starts)
+    place = np.empty(len(base_D), dtype=np.int64)
+    place[base_D] = np.arange(len(base_D))
+    orders = []
+    for rank in ranks:
+        position = np.empty(num_sites, dtype=np.int64)
+        position[rank] = np.arange(num_sites)
+        orders.append(np.lexsort((place, position[site_D])).astype(np.int64))
+    return orders
+
+
+def _greedy_tour(between: FloatArray, start: int) -> IntArray:
+    tour = [start]
+    free = np.ones(len(between), dtype=bool)
+    free[start] = False
+    while free.any():
+        step = int(np.argmin(np.where(free, between[tour[-1]], np.inf)))
+        tour.append(step)
+        free[step] = False
+    return np.array(tour, dtype=np.int64)
+
+
+def _distinct(orders: list[IntArray]) -> list[IntArray]:
+    return list({order.tobytes(): order for order in orders}.values())

@@ -1,0 +1,80 @@
+"""The OP-DAG of a model: what each operator computes, keeps, sends and owns, per sample.
+
+Operators stand in a topological order; a pipeline stage is a contiguous range of them.
+"""
+
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hetplanner.schema import Name, Noun
+
+OpKind = Literal["embedding", "attention", "mlp", "norm", "head", "loss", "parameter", "function"]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Flops = Annotated[float, Field(ge=0, le=1e24)]
+
+MAX_OPS = 20_000
+
+
+class Op(Noun):
+    """One operator. FLOPs and bytes are for one sample (one sequence) in the graph's dtype.
+
+    Attributes:
+        inputs: names of the operators whose outputs it reads; empty for one that reads the batch.
+        layer: the model's layer it belongs to; None outside the layers (embedding, head, loss).
+        num_params: elements of the weights it uses, shared ones included.
+        tied: name of the earlier operator that owns the shared weight.
+        activation_bytes: kept from forward to backward.
+        output_bytes: size of its output, sent when the next operator is elsewhere.
+    """
+
+    name: Name
+    kind: OpKind
+    layer: Annotated[int, Field(ge=0)] | None = None
+    inputs: tuple[Name, ...] = ()
+    num_params: Count = 0
+    tied: Name | None = None
+    forward_flops: Flops = 0.0
+    backward_flops: Flops = 0.0
+    activation_bytes: Count = 0
+    output_bytes: Count = 0
+
+
+class OpGraph(Noun):
+    """Operators in topological order."""
+
+    ops: Annotated[tuple[Op, ...], Field(min_length=1, max_length=MAX_OPS)]
+
+    @model_validator(mode="after")
+    def _is_a_dag(self) -> Self:
+        seen: set[str] = set()
+        for i, op in enumerate(self.ops):
+            for name in (*op.inputs, *((op.tied,) if op.tied else ())):
+                if name not in seen:
+                    raise ValueError(f"ops[{i}] ({op.name}): reads {name!r}, which no earlier op is called; reorder")
+            if op.name in seen:
+                raise ValueError(f"ops[{i}].name: must be unique, {op.name!r} is already taken")
+            seen.add(op.name)
+        return self
+
+    @cached_property
+    def num_params(self) -> int:
+        """Parameters of the model; a tied weight counts once."""
+        return sum(op.num_params for op in self.ops if op.tied is None)
+
+    @cached_property
+    def num_layers(self) -> int:
+        """Number of layers: the most stages this graph can be cut into."""
+        layers = {op.layer for op in self.ops if op.layer is not None}
+        return len(layers) or len(self.ops)
+
+    @cached_property
+    def tied_groups(self) -> dict[str, tuple[int, ...]]:
+        """Owner's name -> indices of all ops that use its weight (the owner first)."""
+        index = {op.name: i for i, op in enumerate(self.ops)}
+        groups: dict[str, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            if op.tied is not None:
+                groups.setdefault(op.tied, [index[op.tied]]).append(i)
+        return {name: tuple(members) for name, members in groups.items()}
