@@ -1,0 +1,1 @@
+"""Columns for plots: pure functions from nouns to data, without a plotting library."""

@@ -1,0 +1,137 @@
+"""What all live figures share: parts made once, data replaced, light and dark."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, FixedTicker, GlyphRenderer, Label, Legend, LegendItem, Node
+from bokeh.models.axes import Axis
+from bokeh.plotting import figure
+
+from hetplanner.plots.theme import Look, look_of
+
+Columns = Mapping[str, Sequence[Any] | np.ndarray]
+FONT = "Roboto, Helvetica, Arial, sans-serif"
+
+
+class LiveFigure:
+    """A Bokeh figure whose glyphs are made once; `update` of the subclasses replaces data only.
+
+    Args:
+        dark: colours for a dark page; `set_dark` changes them later.
+        height: pixels; the width follows the page.
+        options: passed to `bokeh.plotting.figure`.
+    """
+
+    def __init__(self, *, dark: bool = False, height: int = 320, **options: Any) -> None:
+        self.look: Look = look_of(dark)
+        self.figure = figure(
+            **{
+                "height": height,
+                "sizing_mode": "stretch_width",
+                "output_backend": "canvas",
+                "toolbar_location": None,
+                "tools": "",
+                "outline_line_color": None,
+                "background_fill_color": None,
+                "border_fill_color": None,
+                "min_border_right": 12,
+            }
+            | options
+        )
+        self._legend: Legend | None = None
+        self._note = Label(
+            x=Node(target="frame", symbol="center"),
+            y=Node(target="frame", symbol="center"),
+            text="",
+            text_align="center",
+            text_baseline="middle",
+            text_font=FONT,
+            text_font_size="13px",
+        )
+        self.figure.add_layout(self._note)
+
+    def set_dark(self, dark: bool) -> None:
+        """Colours for a dark or a light page."""
+        self.look = look_of(dark)
+        self._recolour()
+
+    # -- for the subclasses -----------------------------------------------------------------------
+
+    def _recolour(self) -> None:
+        look = self.look
+        for axis in self.figure.select(type=Axis):
+            axis.axis_line_color = axis.major_tick_line_color = look.axis
+            axis.major_label_text_color = look.muted
+            axis.axis_label_text_color = look.text
+            axis.major_label_text_font = axis.axis_label_text_font = FONT
+            axis.major_label_text_font_size = "11px"
+            axis.axis_label_text_font_size = "12px"
+            axis.axis_label_text_font_style = "normal"
+            axis.minor_tick_line_color = None
+        for grid in (*self.figure.xgrid, *self.figure.ygrid):
+            grid.grid_line_color = look.grid
+        if self._legend is not None:
+            self._legend.label_text_color = look.text
+        self._note.text_color = look.muted
+
+    def _say(self, text: str) -> None:
+        """Words in the middle of an empty figure; '' takes them away."""
+        if self._note.text != text:
+            self._note.text = text
+
+    def _add_legend(self, items: Sequence[tuple[str, list[GlyphRenderer]]], **options: Any) -> Legend:
+        """A legend below the plot, where it covers no data."""
+        self._legend = Legend(
+            items=[LegendItem(label=label, renderers=renderers) for label, renderers in items],
+            orientation="horizontal",
+            location="center",
+            border_line_color=None,
+            background_fill_color=None,
+            label_text_font=FONT,
+            label_text_font_size="11px",
+            glyph_height=12,
+            glyph_width=16,
+            spacing=10,
+            padding=2,
+            margin=2,
+            **options,
+        )
+        self.figure.add_layout(self._legend, "below")
+        return self._legend
+
+    def _label_axis(self, axis: Axis, positions: Sequence[float], labels: Sequence[str]) -> None:
+        """Words instead of numbers at these positions of an axis."""
+        ticks = [float(p) for p in positions]
+        words = {tick: label for tick, label in zip(ticks, labels, strict=True)}
+        if not isinstance(axis.ticker, FixedTicker):
+            axis.ticker = FixedTicker(ticks=ticks)
+            axis.major_label_overrides = words
+        elif axis.ticker.ticks != ticks or axis.major_label_overrides != words:
+            axis.major_label_overrides = words
+            axis.ticker.ticks = ticks
+
+
+def empty_source(*names: str) -> ColumnDataSource:
+    """A source with empty columns."""
+    return ColumnDataSource({name: [] for name in names})
+
+
+def put(source: ColumnDataSource, columns: Columns) -> None:
+    """New data for a source; equal data is not sent again."""
+    old = source.data
+    if old.keys() == columns.keys() and all(_equal(old[name], columns[name]) for name in columns):
+        return
+    source.data = dict(columns)
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and np.array_equal(one, two)
+    return bool(one == two)
+
+
+def set_range(target: Any, start: float, end: float) -> None:
+    """Both ends of a Range1d, if they change; also where the reset tool returns to."""
+    if (target.start, target.end) != (start, end):
+        target.update(start=start, end=end, reset_start=start, reset_end=end)
