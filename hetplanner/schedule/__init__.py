@@ -1,1 +1,1 @@
-"""schedule"""
+"""The global order of a step's actions, and who adds up which gradients."""

@@ -1,1 +1,1 @@
-"""simulator"""
+"""Discrete events: schedule, links, NICs and cores, giving a Trace."""

@@ -1,0 +1,60 @@
+"""The one rule by which links are busy, shared by the simulator and the emulator of real runs.
+
+A transfer from rank a to rank b starts when the directed link a→b, the NIC of a's host (out) and the NIC of b's
+host (in) are all free. Each stays busy for bytes / its own rate; the message arrives after
+bytes / (slowest of the three) + one-way latency. Links inside one host use no NIC.
+
+Shape legend: N ranks, C clocks (N·N links, then one outgoing and one incoming NIC per host).
+Source: ours (design §4).
+"""
+
+import numpy as np
+
+from hetplanner.plan.model import Plan
+
+
+class NetworkClock:
+    """When every link and NIC of a plan is free again.
+
+    Args:
+        plan: gives ranks, links and NICs.
+        busy_until_s_C: the clocks; None starts them at 0. A shared-memory array lets several processes
+            use one set of clocks (they must then lock around `reserve`).
+    """
+
+    def __init__(self, plan: Plan, busy_until_s_C: np.ndarray | None = None) -> None:
+        cluster = plan.problem.cluster
+        rows = np.array([cluster.device_index(d) for d in plan.ranks])
+        self._n = len(rows)
+        self._latency_s: list[list[float]] = cluster.latency_s_DD[np.ix_(rows, rows)].tolist()
+        self._link_rate: list[list[float]] = cluster.bandwidth_bytes_per_s_DD[np.ix_(rows, rows)].tolist()
+        self._host: list[int] = cluster.host_index_D[rows].tolist()
+        self._nic_out = [h.nic_out or float("inf") for h in cluster.hosts]
+        self._nic_in = [h.nic_in or float("inf") for h in cluster.hosts]
+        if busy_until_s_C is not None:
+            self._busy = busy_until_s_C
+        else:
+            self._busy = np.zeros(self.num_clocks(plan))
+
+    @staticmethod
+    def num_clocks(plan: Plan) -> int:
+        """Length of the clock array."""
+        return len(plan.ranks) ** 2 + 2 * len(plan.problem.cluster.hosts)
+
+    def reserve(self, now_s: float, source: int, target: int, num_bytes: int) -> tuple[float, float]:
+        """Books a transfer. Returns (start_s, arrival_s)."""
+        rate = self._link_rate[source][target]
+        host_a, host_b = self._host[source], self._host[target]
+        busy = self._busy
+        link = source * self._n + target
+        start = max(now_s, float(busy[link]))
+        slowest = rate
+        if host_a != host_b:
+            out = self._n * self._n + host_a
+            into = out - host_a + len(self._nic_out) + host_b
+            start = max(start, float(busy[out]), float(busy[into]))
+            busy[out] = start + num_bytes / self._nic_out[host_a]
+            busy[into] = start + num_bytes / self._nic_in[host_b]
+            slowest = min(rate, self._nic_out[host_a], self._nic_in[host_b])
+        busy[link] = start + num_bytes / rate
+        return start, start + num_bytes / slowest + self._latency_s[source][target]

@@ -1,0 +1,76 @@
+"""Simulate a plan: a Trace of its steps, and the summary that judges finalists and predicts runs."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hetplanner.cost.durations import durations_of
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.model import Plan
+from hetplanner.plan.trace import Trace
+from hetplanner.schedule.order import make_schedule
+from hetplanner.simulator.engine import Engine
+
+
+def simulate(plan: Plan, durations: Durations | None = None, *, steps: int = 1) -> Trace:
+    """Performs the plan's schedule on its links.
+
+    Args:
+        plan: what to perform.
+        durations: seconds per rank, measured or assumed; None takes the catalog's.
+        steps: optimiser steps; a rank begins its next step as soon as it has ended the last.
+    """
+    if durations is None:
+        durations = durations_of(plan)
+    spans = Engine(plan, make_schedule(plan), durations, steps).run()
+    return Trace(spans, plan.ranks)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One step of a trace in numbers.
+
+    Attributes:
+        step_s: from the end of the step before to the end of this one.
+        bubble: share of the ranks' time in which they neither compute nor reduce.
+        terms: mean seconds over ranks: compute, wait (for messages), reduce, optimizer, idle; adds up to step_s.
+        per_rank: the same for every rank, with its label.
+    """
+
+    step_s: float
+    bubble: float
+    terms: dict[str, float]
+    per_rank: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+TERM_OF_KIND = {
+    "forward": "compute",
+    "backward": "compute",
+    "recv": "wait",
+    "reduce": "reduce",
+    "step": "optimizer",
+}
+
+
+def summarise_trace(trace: Trace) -> Summary:
+    """Numbers of the last step in a trace, simulated or measured."""
+    last = max((s.step for s in trace.spans), default=0)
+    began = max((s.end_s for s in trace.spans if s.step < last and s.kind == "step"), default=0.0)
+    ended = max((s.end_s for s in trace.spans if s.kind == "step"), default=trace.end_s)
+    step_s = ended - began
+    rows: list[dict[str, Any]] = [
+        {"rank": r, "device": label, "compute": 0.0, "wait": 0.0, "reduce": 0.0, "optimizer": 0.0}
+        for r, label in enumerate(trace.rank_labels)
+    ]
+    for span in trace.spans:
+        if span.step == last and span.kind in TERM_OF_KIND:
+            rows[span.rank][TERM_OF_KIND[span.kind]] += span.end_s - max(began, span.start_s)
+    for row in rows:
+        row["idle"] = max(0.0, step_s - row["compute"] - row["wait"] - row["reduce"] - row["optimizer"])
+    names = ("compute", "wait", "reduce", "optimizer", "idle")
+    terms = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+    bubble = (terms["wait"] + terms["idle"]) / step_s if step_s > 0 else 0.0
+    return Summary(step_s, bubble, terms, rows)
