@@ -1,10 +1,11 @@
-"""Decoder-only transformers (GPT-2 and Llama families): configuration and OP-DAG by formula, without torch."""
+"""Decoder-only transformers (GPT-2 and Llama families): configuration and OP-DAG by formula; no torch."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
+from hetplanner.workload.model import Op, OpGraph, OpKind
 
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -35,7 +36,9 @@ class TransformerConfig(Noun):
         if self.hidden % self.heads:
             raise ValueError(f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}")
         if self.heads % self.num_kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}")
+            raise ValueError(
+                f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}"
+            )
         return self
 
     @property
@@ -47,3 +50,147 @@ class TransformerConfig(Noun):
     def head_dim(self) -> int:
         """Width of one head."""
         return self.hidden // self.heads
+
+
+def transformer_graph(config: TransformerConfig, *, seq_len: int, dtype_bytes: int) -> OpGraph:
+    """The OP-DAG of a decoder-only transformer, per sample of `seq_len` tokens.
+
+    Ops: `embedding`; `layer.<i>.attention` and `layer.<i>.mlp`, each with its norm in front and its residual
+    addition; `final_norm`; `head` (logits); `loss` (mean cross-entropy, float32).
+
+    The arithmetic, with T tokens, h hidden, k = kv_heads · head_dim, f ffn, V vocab, b bytes an element:
+
+    * A matmul of (m × k) by (k × n) is 2·m·n·k FLOPs. Scores are causal: only the T(T+1)/2 pairs that a token
+      may see are counted, 2·h FLOPs each for the scores and again for the weighted values.
+    * Elementwise work is small and counted by round numbers per element: LayerNorm 8, RMSNorm 4, softmax 5,
+      GELU 8, SiLU and product 6, rotation 6, residual and bias 1.
+    * Backward is two matmuls (gradient of the input, of the weight) for each one forward, elementwise work
+      twice; so backward = 2 × forward, except for the embedding (a scatter-add) and the loss (softmax minus
+      target).
+    * Kept from forward to backward are the inputs of every matmul and non-linear function and the norms'
+      float32 statistics. Attention keeps q, k, v, its output and the float32 log-sum-exp a row, never the
+      T × T scores (as `scaled_dot_product_attention` does); dropout keeps one byte an element of the residual
+      branch.
+
+    Args:
+        config: the model's shape.
+        seq_len: tokens in a sample.
+        dtype_bytes: bytes of an element of weights and activations.
+
+    Source: Radford et al. 2019 and Touvron et al. 2023 (shapes); Kaplan et al. 2020, section 2.1 (FLOPs);
+        Korthikanti et al. 2022, section 4 (kept activations); Dao et al. 2022 (scores not kept).
+    """
+    shape = _Shape(config, seq_len, dtype_bytes)
+    ops = [shape.embedding()]
+    for layer in range(config.layers):
+        ops.append(shape.attention(layer, reads=ops[-1].name))
+        ops.append(shape.mlp(layer, reads=ops[-1].name))
+    ops.append(shape.final_norm(reads=ops[-1].name))
+    ops += [shape.head(), shape.loss()]
+    return OpGraph(ops=tuple(ops))
+
+
+class _Shape:
+    """Formulas of one transformer at one sequence length; see `transformer_graph` for the letters."""
+
+    def __init__(self, config: TransformerConfig, seq_len: int, dtype_bytes: int) -> None:
+        self.config = config
+        self.llama = config.family == "llama"
+        self.T, self.b = seq_len, dtype_bytes
+        self.h, self.f, self.V = config.hidden, config.ffn, config.vocab
+        self.k = config.num_kv_heads * config.head_dim
+        self.norm_params = self.h if self.llama else 2 * self.h
+        self.norm_flops = (4 if self.llama else 8) * self.T * self.h
+        # Its input, and per token in float32 the reciprocal deviation, for LayerNorm also the mean.
+        self.norm_kept = self.T * self.h * self.b + self.T * 4 * (1 if self.llama else 2)
+        self.mask_kept = self.T * self.h if config.dropout else 0
+
+    def embedding(self) -> Op:
+        positions = 0 if self.llama else self.config.max_seq_len * self.h
+        return Op(
+            name="embedding",
+            kind="embedding",
+            num_params=self.V * self.h + positions,
+            forward_flops=0 if self.llama else self.T * self.h,  # adds the position
+            backward_flops=(1 if self.llama else 2) * self.T * self.h,  # adds into the rows
+            activation_bytes=8 * self.T + self.mask_kept,  # token ids, int64
+            output_bytes=self.T * self.h * self.b,
+        )
+
+    def attention(self, layer: int, reads: str) -> Op:
+        T, h, k, heads = self.T, self.h, self.k, self.config.heads
+        weights = h * (h + 2 * k) + h * h
+        biases = 0 if self.llama else (h + 2 * k) + h
+        pairs = T * (T + 1) // 2
+        matmuls = 2 * T * weights + 2 * 2 * h * pairs
+        small = (
+            self.norm_flops + 5 * heads * pairs + T * biases + T * h + (6 * T * (h + k) if self.llama else 0)
+        )
+        # Norm output, q, k, v and attention output in the dtype, log-sum-exp in float32.
+        kept = self.norm_kept + T * (h + (h + 2 * k) + h) * self.b + 4 * T * heads + self.mask_kept
+        return self._block(
+            f"layer.{layer}.attention", "attention", layer, reads, weights + biases, matmuls + small, kept
+        )
+
+    def mlp(self, layer: int, reads: str) -> Op:
+        T, h, f = self.T, self.h, self.f
+        weights = (3 if self.llama else 2) * h * f
+        biases = 0 if self.llama else f + h
+        small = self.norm_flops + (6 if self.llama else 8) * T * f + T * biases + T * h
+        # Norm output; then gate, up, SiLU(gate) and the product, or the GELU's input and output.
+        kept = self.norm_kept + T * (h + (4 if self.llama else 2) * f) * self.b + self.mask_kept
+        return self._block(
+            f"layer.{layer}.mlp", "mlp", layer, reads, weights + biases, 2 * T * weights + small, kept
+        )
+
+    def _block(
+        self, name: str, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int
+    ) -> Op:
+        return Op(
+            name=name,
+            kind=kind,
+            layer=layer,
+            inputs=(reads,),
+            num_params=self.norm_params + params,
+            forward_flops=flops,
+            backward_flops=2 * flops,
+            activation_bytes=kept,
+            output_bytes=self.T * self.h * self.b,
+        )
+
+    def final_norm(self, reads: str) -> Op:
+        return Op(
+            name="final_norm",
+            kind="norm",
+            inputs=(reads,),
+            num_params=self.norm_params,
+            forward_flops=self.norm_flops,
+            backward_flops=2 * self.norm_flops,
+            activation_bytes=self.norm_kept,
+            output_bytes=self.T * self.h * self.b,
+        )
+
+    def head(self) -> Op:
+        flops = 2 * self.T * self.h * self.V
+        return Op(
+            name="head",
+            kind="head",
+            inputs=("final_norm",),
+            num_params=self.V * self.h,
+            tied="embedding" if self.config.tie_embeddings else None,
+            forward_flops=flops,
+            backward_flops=2 * flops,
+            activation_bytes=self.T * self.h * self.b,
+            output_bytes=self.T * self.V * self.b,
+        )
+
+    def loss(self) -> Op:
+        return Op(
+            name="loss",
+            kind="loss",
+            inputs=("head",),
+            forward_flops=5 * self.T * self.V,
+            backward_flops=2 * self.T * self.V,
+            activation_bytes=4 * self.T * self.V + 8 * self.T,  # float32 log-probabilities, int64 targets
+            output_bytes=4,
+        )

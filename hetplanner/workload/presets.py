@@ -1,0 +1,135 @@
+"""Named workloads: the GPT-2 and Llama families, GPT-3 XL as DT-FM trained it, and tiny ones for a CPU."""
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from hetplanner.dtypes import DType
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import checked
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class _Preset:
+    config: TransformerConfig
+    seq_len: int
+    global_batch: int
+    micro_batch: int
+    dtype: DType
+
+
+def _gpt2(name: str, hidden: int, layers: int, heads: int, **changes: Any) -> TransformerConfig:
+    sizes = {"vocab": 50257, "max_seq_len": 1024, "ffn": 4 * hidden} | changes
+    return TransformerConfig(family="gpt2", name=name, hidden=hidden, layers=layers, heads=heads, **sizes)
+
+
+def _llama(name: str, hidden: int, layers: int, heads: int, ffn: int, **changes: Any) -> TransformerConfig:
+    sizes = {
+        "vocab": 128256,
+        "max_seq_len": 8192,
+        "kv_heads": 8,
+        "tie_embeddings": False,
+        "rope_theta": 500_000.0,
+    } | changes
+    return TransformerConfig(
+        family="llama", name=name, hidden=hidden, layers=layers, heads=heads, ffn=ffn, **sizes
+    )
+
+
+_BYTES = {"vocab": 256}
+"""The byte-level data set needs no other vocabulary."""
+
+# Radford et al. 2019 for GPT-2; Brown et al. 2020, table 2.1 for GPT-3 XL, with the 16 heads, the batch of
+# 1024 sequences and the micro-batches of one that DT-FM used; Meta's Llama 3 and 3.2 configurations, rotary
+# scaling left out.
+_PRESETS: dict[str, _Preset] = {
+    "tiny-gpt": _Preset(_gpt2("tiny-gpt", 128, 6, 4, max_seq_len=64, **_BYTES), 64, 32, 2, "float32"),
+    "tiny-llama": _Preset(
+        _llama("tiny-llama", 128, 6, 4, 352, kv_heads=2, max_seq_len=64, rope_theta=10_000.0, **_BYTES),
+        64,
+        32,
+        2,
+        "float32",
+    ),
+    "small-gpt": _Preset(_gpt2("small-gpt", 256, 8, 8, max_seq_len=128, **_BYTES), 128, 32, 2, "float32"),
+    "gpt2": _Preset(_gpt2("gpt2", 768, 12, 12), 1024, 512, 4, "float16"),
+    "gpt2-medium": _Preset(_gpt2("gpt2-medium", 1024, 24, 16), 1024, 512, 4, "float16"),
+    "gpt2-large": _Preset(_gpt2("gpt2-large", 1280, 36, 20), 1024, 512, 2, "float16"),
+    "gpt2-xl": _Preset(_gpt2("gpt2-xl", 1600, 48, 25), 1024, 512, 1, "float16"),
+    "gpt3-xl": _Preset(_gpt2("gpt3-xl", 2048, 24, 16, max_seq_len=2048), 2048, 1024, 1, "float16"),
+    "llama-1b": _Preset(
+        _llama("llama-1b", 2048, 16, 32, 8192, tie_embeddings=True), 4096, 512, 1, "bfloat16"
+    ),
+    "llama-8b": _Preset(_llama("llama-8b", 4096, 32, 32, 14336), 4096, 512, 1, "bfloat16"),
+    "llama-70b": _Preset(_llama("llama-70b", 8192, 80, 64, 28672), 4096, 512, 1, "bfloat16"),
+}
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names that `preset` knows, smallest families first."""
+    return tuple(_PRESETS)
+
+
+def preset(
+    name: str,
+    *,
+    layers: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    seq_len: int | None = None,
+    dtype: DType | None = None,
+    recompute: bool | None = None,
+) -> Workload:
+    """A named workload; what is not given is the preset's own.
+
+    Args:
+        name: one of `preset_names()`.
+        layers: number of transformer layers.
+        global_batch: sequences in one optimiser step.
+        micro_batch: sequences in one micro-batch; divides `global_batch`.
+        seq_len: tokens in a sequence, at most the model's longest.
+        dtype: number format of weights and activations.
+        recompute: keep only stage inputs and compute activations again in backward.
+
+    Raises:
+        InvalidInput: an unknown name (the nearest are listed) or a broken law.
+    """
+    found = _PRESETS.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, _PRESETS, n=3, cutoff=0.4)
+        hint = f"nearest are {', '.join(near)}" if near else f"known are {', '.join(_PRESETS)}"
+        raise InvalidInput(f"model: unknown preset {name!r:.60}; {hint}; or give the path of a config.json")
+    fields = {
+        "name": name,
+        "transformer": found.config,
+        "seq_len": found.seq_len,
+        "global_batch": found.global_batch,
+        "micro_batch": found.micro_batch,
+        "dtype": found.dtype,
+    }
+    return with_overrides(
+        fields,
+        name,
+        layers=layers,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        dtype=dtype,
+        recompute=recompute,
+    )
+
+
+def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **overrides: Any) -> Workload:
+    """The workload of `fields`, with `layers` put into its transformer and every override that is not None.
+
+    Raises:
+        InvalidInput: naming the field inside `place`.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if layers is not None:
+        config = fields["transformer"]
+        values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | {"layers": layers}
+        given["transformer"] = checked(TransformerConfig, values, place)
+    return checked(Workload, fields | given, place)
