@@ -1,0 +1,91 @@
+"""Whether this machine can hold a run: ranks against cores, bytes against free memory."""
+
+import os
+from dataclasses import dataclass
+
+import psutil
+
+from hetplanner.errors import Infeasible
+from hetplanner.plan.model import Plan
+from hetplanner.units import short_bytes
+
+RANKS_PER_CORE = 8
+"""Most ranks a core. Emulated links leave ranks waiting most of the time, and a tiny stage computes for
+milliseconds; beyond this the ranks' own book-keeping delays the emulated deliveries."""
+
+PROCESS_BYTES = 350 * 10**6
+"""Resident bytes of one rank before its model: Python, torch (CPU) and gloo."""
+
+STATE_BYTES_PER_PARAM = 16
+"""Weight, gradient and the two AdamW moments in float32: a run on CPU computes in float32 whatever the plan's
+dtype. A reduction bucket lives on top of that for a moment; MEMORY_SHARE leaves room for it."""
+
+MEMORY_SHARE = 0.9
+"""Share of the free memory that a run may take; the rest is for the page, the agent and the reduction."""
+
+REHEARSE = (
+    "rehearse it instead: the same sites and links with fewer stages × replicas and a tiny model"
+    " ('Rehearse' on the Run page, or a plan of the same cluster with --stages, --replicas and tiny-gpt)"
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a launch may use here: cores of this process, bytes of memory now free."""
+
+    cores: int
+    free_bytes: int
+
+
+def this_machine() -> Machine:
+    """The cores this process may run on and the memory available now."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(cores, int(psutil.virtual_memory().available))
+
+
+def estimated_rank_bytes(plan: Plan) -> list[int]:
+    """Estimated resident bytes of every rank when all of them run on CPUs in float32.
+
+    The process itself, 16 bytes a parameter, and the activations of the micro-batches in flight.
+    """
+    workload = plan.problem.workload
+    to_float32 = 4 / workload.dtype_bytes
+    stage_bytes = []
+    for s, stage in enumerate(plan.stages):
+        ops = plan.ops_of(s)
+        state = STATE_BYTES_PER_PARAM * sum(op.num_params for op in ops)
+        kept = (
+            max(op.output_bytes for op in ops) if stage.recompute else sum(op.activation_bytes for op in ops)
+        )
+        activations = stage.in_flight * workload.micro_batch * kept * to_float32
+        stage_bytes.append(PROCESS_BYTES + state + int(activations))
+    return [stage_bytes[stage] for stage, _ in plan.place_of_rank]
+
+
+def check_capacity(plan: Plan, machine: Machine | None = None) -> None:
+    """Refuses a plan whose ranks this machine's cores or memory cannot hold all at once.
+
+    Raises:
+        Infeasible: with the numbers, and the offer to rehearse.
+    """
+    machine = machine or this_machine()
+    num_ranks = len(plan.ranks)
+    if num_ranks > RANKS_PER_CORE * machine.cores:
+        raise Infeasible(
+            f"this machine cannot hold the run: {num_ranks} ranks on {_count(machine.cores, 'core')} is more"
+            f" than {RANKS_PER_CORE} a core ({RANKS_PER_CORE * machine.cores} ranks); {REHEARSE}"
+        )
+    needed = estimated_rank_bytes(plan)
+    limit = MEMORY_SHARE * machine.free_bytes
+    if sum(needed) > limit:
+        worst = max(range(num_ranks), key=lambda rank: needed[rank])
+        raise Infeasible(
+            f"this machine cannot hold the run: {num_ranks} ranks need {short_bytes(sum(needed))} of memory"
+            f" (rank {worst}, stage {plan.place_of_rank[worst][0]}, alone {short_bytes(needed[worst])}), and"
+            f" {short_bytes(limit)} may be used ({MEMORY_SHARE:.0%} of {short_bytes(machine.free_bytes)}"
+            f" free); {REHEARSE}"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

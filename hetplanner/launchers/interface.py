@@ -1,0 +1,87 @@
+"""The one interface of launchers: a plan and a run directory in, a typed request out, nothing started.
+
+To add a launcher: one file with a class that has `name` and `request`, an entry in `registry.LAUNCHERS`;
+the conformance tests then run over it.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+
+WORKER_MODULE = "hetplanner.runtime.worker"
+"""Launchers name the worker by this string and never import it: planning machines may have no torch."""
+
+
+@dataclass(frozen=True)
+class HostCommand:
+    """What one host runs.
+
+    Attributes:
+        host: name of the host, `localhost` for this machine.
+        argv: program and arguments; never passes through a shell.
+        env: variables on top of the host's own environment.
+        num_ranks: ranks that this command starts.
+    """
+
+    host: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    num_ranks: int = 1
+
+    def script(self) -> str:
+        """One line of shell that does the same: environment, then the quoted command."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
+        return " ".join([*variables, shlex.join(self.argv)])
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """Everything that a launch would run. Its text *is* the script."""
+
+    launcher: str
+    run_dir: Path
+    commands: tuple[HostCommand, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks over all hosts."""
+        return sum(command.num_ranks for command in self.commands)
+
+    def script(self) -> str:
+        """Shell text that a person could paste: one command per host."""
+        lines = []
+        for i, command in enumerate(self.commands):
+            if len(self.commands) > 1:
+                lines.append(f"# host {i}: {command.host}")
+            lines.append(command.script())
+        return "\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        return self.script()
+
+
+class Launcher(Protocol):
+    """Turns a plan into the commands that start its ranks."""
+
+    @property
+    def name(self) -> str:
+        """The word behind `--launcher`."""
+        ...
+
+    def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
+        """The commands that start every rank of `plan` once, working in `run_dir`. Starts nothing.
+
+        Args:
+            plan: what to run; already saved as `run_dir/plan.json` when the request is carried out.
+            run_dir: absolute path of the run directory.
+            config: how to train; already saved as `run_dir/run.json`.
+
+        Raises:
+            InvalidInput: where this launcher cannot express the plan.
+        """
+        ...

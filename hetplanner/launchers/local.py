@@ -1,0 +1,82 @@
+"""The local launcher: `torchrun` on this machine, everything on the loopback interface."""
+
+import socket
+import sys
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput
+from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+
+LOOPBACK = "127.0.0.1"
+RENDEZVOUS = "hetplanner-loopback"
+"""Our rendezvous backend (an entry point of `torchrun.handlers`): torch's own listens on every interface."""
+
+
+class LocalLauncher:
+    """Starts all ranks on this machine with `torchrun`, as one node or (for tests and the README) several."""
+
+    name = "local"
+
+    def __init__(self, nodes: int = 1, port: int | None = None) -> None:
+        """A launcher.
+
+        Args:
+            nodes: torchrun agents to split the ranks over, all on this machine.
+            port: of the rendezvous on 127.0.0.1; None takes a free one.
+        """
+        if nodes < 1:
+            raise InvalidInput(f"nodes: must be 1 or more, got {nodes}")
+        self.nodes = nodes
+        self.port = port
+
+    def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
+        """One torchrun command per node. Raises InvalidInput when there are more nodes than ranks."""
+        num_ranks = len(plan.ranks)
+        if self.nodes > num_ranks:
+            raise InvalidInput(f"nodes: must be at most the plan's {num_ranks} ranks, got {self.nodes}")
+        port = self.port if self.port is not None else free_loopback_port()
+        share, rest = divmod(num_ranks, self.nodes)
+        sizes = [share + (node < rest) for node in range(self.nodes)]
+        commands = tuple(
+            HostCommand("localhost", self._argv(run_dir, port, node, size), loopback_environment(), size)
+            for node, size in enumerate(sizes)
+        )
+        return LaunchRequest(self.name, run_dir, commands)
+
+    def _argv(self, run_dir: Path, port: int, node: int, size: int) -> tuple[str, ...]:
+        # Without --rdzv-conf torchrun hands the node's rank to its static rendezvous only.
+        node_rank = (f"--node-rank={node}", f"--rdzv-conf=rank={node}") if self.nodes > 1 else ()
+        return (
+            *(sys.executable, "-m", "torch.distributed.run"),
+            f"--rdzv-backend={RENDEZVOUS}",
+            f"--rdzv-endpoint={LOOPBACK}:{port}",
+            f"--nnodes={self.nodes}",
+            *node_rank,
+            f"--nproc-per-node={size}",
+            "--max-restarts=0",
+            *("-m", WORKER_MODULE, str(run_dir / "plan.json")),
+        )
+
+
+def loopback_environment() -> dict[str, str]:
+    """Variables of a local run: one compute thread a rank, gloo on the loopback interface only."""
+    return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback_interface()}
+
+
+def loopback_interface() -> str:
+    """Name of the loopback interface: `lo` on Linux, `lo0` on macOS."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in ("lo", "lo0") if name in names), "lo")
+
+
+def free_loopback_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now.
+
+    The kernel deals ephemeral ports out at random, so that somebody else gets this one in the second
+    until torchrun binds it is as good as excluded; if it happens, the launch fails with torchrun's message.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
