@@ -3,6 +3,7 @@
 A cluster is kept in its compact site form (what files hold and what a person edits); the
 device × device matrices are derived from it. Shape legend: D devices, in file order.
 """
+# ruff: noqa: N802  (array names carry shape suffixes, properties included)
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -117,9 +118,17 @@ class Cluster(Noun):
         devices = _unique([d.id for d in self.devices], "devices", "id")
         _known([h.site for h in self.hosts], sites, "hosts", "site")
         _known([d.host for d in self.devices], hosts, "devices", "host")
-        _known([x for k in self.site_links for x in (k.from_site, k.to_site)], sites, "site_links", "from/to", 2)
+        _known(
+            [x for k in self.site_links for x in (k.from_site, k.to_site)], sites, "site_links", "from/to", 2
+        )
         _known([k.host for k in self.host_links], hosts, "host_links", "host")
-        _known([x for k in self.device_links for x in (k.from_device, k.to_device)], devices, "device_links", "from/to", 2)
+        _known(
+            [x for k in self.device_links for x in (k.from_device, k.to_device)],
+            devices,
+            "device_links",
+            "from/to",
+            2,
+        )
         self._refuse_disconnected()
         return self
 
@@ -224,7 +233,9 @@ class Cluster(Noun):
     @cached_property
     def published_delay_ms_DD(self) -> np.ndarray:
         """The source's literal delay where a link has one, else the latency in ms."""
-        return self._per_pair([k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0)
+        return self._per_pair(
+            [k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0
+        )
 
     @cached_property
     def published_bandwidth_gbps_DD(self) -> np.ndarray:
@@ -244,7 +255,9 @@ class Cluster(Noun):
             sites=tuple(s for s in self.sites if s.name in sites),
             site_links=tuple(k for k in self.site_links if {k.from_site, k.to_site} <= sites),
             host_links=tuple(k for k in self.host_links if k.host in hosts),
-            device_links=tuple(k for k in self.device_links if {k.from_device, k.to_device} <= set(device_ids)),
+            device_links=tuple(
+                k for k in self.device_links if {k.from_device, k.to_device} <= set(device_ids)
+            ),
         )
 
 
@@ -252,7 +265,9 @@ def _unique(values: list[str], where: str, field: str) -> set[str]:
     seen: set[str] = set()
     for i, value in enumerate(values):
         if value in seen:
-            raise ValueError(f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one")
+            raise ValueError(
+                f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one"
+            )
         seen.add(value)
     return seen
 
@@ -261,4 +276,6 @@ def _known(values: list[str], known: set[str], where: str, field: str, per_item:
     for i, value in enumerate(values):
         if value not in known:
             some = ", ".join(sorted(known)[:5])
-            raise ValueError(f"{where}[{i // per_item}].{field}: unknown name {value!r:.60}; known are {some}")
+            raise ValueError(
+                f"{where}[{i // per_item}].{field}: unknown name {value!r:.60}; known are {some}"
+            )
