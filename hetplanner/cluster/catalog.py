@@ -79,7 +79,7 @@ class DeviceSpec:
         rate = self.peak_flops_per_s.get(dtype) or self.peak_flops_per_s.get("float32")
         if rate is None:
             raise InvalidInput(
-                f"device kind {self.kind!r:.60}: neither a {dtype} nor a float32 rate is known; add one to peak"
+                f"device kind {self.kind!r:.60}: no {dtype} or float32 rate is known; add one to peak"
             )
         return rate
 
@@ -155,7 +155,7 @@ def _nearest(name: str) -> str:
     return f"nearest are {', '.join(names)}" if names else f"known are {', '.join(kind_names())}"
 
 
-def spec_of(device: Device) -> DeviceSpec:
+def resolve_device(device: Device) -> DeviceSpec:
     """The device with every open field filled from the catalog by its kind. Cached: planning asks often.
 
     Raises:
