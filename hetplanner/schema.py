@@ -181,9 +181,13 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
     file = Path(path)
     try:
         if not file.is_file():
-            raise InvalidInput(f"{file}: no such file" if not file.exists() else f"{file}: not a regular file")
+            raise InvalidInput(
+                f"{file}: no such file" if not file.exists() else f"{file}: not a regular file"
+            )
         if file.stat().st_size > max_bytes:
-            raise InvalidInput(f"{file}: must be at most {max_bytes >> 20} MiB, is {file.stat().st_size >> 20} MiB")
+            raise InvalidInput(
+                f"{file}: must be at most {max_bytes >> 20} MiB, is {file.stat().st_size >> 20} MiB"
+            )
         return file.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
@@ -196,7 +200,9 @@ def check_format(data: object, noun: str, version: int, place: str) -> dict[str,
     text = data.get("format")
     wanted = f"hetplanner/{noun}@{version}"
     if text is None:
-        raise InvalidInput(f'{place}: format: required field is missing; a {noun} file starts with "format": "{wanted}"')
+        raise InvalidInput(
+            f'{place}: format: required field is missing; a {noun} file starts with "format": "{wanted}"'
+        )
     head, _, number = str(text).partition("@")
     if head != f"hetplanner/{noun}" or not number.isdecimal() or not 0 < int(number[:6]):
         raise InvalidInput(f"{place}: format: must be '{wanted}', got {text!r:.80}")

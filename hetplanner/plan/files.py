@@ -24,7 +24,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def plan_to_data(plan: Plan) -> dict[str, Any]:
     """The plan file's content as plain data."""
-    return {"format": f"hetplanner/plan@{PLAN_VERSION}"} | plan.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"format": f"hetplanner/plan@{PLAN_VERSION}"} | plan.model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:

@@ -51,7 +51,8 @@ class _ListScheduler:
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
         gpipe = plan.schedule == "gpipe"
         self.ranks = [
-            _Rank(stage=s, limit=len(self.paths) if gpipe else plan.stages[s].in_flight) for s, _ in plan.place_of_rank
+            _Rank(stage=s, limit=len(self.paths) if gpipe else plan.stages[s].in_flight)
+            for s, _ in plan.place_of_rank
         ]
         self.hold_backwards = gpipe
         for m, path in enumerate(self.paths):

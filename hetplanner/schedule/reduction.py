@@ -71,7 +71,11 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
         stages = sorted({stage_of_op[op] for op in members})
         ranks = tuple(sorted(plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))))
         elements = graph.ops[members[1]].num_params
-        groups.append(ReductionGroup(f"tied {owner}", ranks, elements, members, True, plan.stages[stages[0]].reduce_codec))
+        groups.append(
+            ReductionGroup(
+                f"tied {owner}", ranks, elements, members, True, plan.stages[stages[0]].reduce_codec
+            )
+        )
     return tuple(groups)
 
 

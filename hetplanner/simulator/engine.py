@@ -82,7 +82,9 @@ class Engine:
         self._computing[rank] = then
         self.cores.start(now, rank, work_s)
 
-    def _transfer(self, now: float, source: int, target: int, num_bytes: int, key: Key) -> tuple[float, float]:
+    def _transfer(
+        self, now: float, source: int, target: int, num_bytes: int, key: Key
+    ) -> tuple[float, float]:
         start, arrival = self.network.reserve(now, source, target, num_bytes)
         self._at(arrival, lambda at: self._arrive(target, key, at))
         return start, arrival
@@ -167,7 +169,9 @@ class Engine:
             self._end(action, end)
 
         def arrived(at: float) -> None:
-            self._compute(rank, at, float(self.durations.decode_s_N[rank]) + self.durations.message_s, decoded)
+            self._compute(
+                rank, at, float(self.durations.decode_s_N[rank]) + self.durations.message_s, decoded
+            )
 
         self._wait(rank, {key}, now, arrived)
 
@@ -190,7 +194,9 @@ class Engine:
 
         def added(at: float) -> None:
             for j in others:
-                self._transfer(at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum"))
+                self._transfer(
+                    at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum")
+                )
             self._wait(rank, keys("sum"), at, finished)
 
         def finished(at: float) -> None:

@@ -1,0 +1,42 @@
+"""How commands speak: JSON for scripts on stdout, tables for people, progress and notices on stderr."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
+
+console = Console(highlight=False)
+notices = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    json.dump(data, sys.stdout, indent=1, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_json_line(data: Any) -> None:
+    """One JSON object on one line, flushed, for followers."""
+    sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; columns named in `right` are aligned to the right."""
+    result = Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for column in columns:
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return result
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A bar of block characters for a share between 0 and 1."""
+    filled = round(max(0.0, min(1.0, share)) * width)
+    return "█" * filled + "·" * (width - filled)

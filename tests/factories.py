@@ -1,0 +1,76 @@
+"""Small clusters, workloads and plans for tests."""
+
+from collections.abc import Sequence
+
+from hetplanner.cluster.model import Cluster
+from hetplanner.plan.model import Plan, Route, Stage
+from hetplanner.plan.problem import Problem
+from hetplanner.schema import checked
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+
+def small_cluster(
+    devices: int, *, bandwidth: str = "50 Mbit/s", latency: str = "10 ms", nic: str | None = None
+) -> Cluster:
+    """One CPU device on its own host in each of `devices` sites, all links alike."""
+    host_nic = {"nic_out": nic, "nic_in": nic} if nic else {}
+    names = [f"site-{i}" for i in range(devices)]
+    data = {
+        "name": "small",
+        "sites": [{"name": n, "latitude": 10.0 * i, "longitude": 20.0 * i} for i, n in enumerate(names)],
+        "hosts": [{"id": f"host-{i}", "site": n} | host_nic for i, n in enumerate(names)],
+        "devices": [{"id": f"d{i}", "kind": "CPU generic", "host": f"host-{i}"} for i in range(devices)],
+        "site_links": [
+            {"from": a, "to": b, "latency": latency, "bandwidth": bandwidth} for a in names for b in names
+        ],
+    }
+    return checked(Cluster, data, "small", from_file=True)
+
+
+def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int = 2) -> Workload:
+    """A GPT of hidden size 32 with tied embeddings, in float32."""
+    config = TransformerConfig(vocab=256, max_seq_len=32, hidden=32, layers=layers, heads=2, ffn=64)
+    return Workload(
+        name="test-gpt",
+        transformer=config,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=32,
+        dtype="float32",
+    )
+
+
+def chain_plan(
+    shares: Sequence[int],
+    cuts: Sequence[int],
+    *,
+    schedule: str = "1f1b",
+    in_flight: Sequence[int] | None = None,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+) -> Plan:
+    """A plan of len(cuts)+1 stages and len(shares) replicas; `cuts` are op indices, `shares` micro-batches a route."""
+    workload = workload or tiny_workload(global_batch=2 * sum(shares))
+    num_stages, replicas = len(cuts) + 1, len(shares)
+    cluster = cluster or small_cluster(num_stages * replicas)
+    edges = [0, *cuts, len(workload.graph.ops)]
+    ids = cluster.device_ids
+    depth = in_flight or [num_stages - s for s in range(num_stages)]
+    stages = tuple(
+        Stage(
+            first_op=edges[s],
+            end_op=edges[s + 1],
+            replicas=tuple((ids[s * replicas + r],) for r in range(replicas)),
+            in_flight=depth[s],
+        )
+        for s in range(num_stages)
+    )
+    routes = tuple(Route(replicas=(r,) * num_stages, micro_batches=n) for r, n in enumerate(shares))
+    return Plan(
+        problem=Problem(cluster=cluster, workload=workload),
+        stages=stages,
+        routes=routes,
+        ranks=tuple(ids[: num_stages * replicas]),
+        schedule=schedule,
+    )
