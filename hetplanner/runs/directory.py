@@ -1,0 +1,173 @@
+"""Run directories: where they are, what they are called, what is in them.
+
+A run lives in `HOME/runs/ID`, or in a folder of the user's choice to which `HOME/runs/ID` is a link. An id is
+the UTC time of its creation, the model's name and four random digits: readable, unique, sorted by age.
+"""
+
+import json
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.files import save_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.home import runs_directory
+from hetplanner.schema import check_format, checked, parse_json, read_text
+
+CONFIG_VERSION = 1
+MAX_CONFIG_BYTES = 2**20
+RUN_ID = re.compile(r"^[0-9a-z][0-9a-z.-]{0,79}$")
+"""Ids become file names and parts of URLs: nothing that a path or a URL reads differently."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Names of the files of one run; the contract between runtime, agent and readers."""
+
+    path: Path
+
+    @property
+    def plan_file(self) -> Path:
+        """What is run."""
+        return self.path / "plan.json"
+
+    @property
+    def config_file(self) -> Path:
+        """How it is trained (TrainConfig)."""
+        return self.path / "run.json"
+
+    @property
+    def status_file(self) -> Path:
+        """Where it stands; written by the agent alone."""
+        return self.path / "status.json"
+
+    @property
+    def prediction_file(self) -> Path:
+        """What the ranks' own profile predicts; written once, before the first step."""
+        return self.path / "prediction.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """Its existence asks the ranks to stop after the step they are in."""
+        return self.path / "stop"
+
+    @property
+    def launcher_log(self) -> Path:
+        """The launcher's own output."""
+        return self.path / "launcher.txt"
+
+    @property
+    def model_file(self) -> Path:
+        """The trained model."""
+        return self.path / "model.safetensors"
+
+    def telemetry_file(self, rank: int) -> Path:
+        """Phases, spans and steps of a rank, one JSON object a line."""
+        return self.path / f"rank-{rank}.jsonl"
+
+    def log_file(self, rank: int) -> Path:
+        """Standard output and error of a rank."""
+        return self.path / f"log-{rank}.txt"
+
+
+def new_run_id(model: str, now_s: float | None = None) -> str:
+    """'20261120-093412-tiny-gpt-3f9a': UTC, the model's name, four random hexadecimal digits."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+    name = re.sub(r"[^0-9a-z]+", "-", model.lower()).strip("-")[:40] or "run"
+    return f"{stamp}-{name}-{secrets.token_hex(2)}"
+
+
+def create_run_directory(
+    plan: Plan, config: TrainConfig, out: Path | None = None, home: Path | None = None
+) -> tuple[str, RunDirectory]:
+    """Makes the directory of a new run with its plan and configuration.
+
+    Args:
+        plan: saved as `plan.json`.
+        config: saved as `run.json`.
+        out: a folder for this run, made if missing, which must be empty; it is registered under HOME.
+        home: None takes `$HETPLANNER_HOME` or the platform's data directory.
+
+    Raises:
+        InvalidInput: when `out` cannot be used.
+    """
+    runs = runs_directory(home)
+    run_id = new_run_id(plan.problem.workload.name)
+    if out is None:
+        path = runs / run_id
+        path.mkdir(mode=0o700)
+    else:
+        path = _empty_folder(out)
+        (runs / run_id).symlink_to(path, target_is_directory=True)
+    directory = RunDirectory(path)
+    save_plan(plan, directory.plan_file)
+    save_config(config, directory.config_file)
+    return run_id, directory
+
+
+def _empty_folder(out: Path) -> Path:
+    path = out.expanduser()
+    if not path.is_absolute():
+        raise InvalidInput(f"{out}: must be an absolute path here")
+    try:
+        path = path.resolve()
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise InvalidInput(f"{out}: must be an empty folder, it holds files; give another with -o")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{out}: cannot be used as run directory: {error}") from None
+    return path
+
+
+def save_config(config: TrainConfig, path: Path) -> None:
+    """Writes `run.json`."""
+    data = {"format": f"hetplanner/run@{CONFIG_VERSION}"} | config.model_dump(mode="json")
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def load_config(path: Path) -> TrainConfig:
+    """The training configuration in `run.json`. Raises InvalidInput."""
+    place = f"{path.parent.name}/{path.name}"
+    data = check_format(parse_json(read_text(path, MAX_CONFIG_BYTES), place), "run", CONFIG_VERSION, place)
+    return checked(TrainConfig, data, place)
+
+
+def list_run_ids(home: Path | None = None) -> list[str]:
+    """Ids of all registered runs whose directory still exists, oldest first."""
+    return sorted(p.name for p in runs_directory(home).iterdir() if RUN_ID.match(p.name) and p.is_dir())
+
+
+def find_run(name: str | Path, home: Path | None = None) -> tuple[str, RunDirectory]:
+    """A run by id, by the beginning or end of an id, by `last`, or by the path of its directory.
+
+    Raises:
+        InvalidInput: when there is none, or several.
+    """
+    text = str(name)
+    ids = list_run_ids(home)
+    if text in ids:
+        return text, _directory_of(text, home)
+    path = Path(text).expanduser()
+    if path.is_dir() and (path / "plan.json").is_file():
+        return _id_of_directory(path.resolve(), ids, home), RunDirectory(path.resolve())
+    if text == "last" and ids:
+        return ids[-1], _directory_of(ids[-1], home)
+    matches = [i for i in ids if text and (i.startswith(text) or i.endswith(text))]
+    if len(matches) == 1:
+        return matches[0], _directory_of(matches[0], home)
+    if matches:
+        raise InvalidInput(f"run {text!r:.80}: fits {len(matches)} runs, such as {matches[-1]}; give more of its id")
+    raise InvalidInput(f"run {text!r:.80}: no such run; `hetplanner runs list` shows them")
+
+
+def _directory_of(run_id: str, home: Path | None) -> RunDirectory:
+    return RunDirectory((runs_directory(home) / run_id).resolve())
+
+
+def _id_of_directory(path: Path, ids: list[str], home: Path | None) -> str:
+    known = [i for i in ids if _directory_of(i, home).path == path]
+    return known[-1] if known else path.name

@@ -1,0 +1,272 @@
+"""A run as its directory tells it, while it grows: a page, a terminal and a notebook read with the same class.
+
+Nothing here imports torch, needs the agent, or writes. Reading is incremental; one poll reads a bounded part.
+"""
+
+import json
+import statistics
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.files import load_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.trace import Trace
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import RunDirectory, load_config
+from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.runs.tail import text_from
+from hetplanner.runs.telemetry import PHASES, RankTelemetry, StepRecord
+from hetplanner.schema import read_text
+
+POLL_BYTES = 8 * 2**20
+"""Most bytes that one poll reads, over all ranks: under 0.1 s, so a page stays live while it catches up."""
+MAX_PREDICTION_BYTES = 16 * 2**20
+RECENT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step over all ranks.
+
+    Attributes:
+        loss: mean nats per token over the whole global batch.
+        step_s: end of this step minus end of the one before, on rank 0; None for step 0.
+        end_s: seconds since the run's origin at which rank 0 ended it.
+        boundary_bytes, reduce_bytes: sent on the wire by all ranks.
+        late: deliveries that the emulator handed over after their time; late_s their seconds in all.
+    """
+
+    step: int
+    loss: float | None
+    num_tokens: int
+    step_s: float | None
+    end_s: float
+    boundary_bytes: int
+    reduce_bytes: int
+    late: int
+    late_s: float
+    grad_norm: float | None
+    memory_bytes: int
+
+
+class RunReader:
+    """Reads the telemetry of all ranks of one run directory.
+
+    Call `poll` from time to time (a page does it periodically), or `read_all` once; then ask.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """A reader at the start of every file. `path` is the run directory; its files may not exist yet."""
+        self.directory = RunDirectory(Path(path))
+        self._ranks: tuple[RankTelemetry, ...] | None = None
+        self._steps: list[StepSummary] = []
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan being run. Raises InvalidInput."""
+        return load_plan(self.directory.plan_file)
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """How it is trained. Raises InvalidInput."""
+        return load_config(self.directory.config_file)
+
+    def status(self) -> RunStatus:
+        """The status now. Raises InvalidInput."""
+        return read_status(self.directory.status_file)
+
+    @property
+    def ranks(self) -> tuple[RankTelemetry, ...]:
+        """Telemetry by rank, as far as it has been read."""
+        if self._ranks is None:
+            files = [(rank, self.directory.telemetry_file(rank)) for rank in range(len(self.plan.ranks))]
+            self._ranks = tuple(RankTelemetry(rank, path) for rank, path in files)
+        return self._ranks
+
+    def poll(self, max_bytes: int = POLL_BYTES) -> bool:
+        """Reads on in every rank's file, `max_bytes` in all at most; returns whether anything was new."""
+        share = max(max_bytes // len(self.ranks), 65536)
+        news = [telemetry.poll(share) for telemetry in self.ranks]
+        self._summarise_new_steps()
+        return any(news)
+
+    def read_all(self) -> "RunReader":
+        """Reads everything written so far; returns itself."""
+        while self.poll():
+            pass
+        return self
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _summarise_new_steps(self) -> None:
+        """Appends the steps that every rank has reported, in order, so that readers can keep a cursor."""
+        first = self.ranks[0]
+        after = self._steps[-1].step if self._steps else -1
+        ready = min(next(reversed(t.steps), -1) for t in self.ranks)
+        for step in _newer_keys(first.steps, after):
+            if step > ready:
+                break
+            records = [t.steps[step] for t in self.ranks if step in t.steps]
+            if len(records) == len(self.ranks):  # a rank whose line was damaged takes its step out of the curve
+                self._steps.append(_summary_of(step, records, first.steps.get(step - 1)))
+
+    def steps(self, after: int = -1) -> list[StepSummary]:
+        """Whole steps (reported by every rank) later than step `after`, in order."""
+        count = 0
+        for summary in reversed(self._steps):
+            if summary.step <= after:
+                break
+            count += 1
+        return self._steps[len(self._steps) - count :]
+
+    def losses(self, after: int = -1) -> list[tuple[int, float]]:
+        """(step, mean nats per token over the global batch) of steps later than `after`."""
+        return [(s.step, s.loss) for s in self.steps(after) if s.loss is not None]
+
+    def validation_losses(self) -> list[tuple[int, float]]:
+        """(step, mean nats per token on held-out text)."""
+        sums: dict[int, tuple[float, int]] = {}
+        for telemetry in self.ranks:
+            for step, (loss_sum, num_tokens) in telemetry.validation.items():
+                total, count = sums.get(step, (0.0, 0))
+                sums[step] = (total + loss_sum, count + num_tokens)
+        return [(step, total / count) for step, (total, count) in sorted(sums.items()) if count]
+
+    def step_times_s(self) -> list[float]:
+        """Seconds of every step but step 0, on rank 0."""
+        return [s.step_s for s in self._steps if s.step_s is not None]
+
+    def measured_step_s(self) -> float | None:
+        """Median of the step times without step 0; None before two steps are over."""
+        times = self.step_times_s()
+        return statistics.median(times) if times else None
+
+    def tokens_per_s(self, recent: int = RECENT_STEPS) -> float | None:
+        """Tokens per second over the last `recent` steps."""
+        last = [s for s in self._steps[-recent:] if s.step_s is not None]
+        seconds = sum(s.step_s or 0.0 for s in last)
+        return sum(s.num_tokens for s in last) / seconds if seconds > 0 else None
+
+    # -- totals -----------------------------------------------------------------------------------
+
+    @property
+    def bytes_boundary(self) -> int:
+        """Bytes that crossed stage boundaries so far, on the wire, all ranks."""
+        return sum(t.boundary_bytes for t in self.ranks)
+
+    @property
+    def bytes_reduce(self) -> int:
+        """Bytes sent to reduce gradients so far, on the wire, all ranks."""
+        return sum(t.reduce_bytes for t in self.ranks)
+
+    @property
+    def late(self) -> tuple[int, float]:
+        """Late deliveries of the emulator: how many, and their seconds in all."""
+        return sum(t.late for t in self.ranks), sum(t.late_s for t in self.ranks)
+
+    @property
+    def corrupted_lines(self) -> int:
+        """Telemetry lines that could not be read."""
+        return sum(t.corrupted + t.tail.long_lines for t in self.ranks)
+
+    # -- stages of starting, trace, prediction, logs ----------------------------------------------
+
+    def phases(self) -> dict[str, dict[int, float]]:
+        """Stage of life -> rank -> unix time at which the rank entered it; in the order of PHASES."""
+        return {
+            name: {t.rank: t.phases[name] for t in self.ranks if name in t.phases}
+            for name in PHASES
+            if any(name in t.phases for t in self.ranks)
+        }
+
+    def phase(self) -> str | None:
+        """The stage of life of the rank that is least far; None before all have begun."""
+        names = [t.phase for t in self.ranks]
+        known = [name for name in names if name is not None]
+        return min(known, key=PHASES.index) if known and len(known) == len(names) else None
+
+    def trace(self, last_steps: int = 3) -> Trace:
+        """Measured spans of the last `last_steps` whole steps."""
+        last = self._steps[-1].step if self._steps else 0
+        first = max(0, last - last_steps + 1)
+        spans = [span for t in self.ranks for span in t.spans(first) if span.step <= last]
+        spans.sort(key=lambda span: (span.start_s, span.rank))
+        return Trace(tuple(spans), self.plan.ranks, origin="measured")
+
+    def profiles(self) -> list[dict[str, Any]]:
+        """What every rank measured of its own stage before step 0."""
+        return [t.profile for t in self.ranks]
+
+    def prediction(self) -> dict[str, Any] | None:
+        """The prediction written before step 0; None when there is none yet."""
+        try:
+            data = json.loads(read_text(self.directory.prediction_file, MAX_PREDICTION_BYTES))
+        except (InvalidInput, ValueError):
+            return None
+        return data if isinstance(data, dict) else None
+
+    def predicted_step_s(self) -> float | None:
+        """Seconds of one step as predicted from the ranks' own profile."""
+        value = (self.prediction() or {}).get("step_s")
+        return float(value) if isinstance(value, int | float) else None
+
+    def log(self, rank: int | None, cursor: int = 0, max_bytes: int = 65536) -> tuple[str, int]:
+        """Text of a rank's log (None: the launcher's) from a byte cursor on, and the next cursor.
+
+        Args:
+            rank: whose log.
+            cursor: bytes already seen; -1 asks for the end of the log.
+            max_bytes: most bytes of one answer.
+        """
+        path = self.directory.launcher_log if rank is None else self.directory.log_file(rank)
+        return text_from(path, cursor, max_bytes)
+
+    def summary(self) -> dict[str, Any]:
+        """The run in one line, as `train --json` prints it last; reads what is new first."""
+        self.read_all()
+        losses = self.losses()
+        late, late_s = self.late
+        return {
+            "status": self.status().state,
+            "steps": len(self._steps),
+            "final_loss": losses[-1][1] if losses else None,
+            "measured_step_s": self.measured_step_s(),
+            "predicted_step_s": self.predicted_step_s(),
+            "bytes_boundary": self.bytes_boundary,
+            "bytes_reduce": self.bytes_reduce,
+            "tokens_per_s": self.tokens_per_s(),
+            "catalog_step_s": (self.prediction() or {}).get("catalog_step_s"),
+            "late": late,
+            "late_s": late_s,
+        }
+
+
+def _newer_keys(steps: dict[int, StepRecord], after: int) -> list[int]:
+    newer = []
+    for step in reversed(steps):
+        if step <= after:
+            break
+        newer.append(step)
+    return newer[::-1]
+
+
+def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None) -> StepSummary:
+    losses = [(r.loss_sum, r.num_tokens) for r in records if r.loss_sum is not None]
+    num_tokens = sum(tokens for _, tokens in losses)
+    norms = [r.grad_norm for r in records if r.grad_norm is not None]
+    return StepSummary(
+        step=step,
+        loss=sum(loss for loss, _ in losses) / num_tokens if num_tokens else None,
+        num_tokens=num_tokens,
+        step_s=records[0].end_s - before.end_s if before is not None else None,
+        end_s=records[0].end_s,
+        boundary_bytes=sum(r.boundary_bytes for r in records),
+        reduce_bytes=sum(r.reduce_bytes for r in records),
+        late=sum(r.late for r in records),
+        late_s=sum(r.late_s for r in records),
+        grad_norm=max(norms) if norms else None,
+        memory_bytes=sum(r.memory_bytes for r in records),
+    )

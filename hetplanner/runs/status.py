@@ -1,0 +1,71 @@
+"""The status of a run: one small file, written atomically by its owner (the agent), read by all."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+
+State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "failed"]
+LIVE_STATES: frozenset[str] = frozenset({"queued", "starting", "running", "stopping"})
+STATUS_VERSION = 1
+MAX_STATUS_BYTES = 2**20
+MAX_LAST_LINES = 40
+
+Line = Annotated[str, Field(max_length=2000)]
+
+
+class RunStatus(Noun):
+    """Where a run stands.
+
+    Attributes:
+        run: the run's id.
+        message: one line for a person: the stage of starting, why it waits, why it failed.
+        pid: of the launcher's process, which leads its own session.
+        pid_created_unix_s: when that process began; with `pid` it names one process for good.
+        rehearsal: the plan rehearses a larger problem.
+        failed_rank: the rank whose death ended the run.
+        last_lines: that rank's last words.
+    """
+
+    run: Name
+    state: State
+    message: Annotated[str, Field(max_length=4000)] = ""
+    created_unix_s: float
+    started_unix_s: float | None = None
+    ended_unix_s: float | None = None
+    pid: int | None = None
+    pid_created_unix_s: float | None = None
+    ranks: Annotated[int, Field(ge=1)]
+    rehearsal: bool = False
+    failed_rank: int | None = None
+    last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Finished, stopped or failed: it will not change again."""
+        return self.state not in LIVE_STATES
+
+
+def write_status(path: Path, status: RunStatus) -> None:
+    """Replaces the file at `path` in one step: a reader sees the old status or the new, never half of one."""
+    data = {"format": f"hetplanner/status@{STATUS_VERSION}"} | status.model_dump(mode="json")
+    handle, temporary = tempfile.mkstemp(prefix=".status-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(data, indent=1) + "\n")
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_status(path: Path) -> RunStatus:
+    """The status in a file. Raises InvalidInput (missing, damaged, of a newer version)."""
+    place = f"{path.parent.name}/{path.name}"
+    data = check_format(parse_json(read_text(path, MAX_STATUS_BYTES), place), "status", STATUS_VERSION, place)
+    return checked(RunStatus, data, place)

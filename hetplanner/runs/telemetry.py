@@ -1,0 +1,197 @@
+"""One rank's telemetry, read line by line as it grows: phases, steps, validation, spans, errors."""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hetplanner.plan.trace import Span
+from hetplanner.runs.tail import LineTail
+
+PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
+"""Stages of a worker's life, in order."""
+
+MAX_STEPS = 200_000
+"""Steps kept per rank; older ones only count in the totals."""
+MAX_SPANS = 20_000
+"""Spans kept per rank, as text: a step of a small rehearsal has about 50."""
+MAX_PROFILES = 64
+_SPAN_PREFIXES = (b'{"type":"span"', b'{"type": "span"')
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of one rank. `start_s` and `end_s` are seconds since the run's origin; `loss_sum` is in nats."""
+
+    step: int
+    start_s: float
+    end_s: float
+    loss_sum: float | None
+    num_tokens: int
+    boundary_bytes: int
+    reduce_bytes: int
+    late: int
+    late_s: float
+    grad_norm: float | None
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """A worker's own last words."""
+
+    text: str
+    traceback: str
+
+
+@dataclass
+class RankTelemetry:
+    """What one rank has written so far. `poll` reads on; everything else is plain data.
+
+    Attributes:
+        phases: name -> unix time at which the rank entered it.
+        steps: by step, ascending; the last MAX_STEPS of them.
+        validation: step -> (loss_sum in nats, num_tokens).
+        profile: the rank's own measured durations, as written.
+        corrupted: lines that could not be read.
+        boundary_bytes, reduce_bytes, late, late_s: totals over all steps.
+    """
+
+    rank: int
+    path: Path
+    phases: dict[str, float] = field(default_factory=dict)
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    validation: dict[int, tuple[float, int]] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+    error: ErrorRecord | None = None
+    origin_unix_s: float | None = None
+    corrupted: int = 0
+    boundary_bytes: int = 0
+    reduce_bytes: int = 0
+    late: int = 0
+    late_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tail = LineTail(self.path)
+        self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
+        self._read: dict[str, Callable[[dict[str, Any]], None]] = {
+            "phase": self._phase,
+            "profile": self._profile,
+            "origin": self._origin,
+            "span": self._span,
+            "step": self._step,
+            "validation": self._validation,
+            "error": self._error,
+        }
+
+    def poll(self, max_bytes: int) -> bool:
+        """Reads on, at most `max_bytes`; returns whether anything was new."""
+        before = self.tail.offset
+        for line in self.tail.lines(max_bytes):
+            if line.startswith(_SPAN_PREFIXES):  # most lines are spans: parsed only when somebody looks at them
+                self._span_lines.append(line)
+            else:
+                self._take(line)
+        return self.tail.offset != before
+
+    @property
+    def phase(self) -> str | None:
+        """The latest stage of its life that this rank has reached."""
+        reached = [name for name in PHASES if name in self.phases]
+        return reached[-1] if reached else None
+
+    def spans(self, first_step: int) -> list[Span]:
+        """Kept spans of steps from `first_step` on."""
+        found = []
+        for line in reversed(self._span_lines):
+            span = _span_of(line)
+            if span is not None and span.step >= first_step:
+                found.append(span)
+            elif span is not None and 0 <= span.step < first_step - 1:
+                break  # spans are written in order of their end, so a step may overlap its neighbour, not more
+        return found[::-1]
+
+    def _take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            self._read[record["type"]](record)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.corrupted += 1
+
+    def _phase(self, record: dict[str, Any]) -> None:
+        name, time_s = record["name"], float(record["time_s"])
+        if name not in PHASES:
+            raise ValueError(name)
+        self.phases.setdefault(name, time_s)
+
+    def _profile(self, record: dict[str, Any]) -> None:
+        self.profile = {k: v for k, v in list(record.items())[:MAX_PROFILES] if k != "type"}
+
+    def _origin(self, record: dict[str, Any]) -> None:
+        self.origin_unix_s = float(record["unix_s"])
+
+    def _span(self, record: dict[str, Any]) -> None:
+        self._span_lines.append(json.dumps(record).encode())
+
+    def _step(self, record: dict[str, Any]) -> None:
+        loss_sum, grad_norm = record.get("loss_sum"), record.get("grad_norm")
+        step = StepRecord(
+            step=_whole(record["step"]),
+            start_s=float(record["start_s"]),
+            end_s=float(record["end_s"]),
+            loss_sum=None if loss_sum is None else float(loss_sum),
+            num_tokens=_whole(record["num_tokens"]),
+            boundary_bytes=_whole(record["boundary_bytes"]),
+            reduce_bytes=_whole(record["reduce_bytes"]),
+            late=_whole(record.get("late", 0)),
+            late_s=float(record.get("late_s", 0.0)),
+            grad_norm=None if grad_norm is None else float(grad_norm),
+            memory_bytes=_whole(record.get("memory_bytes", 0)),
+        )
+        if step.step in self.steps:
+            raise ValueError("a step is reported once")
+        self.steps[step.step] = step
+        self.boundary_bytes += step.boundary_bytes
+        self.reduce_bytes += step.reduce_bytes
+        self.late += step.late
+        self.late_s += step.late_s
+        if len(self.steps) > MAX_STEPS:
+            del self.steps[next(iter(self.steps))]
+
+    def _validation(self, record: dict[str, Any]) -> None:
+        self.validation[_whole(record["step"])] = (float(record["loss_sum"]), _whole(record["num_tokens"]))
+
+    def _error(self, record: dict[str, Any]) -> None:
+        if self.error is None:
+            text, trace = str(record["text"])[:2000], str(record.get("traceback", ""))[:20_000]
+            self.error = ErrorRecord(text, trace)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+        raise ValueError(f"must be a whole number from 0, got {value!r:.40}")
+    return value
+
+
+_SPAN_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "rank": int,
+    "kind": str,
+    "step": int,
+    "micro_batch": int,
+    "start_s": float,
+    "end_s": float,
+    "bytes": int,
+    "peer": int,
+    "stage": int,
+    "role": str,
+}
+
+
+def _span_of(line: bytes) -> Span | None:
+    try:
+        record = json.loads(line)
+        return Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+    except (ValueError, TypeError, RecursionError):
+        return None
