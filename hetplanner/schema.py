@@ -5,8 +5,8 @@ units (see `hetplanner.units`); the annotated types below parse and print them.
 """
 
 import json
-import math
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -29,6 +29,9 @@ MAX_FILE_BYTES = 64 * 2**20
 """Largest JSON file read; a 512-device cluster with every link given one by one is about 40 MB."""
 MAX_DEPTH = 32
 """Deepest nesting read; our own files need 8."""
+MAX_CONTAINERS = 1_000_000
+"""Most lists and objects in a file: bounds the memory that a small text can blow up to."""
+_TOO_DEEP = f"{{place}}: must be nested at most {MAX_DEPTH} deep; is this one of our files?"
 
 
 class Noun(BaseModel):
@@ -36,19 +39,28 @@ class Noun(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 
+    def __eq__(self, other: object) -> bool:
+        # By fields alone: pydantic's own also compares cached properties, and arrays have no single truth value.
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
+
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed. Raises InvalidInput."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return checked(type(self), values | changes, place=type(self).__name__.lower())
 
 
-def _quantity(parse: Any, form: Any, law: Any, example: str) -> Any:
-    def read(value: object, info: ValidationInfo) -> object:
+def _quantity(parse: Any, form: Any, least: float, most: float, example: str) -> Any:
+    def read(value: object, info: ValidationInfo) -> float:
         # Python callers pass SI numbers; in a file a bare number has no unit and is refused by `parse`.
         in_file = bool(info.context and info.context.get("file"))
-        if isinstance(value, int | float) and not isinstance(value, bool) and not in_file:
-            return law(float(value))
-        return law(parse(value))
+        given_si = isinstance(value, int | float) and not isinstance(value, bool) and not in_file
+        number: float = value if given_si else parse(value)  # type: ignore[assignment]
+        # A comparison with NaN is false, and one with a huge integer does not overflow as float() does.
+        if not least <= number <= most:
+            raise ValueError(_range_law(least, most, form, number) + f", got {value!r:.60}")
+        return float(number)
 
     return Annotated[
         float,
@@ -58,30 +70,25 @@ def _quantity(parse: Any, form: Any, law: Any, example: str) -> Any:
     ]
 
 
-def _positive(value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"must be above 0, got {value:g}")
-    return value
+def _range_law(least: float, most: float, form: Any, value: float) -> str:
+    if value <= 0 < least:
+        return "must be above 0"
+    if value < 0:
+        return "must be 0 or more"
+    return f"must be from {form(least)} to {form(most)}"
 
 
-def _not_negative(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"must be 0 or more, got {value:g}")
-    return value
-
-
-Seconds = _quantity(units.parse_seconds, units.format_seconds, _not_negative, "67 ms")
-BytesPerSecond = _quantity(units.parse_bytes_per_s, units.format_bytes_per_s, _positive, "1.12 Gbit/s")
-FlopsPerSecond = _quantity(units.parse_flops_per_s, units.format_flops_per_s, _positive, "125 TFLOP/s")
-PositiveBytes = _quantity(units.parse_bytes, lambda v: units.format_bytes(int(v)), _positive, "16 GiB")
-Bytes = _quantity(units.parse_bytes, lambda v: units.format_bytes(int(v)), _not_negative, "1 GiB")
-
-_FORBIDDEN_IN_NAMES = set("\x00\n\r\t")
+# The ranges are far beyond any machine; they catch slips of a unit and keep every later sum finite.
+Seconds = _quantity(units.parse_seconds, units.format_seconds, 0.0, 1e6, "67 ms")
+BytesPerSecond = _quantity(units.parse_bytes_per_s, units.format_bytes_per_s, 1.0, 1e15, "1.12 Gbit/s")
+FlopsPerSecond = _quantity(units.parse_flops_per_s, units.format_flops_per_s, 1e3, 1e21, "125 TFLOP/s")
+PositiveBytes = _quantity(units.parse_bytes, lambda v: units.format_bytes(round(v)), 1.0, 1e18, "16 GiB")
+Bytes = _quantity(units.parse_bytes, lambda v: units.format_bytes(round(v)), 0.0, 1e18, "1 GiB")
 
 
 def _plain_name(value: str) -> str:
-    if _FORBIDDEN_IN_NAMES & set(value):
-        raise ValueError("must not hold control characters")
+    if not value.isprintable() or value.strip() != value:
+        raise ValueError(f"must hold printable characters only, without blanks around it, got {value!r:.60}")
     return value
 
 
@@ -110,34 +117,38 @@ def checked(model: type[ModelT], data: object, place: str, *, from_file: bool = 
 
 def _first_line(error: ValidationError, place: str) -> str:
     first, *rest = error.errors(include_url=False, include_context=False)
-    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
-    text = first["msg"].removeprefix("Value error, ")
+    # Keys come from the file, so they may be long or hold line breaks.
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p:.60}" for p in first["loc"]).lstrip(".")
+    text = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "extra_forbidden":
         text = "unknown field; remove it or correct its spelling"
     elif first["type"] == "missing":
         text = "required field is missing; add it"
-    elif "got" not in text and not isinstance(first["input"], dict | list | BaseModel):
+    elif "got" not in text and not isinstance(first["input"], dict | list | tuple | BaseModel):
         text += f", got {first['input']!r:.80}"
     more = f" (and {len(rest)} more)" if rest else ""
-    return ": ".join(part for part in (place, path, text) if part) + more
+    return one_line(": ".join(part for part in (place, path, text) if part) + more)
 
 
-def _depth_is_fine(text: str) -> bool:
-    depth = 0
-    in_string = escaped = False
-    for char in text:
-        if in_string:
-            in_string = escaped or char != '"'
-            escaped = char == "\\" and not escaped
-        elif char == '"':
-            in_string = True
-        elif char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return False
-        elif char in "]}":
-            depth -= 1
-    return True
+def one_line(text: str) -> str:
+    """`text` with line breaks and other unprintable characters escaped: error messages are one line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _depth_is_fine(data: object) -> bool:
+    """Whether containers nest at most MAX_DEPTH deep; level by level, so that no nesting exhausts the stack."""
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _no_constants(name: str) -> float:
@@ -158,39 +169,49 @@ def parse_json(text: str | bytes, place: str) -> Any:
     Raises:
         InvalidInput: with `place` in front.
     """
+    place = one_line(place)
     if len(text) > MAX_FILE_BYTES:
         raise InvalidInput(f"{place}: must be at most {MAX_FILE_BYTES >> 20} MiB, got {len(text) >> 20} MiB")
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        if not _depth_is_fine(text):
-            raise InvalidInput(f"{place}: must be nested at most {MAX_DEPTH} deep; is this one of our files?")
-        return json.loads(text, parse_constant=_no_constants, object_pairs_hook=_no_duplicates)
+        if text.count("[") + text.count("{") > MAX_CONTAINERS:
+            raise InvalidInput(f"{place}: must hold at most {MAX_CONTAINERS} lists and objects; is this our file?")
+        data = json.loads(text, parse_constant=_no_constants, object_pairs_hook=_no_duplicates)
     except UnicodeDecodeError:
         raise InvalidInput(f"{place}: must be UTF-8 text; is this one of our files?") from None
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{place}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{place}: {error}") from None
+    except RecursionError:
+        raise InvalidInput(_TOO_DEEP.format(place=place)) from None
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        raise InvalidInput(one_line(f"{place}: {error}")) from None
+    if not _depth_is_fine(data):
+        raise InvalidInput(_TOO_DEEP.format(place=place))
+    return data
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The bytes of a regular file of at most `max_bytes`. Raises InvalidInput (missing, a folder, too large)."""
-    file = Path(path)
+    file, place = Path(path), one_line(str(path))
     try:
         if not file.is_file():
-            raise InvalidInput(
-                f"{file}: no such file" if not file.exists() else f"{file}: not a regular file"
-            )
+            raise InvalidInput(f"{place}: " + ("not a regular file" if file.exists() else "no such file"))
         if file.stat().st_size > max_bytes:
-            raise InvalidInput(
-                f"{file}: must be at most {max_bytes >> 20} MiB, is {file.stat().st_size >> 20} MiB"
-            )
+            raise InvalidInput(f"{place}: must be at most {_mib(max_bytes)}, is {_mib(file.stat().st_size)}")
         return file.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"{file}: cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"{place}: cannot be read: {error.strerror}") from None
+    except InvalidInput:
+        raise
+    except ValueError:  # a null byte in the path
+        raise InvalidInput(f"{place}: no such file") from None
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.3g} MiB"
 
 
 def check_format(data: object, noun: str, version: int, place: str) -> dict[str, Any]:
@@ -204,9 +225,9 @@ def check_format(data: object, noun: str, version: int, place: str) -> dict[str,
             f'{place}: format: required field is missing; a {noun} file starts with "format": "{wanted}"'
         )
     head, _, number = str(text).partition("@")
-    if head != f"hetplanner/{noun}" or not number.isdecimal() or not 0 < int(number[:6]):
+    if head != f"hetplanner/{noun}" or not re.fullmatch("[1-9][0-9]{0,5}", number):
         raise InvalidInput(f"{place}: format: must be '{wanted}', got {text!r:.80}")
-    if int(number[:6]) > version:
+    if int(number) > version:
         raise InvalidInput(
             f"{place}: format: {text!r:.80} is newer than this hetplanner reads ('{wanted}'); upgrade hetplanner"
         )

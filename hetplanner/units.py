@@ -9,13 +9,12 @@ from collections.abc import Callable
 
 from hetplanner.errors import InvalidInput
 
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ/]+)\s*")
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+# Both the micro sign and the Greek letter are typed.
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"B": 1} | {
-    f"{p}{i}B": base**e
-    for e, p in enumerate("KMGTP", start=1)
-    for i, base in (("", 1000), ("i", 1024))
+    f"{p}{i}B": base**e for e, p in enumerate("KMGTP", start=1) for i, base in (("", 1000), ("i", 1024))
 }
 _BYTES["kB"] = 1000
 _RATE = {f"{u}/s": float(v) for u, v in _BYTES.items()} | {
@@ -32,10 +31,13 @@ _FLOPS = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP
 def _parsed(text: object, table: dict[str, float], example: str) -> float:
     if not isinstance(text, str):
         raise InvalidInput(f"must be a string with a unit such as '{example}', got {text!r:.60}")
-    match = _NUMBER.match(text) if len(text) < 64 else None
+    match = _NUMBER.fullmatch(text) if len(text) < 64 else None
     if match is None or match[2] not in table:
+        hint = _meant(match[2], table) if match else ""
         units = ", ".join(dict.fromkeys(table))
-        raise InvalidInput(f"must be a number with one of the units {units} (as in '{example}'), got {text!r:.60}")
+        raise InvalidInput(
+            f"must be a number with one of the units {units} (as in '{example}'), got {text!r:.60}{hint}"
+        )
     value = float(match[1])
     # Dividing by the exact reciprocal keeps decimals exact: "67 ms" is 0.067, not 67 * 0.001 rounded twice.
     scale = table[match[2]]
@@ -43,6 +45,20 @@ def _parsed(text: object, table: dict[str, float], example: str) -> float:
     if not math.isfinite(value):
         raise InvalidInput(f"must be finite, got {text!r:.60}")
     return value
+
+
+_SPELLINGS = {"bps": "bit/s", "b/s": "bit/s", "bits/s": "bit/s", "bytes/s": "B/s", "flops": "FLOP/s", "sec": "s"}
+
+
+def _meant(unit: str, table: dict[str, float]) -> str:
+    """'; did you mean …?' for a unit that is one of the table in another spelling ('Gbps', 'gib', 'TFLOPS')."""
+    folded = unit.casefold()
+    for wrong, right in _SPELLINGS.items():
+        if folded.endswith(wrong):
+            folded = folded.removesuffix(wrong) + right.casefold()
+            break
+    near = next((known for known in table if known.casefold() == folded), None)
+    return f"; did you mean {near}?" if near else ""
 
 
 def parse_seconds(text: object) -> float:
@@ -65,9 +81,7 @@ def parse_flops_per_s(text: object) -> float:
     return _parsed(text, _FLOPS, "125 TFLOP/s")
 
 
-def _formatted(
-    value: float, units: list[tuple[str, float]], base: str, parse: Callable[[object], float]
-) -> str:
+def _formatted(value: float, units: list[tuple[str, float]], base: str, parse: Callable[[object], float]) -> str:
     """The largest unit in which the value is at least 1, with the fewest digits that read back exactly."""
     unit, scale = next(((u, s) for u, s in units if abs(value) >= s), units[-1])
     for digits in range(3, 18):

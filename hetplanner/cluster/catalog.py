@@ -78,9 +78,7 @@ class DeviceSpec:
         """
         rate = self.peak_flops_per_s.get(dtype) or self.peak_flops_per_s.get("float32")
         if rate is None:
-            raise InvalidInput(
-                f"device kind {self.kind!r:.60}: no {dtype} or float32 rate is known; add one to peak"
-            )
+            raise InvalidInput(f"device kind {self.kind!r:.60}: no {dtype} or float32 rate is known; add one to peak")
         return rate
 
     @property
@@ -196,8 +194,7 @@ def _spec(
         missing = [field for field, is_there in given.items() if not is_there]
         if missing:
             raise InvalidInput(
-                f"kind {name!r:.60} is not in the catalog, so {', '.join(missing)} must be given;"
-                f" {_nearest(name)}"
+                f"kind {name!r:.60} is not in the catalog, so {', '.join(missing)} must be given; {_nearest(name)}"
             )
     grade = kind.grade if kind else "datacenter"
     memory_bytes = kind.memory_bytes if memory is None and kind else memory

@@ -5,7 +5,8 @@ device × device matrices are derived from it. Shape legend: D devices, in file 
 """
 # ruff: noqa: N802  (array names carry shape suffixes, properties included)
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -13,6 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hetplanner.dtypes import DType
+from hetplanner.errors import InvalidInput
 from hetplanner.schema import Bytes, BytesPerSecond, FlopsPerSecond, Name, Noun, PositiveBytes, Seconds, Text
 
 MAX_DEVICES = 4096
@@ -58,8 +60,8 @@ class Device(Noun):
 class Published(Noun):
     """A source's literal numbers for a link, units unchecked; only the objective `dtfm` reads them."""
 
-    bandwidth_gbps: Annotated[float, Field(gt=0)]
-    delay_ms: Annotated[float, Field(ge=0)]
+    bandwidth_gbps: Annotated[float, Field(ge=1e-9, le=1e9)]
+    delay_ms: Annotated[float, Field(ge=0, le=1e9)]
 
 
 class LinkValue(Noun):
@@ -118,9 +120,7 @@ class Cluster(Noun):
         devices = _unique([d.id for d in self.devices], "devices", "id")
         _known([h.site for h in self.hosts], sites, "hosts", "site")
         _known([d.host for d in self.devices], hosts, "devices", "host")
-        _known(
-            [x for k in self.site_links for x in (k.from_site, k.to_site)], sites, "site_links", "from/to", 2
-        )
+        _known([x for k in self.site_links for x in (k.from_site, k.to_site)], sites, "site_links", "from/to", 2)
         _known([k.host for k in self.host_links], hosts, "host_links", "host")
         _known(
             [x for k in self.device_links for x in (k.from_device, k.to_device)],
@@ -137,9 +137,11 @@ class Cluster(Noun):
         for a, b in missing[:1]:
             one, two = self.devices[a], self.devices[b]
             sites = self.site_of(one.id).name, self.site_of(two.id).name
+            remedy = f"add a site_links entry from {sites[0]!r:.60} to {sites[1]!r:.60}"
+            if one.host == two.host:
+                remedy += f" or a host_links entry for host {one.host!r:.60}"
             raise ValueError(
-                f"no link from device {one.id!r} to {two.id!r} ({len(missing)} pairs are unconnected);"
-                f" add a site_links entry from {sites[0]!r} to {sites[1]!r}"
+                f"no link from device {one.id!r:.60} to {two.id!r:.60} ({len(missing)} pairs are unconnected); {remedy}"
             )
 
     # -- look-ups ---------------------------------------------------------------------------------
@@ -211,7 +213,9 @@ class Cluster(Noun):
         return rule_DD
 
     def link(self, from_device: str, to_device: str) -> LinkValue:
-        """The rule in force between two different devices."""
+        """The rule in force between two different devices. Raises KeyError for one device or an unknown one."""
+        if from_device == to_device:
+            raise KeyError(f"{from_device} has no link to itself")
         return self.links[self.link_index_DD[self._index[from_device], self._index[to_device]]]
 
     def _per_pair(self, values: Sequence[float], diagonal: float) -> np.ndarray:
@@ -233,9 +237,7 @@ class Cluster(Noun):
     @cached_property
     def published_delay_ms_DD(self) -> np.ndarray:
         """The source's literal delay where a link has one, else the latency in ms."""
-        return self._per_pair(
-            [k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0
-        )
+        return self._per_pair([k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0)
 
     @cached_property
     def published_bandwidth_gbps_DD(self) -> np.ndarray:
@@ -245,7 +247,12 @@ class Cluster(Noun):
         )
 
     def subset(self, device_ids: Sequence[str]) -> "Cluster":
-        """The cluster of these devices alone, in the given order, with their hosts, sites and links."""
+        """The cluster of these devices alone, in the given order, with their hosts, sites and links.
+
+        Raises:
+            InvalidInput: an unknown device, one given twice, or none at all.
+        """
+        _refuse_unknown(device_ids, self._index, "devices", self.name)
         chosen = [self.devices[self._index[d]] for d in device_ids]
         hosts = {d.host for d in chosen}
         sites = {self._hosts[h].site for h in hosts}
@@ -255,9 +262,7 @@ class Cluster(Noun):
             sites=tuple(s for s in self.sites if s.name in sites),
             site_links=tuple(k for k in self.site_links if {k.from_site, k.to_site} <= sites),
             host_links=tuple(k for k in self.host_links if k.host in hosts),
-            device_links=tuple(
-                k for k in self.device_links if {k.from_device, k.to_device} <= set(device_ids)
-            ),
+            device_links=tuple(k for k in self.device_links if {k.from_device, k.to_device} <= set(device_ids)),
         )
 
 
@@ -265,9 +270,7 @@ def _unique(values: list[str], where: str, field: str) -> set[str]:
     seen: set[str] = set()
     for i, value in enumerate(values):
         if value in seen:
-            raise ValueError(
-                f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one"
-            )
+            raise ValueError(f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one")
         seen.add(value)
     return seen
 
@@ -275,7 +278,16 @@ def _unique(values: list[str], where: str, field: str) -> set[str]:
 def _known(values: list[str], known: set[str], where: str, field: str, per_item: int = 1) -> None:
     for i, value in enumerate(values):
         if value not in known:
-            some = ", ".join(sorted(known)[:5])
-            raise ValueError(
-                f"{where}[{i // per_item}].{field}: unknown name {value!r:.60}; known are {some}"
-            )
+            part = field.split("/")[i % per_item]
+            raise ValueError(f"{where}[{i // per_item}].{part}: unknown name {value!r:.60}; {_nearest(value, known)}")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
+    return f"known are {', '.join(near)}" + (", …" if len(near) < len(known) else "")
+
+
+def _refuse_unknown(names: Sequence[str], known: Collection[str], where: str, place: str) -> None:
+    for i, name in enumerate(names):
+        if name not in known:
+            raise InvalidInput(f"{place}: {where}[{i}]: unknown name {name!r:.60}; {_nearest(name, known)}")

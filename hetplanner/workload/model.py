@@ -52,9 +52,7 @@ class OpGraph(Noun):
         for i, op in enumerate(self.ops):
             for name in (*op.inputs, *((op.tied,) if op.tied else ())):
                 if name not in seen:
-                    raise ValueError(
-                        f"ops[{i}] ({op.name}): reads {name!r}, which no earlier op is called; reorder"
-                    )
+                    raise ValueError(f"ops[{i}] ({op.name}): reads {name!r}, which no earlier op is called; reorder")
             if op.name in seen:
                 raise ValueError(f"ops[{i}].name: must be unique, {op.name!r} is already taken")
             seen.add(op.name)

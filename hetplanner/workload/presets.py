@@ -33,9 +33,7 @@ def _llama(name: str, hidden: int, layers: int, heads: int, ffn: int, **changes:
         "tie_embeddings": False,
         "rope_theta": 500_000.0,
     } | changes
-    return TransformerConfig(
-        family="llama", name=name, hidden=hidden, layers=layers, heads=heads, ffn=ffn, **sizes
-    )
+    return TransformerConfig(family="llama", name=name, hidden=hidden, layers=layers, heads=heads, ffn=ffn, **sizes)
 
 
 _BYTES = {"vocab": 256}
@@ -59,9 +57,7 @@ _PRESETS: dict[str, _Preset] = {
     "gpt2-large": _Preset(_gpt2("gpt2-large", 1280, 36, 20), 1024, 512, 2, "float16"),
     "gpt2-xl": _Preset(_gpt2("gpt2-xl", 1600, 48, 25), 1024, 512, 1, "float16"),
     "gpt3-xl": _Preset(_gpt2("gpt3-xl", 2048, 24, 16, max_seq_len=2048), 2048, 1024, 1, "float16"),
-    "llama-1b": _Preset(
-        _llama("llama-1b", 2048, 16, 32, 8192, tie_embeddings=True), 4096, 512, 1, "bfloat16"
-    ),
+    "llama-1b": _Preset(_llama("llama-1b", 2048, 16, 32, 8192, tie_embeddings=True), 4096, 512, 1, "bfloat16"),
     "llama-8b": _Preset(_llama("llama-8b", 4096, 32, 32, 14336), 4096, 512, 1, "bfloat16"),
     "llama-70b": _Preset(_llama("llama-70b", 8192, 80, 64, 28672), 4096, 512, 1, "bfloat16"),
 }

@@ -36,9 +36,7 @@ class TransformerConfig(Noun):
         if self.hidden % self.heads:
             raise ValueError(f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}")
         if self.heads % self.num_kv_heads:
-            raise ValueError(
-                f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}"
-            )
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}")
         return self
 
     @property
@@ -123,9 +121,7 @@ class _Shape:
         biases = 0 if self.llama else (h + 2 * k) + h
         pairs = T * (T + 1) // 2
         matmuls = 2 * T * weights + 2 * 2 * h * pairs
-        small = (
-            self.norm_flops + 5 * heads * pairs + T * biases + T * h + (6 * T * (h + k) if self.llama else 0)
-        )
+        small = self.norm_flops + 5 * heads * pairs + T * biases + T * h + (6 * T * (h + k) if self.llama else 0)
         # Norm output, q, k, v and attention output in the dtype, log-sum-exp in float32.
         kept = self.norm_kept + T * (h + (h + 2 * k) + h) * self.b + 4 * T * heads + self.mask_kept
         return self._block(
@@ -139,13 +135,9 @@ class _Shape:
         small = self.norm_flops + (6 if self.llama else 8) * T * f + T * biases + T * h
         # Norm output; then gate, up, SiLU(gate) and the product, or the GELU's input and output.
         kept = self.norm_kept + T * (h + (4 if self.llama else 2) * f) * self.b + self.mask_kept
-        return self._block(
-            f"layer.{layer}.mlp", "mlp", layer, reads, weights + biases, 2 * T * weights + small, kept
-        )
+        return self._block(f"layer.{layer}.mlp", "mlp", layer, reads, weights + biases, 2 * T * weights + small, kept)
 
-    def _block(
-        self, name: str, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int
-    ) -> Op:
+    def _block(self, name: str, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int) -> Op:
         return Op(
             name=name,
             kind=kind,

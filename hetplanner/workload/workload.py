@@ -33,13 +33,11 @@ class Workload(Noun):
             raise ValueError("exactly one of transformer and captured must be given")
         if self.global_batch % self.micro_batch:
             raise ValueError(
-                f"global_batch must be a multiple of micro_batch, got {self.global_batch}"
-                f" and {self.micro_batch}"
+                f"global_batch must be a multiple of micro_batch, got {self.global_batch} and {self.micro_batch}"
             )
         if self.transformer and self.seq_len > self.transformer.max_seq_len:
             raise ValueError(
-                f"seq_len must be at most the model's max_seq_len {self.transformer.max_seq_len},"
-                f" got {self.seq_len}"
+                f"seq_len must be at most the model's max_seq_len {self.transformer.max_seq_len}, got {self.seq_len}"
             )
         return self
 

@@ -1,0 +1,203 @@
+"""Hugging Face `config.json` of the GPT-2 and Llama families, as a workload. The file is read, never run.
+
+Fields that change nothing here (initialisers, token ids, cache settings, versions) are ignored; a field that
+would make another model than ours is refused by name.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hetplanner.dtypes import DTYPE_BYTES
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import checked, one_line, parse_json, read_text
+from hetplanner.workload.presets import with_overrides
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+MAX_CONFIG_BYTES = 2**20
+
+_MISSING = object()
+
+
+class _Fields:
+    """Reads typed fields of a config and names the one that is wrong."""
+
+    def __init__(self, data: Mapping[str, Any], place: str) -> None:
+        self.data, self.place = data, place
+
+    def refuse(self, field: str, law: str) -> InvalidInput:
+        return InvalidInput(one_line(f"{self.place}: {field}: {law}"))
+
+    def integer(self, field: str, default: Any = _MISSING) -> Any:
+        value = self.data.get(field, default)
+        if value is _MISSING:
+            raise self.refuse(field, "required field is missing; add it")
+        if value is not default and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise self.refuse(field, f"must be a whole number above 0, got {value!r:.60}")
+        return value
+
+    def number(self, field: str, default: float) -> float:
+        value = self.data.get(field, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.refuse(field, f"must be a number, got {value!r:.60}")
+        return value
+
+    def one_of(self, field: str, default: Any, allowed: tuple[Any, ...], remedy: str) -> Any:
+        value = self.data.get(field, default)
+        if not any(type(value) is type(a) and value == a for a in allowed):
+            names = " or ".join(repr(a) for a in allowed)
+            raise self.refuse(field, f"must be {names}, got {value!r:.60}; {remedy}")
+        return value
+
+
+_OTHER_MODEL = "this variant is not supported, choose a plain one of the family"
+
+
+def _gpt2_fields(fields: _Fields) -> dict[str, Any]:
+    fields.one_of("activation_function", "gelu_new", ("gelu_new", "gelu_pytorch_tanh"), _OTHER_MODEL)
+    fields.one_of("scale_attn_weights", True, (True,), _OTHER_MODEL)
+    fields.one_of("scale_attn_by_inverse_layer_idx", False, (False,), _OTHER_MODEL)
+    fields.one_of("add_cross_attention", False, (False,), _OTHER_MODEL)
+    rates = {name: fields.number(name, 0.1) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+    if len(set(rates.values())) > 1:
+        given = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+        raise fields.refuse("resid_pdrop", f"all dropout rates must be equal, got {given}; set one value")
+    hidden = fields.integer("n_embd")
+    longest = fields.integer("n_positions", None) or fields.integer("n_ctx")
+    return {
+        "vocab": fields.integer("vocab_size"),
+        "max_seq_len": longest,
+        "hidden": hidden,
+        "layers": fields.integer("n_layer"),
+        "heads": fields.integer("n_head"),
+        "ffn": fields.integer("n_inner", None) or 4 * hidden,
+        "tie_embeddings": fields.one_of("tie_word_embeddings", True, (True, False), "correct it"),
+        "dropout": rates["resid_pdrop"],
+        "norm_eps": fields.number("layer_norm_epsilon", 1e-5),
+    }
+
+
+def _llama_fields(fields: _Fields) -> dict[str, Any]:
+    fields.one_of("hidden_act", "silu", ("silu",), _OTHER_MODEL)
+    fields.one_of("attention_bias", False, (False,), _OTHER_MODEL)
+    fields.one_of("mlp_bias", False, (False,), _OTHER_MODEL)
+    fields.one_of("pretraining_tp", 1, (1,), "set it to 1; the weights are the same")
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", None)
+    if head_dim is not None and head_dim * heads != hidden:
+        raise fields.refuse(
+            "head_dim", f"must be hidden_size / num_attention_heads = {hidden / heads:g}, got {head_dim}; remove it"
+        )
+    return {
+        "vocab": fields.integer("vocab_size"),
+        "max_seq_len": fields.integer("max_position_embeddings"),
+        "hidden": hidden,
+        "layers": fields.integer("num_hidden_layers"),
+        "heads": heads,
+        "kv_heads": fields.integer("num_key_value_heads", None),
+        "ffn": fields.integer("intermediate_size"),
+        "tie_embeddings": fields.one_of("tie_word_embeddings", False, (True, False), "correct it"),
+        "dropout": fields.number("attention_dropout", 0.0),
+        "norm_eps": fields.number("rms_norm_eps", 1e-6),
+        "rope_theta": _rope_theta(fields),
+    }
+
+
+def _rope_theta(fields: _Fields) -> float:
+    """Base of the rotary positions; transformers 5 moved it into `rope_parameters`."""
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = fields.data.get(name)
+        if scaling is None:
+            continue
+        kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else scaling
+        if kind != "default":
+            raise fields.refuse(
+                name,
+                f"scaled rotary positions are not supported, got {kind!r:.40}; set it to null: sizes and costs stay"
+                " the same, only positions past the original length differ",
+            )
+        if name == "rope_parameters" and "rope_theta" in scaling:
+            return _Fields(scaling, f"{fields.place}: {name}").number("rope_theta", 10_000.0)
+    return fields.number("rope_theta", 10_000.0)
+
+
+_FAMILIES: dict[str, Callable[[_Fields], dict[str, Any]]] = {"gpt2": _gpt2_fields, "llama": _llama_fields}
+
+
+def workload_from_config(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    layers: int | None = None,
+    global_batch: int | None = None,
+    micro_batch: int | None = None,
+    seq_len: int | None = None,
+    dtype: str | None = None,
+    recompute: bool | None = None,
+) -> Workload:
+    """A workload of the model that a Hugging Face `config.json` describes.
+
+    The file says nothing about training, so what is not given is: 64 sequences a step, in micro-batches of one,
+    of the model's longest but at most 2048 tokens, in the file's dtype (float16 where it has none).
+
+    Args:
+        source: path of the file or of its folder, or its content.
+        layers, global_batch, micro_batch, seq_len, dtype, recompute: as for `preset`.
+
+    Raises:
+        InvalidInput: not a config, another `model_type`, a missing field, or a variant that is not ours.
+    """
+    place, data = _read(source)
+    fields = _Fields(data, place)
+    model_type = fields.one_of(
+        "model_type", None, tuple(_FAMILIES), "only these families are known, choose one of them"
+    )
+    values = {"family": model_type, "name": _name(data, source, model_type)} | _FAMILIES[model_type](fields)
+    config = checked(TransformerConfig, values, place)
+    found = data.get("dtype", data.get("torch_dtype"))
+    return with_overrides(
+        {
+            "name": config.name,
+            "transformer": config,
+            "global_batch": 64,
+            "micro_batch": 1,
+            "seq_len": min(config.max_seq_len, 2048),
+            "dtype": found if isinstance(found, str) and found in DTYPE_BYTES else "float16",
+        },
+        place,
+        layers=layers,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        dtype=dtype,
+        recompute=recompute,
+    )
+
+
+def _read(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(source, Mapping):
+        return "config", source
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    data = parse_json(read_text(path, MAX_CONFIG_BYTES), path.name)
+    if not isinstance(data, dict):
+        raise InvalidInput(one_line(f"{path.name}: must be a JSON object, got {type(data).__name__}"))
+    return one_line(path.name), data
+
+
+def _name(data: Mapping[str, Any], source: object, model_type: str) -> str:
+    """What the model is called: by its file, else its folder, else its family."""
+    given = data.get("_name_or_path")
+    if isinstance(given, str) and given.strip("/. "):
+        return _tidy(given)
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        stem = path.name if path.is_dir() else path.parent.name if path.stem == "config" else path.stem
+        return _tidy(stem) or model_type
+    return model_type
+
+
+def _tidy(name: str) -> str:
+    return "".join(c for c in name.rstrip("/").rsplit("/", 1)[-1] if c.isprintable()).strip()[:100]
