@@ -1,1 +1,45 @@
-"""hetplanner: plan, rehearse and run the training of large models on unlike GPUs over slow networks."""
+"""hetplanner: plan, rehearse and run the training of large models on unlike GPUs over slow networks.
+
+Names are loaded on first use, so that importing the package costs nothing and planning never imports torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "load_cluster": "hetplanner.cluster.files",
+    "save_cluster": "hetplanner.cluster.files",
+    "Cluster": "hetplanner.cluster.model",
+    "preset": "hetplanner.workload.presets",
+    "preset_names": "hetplanner.workload.presets",
+    "load_workload": "hetplanner.workload.load",
+    "Workload": "hetplanner.workload.workload",
+    "Constraints": "hetplanner.plan.problem",
+    "Problem": "hetplanner.plan.problem",
+    "Plan": "hetplanner.plan.model",
+    "load_plan": "hetplanner.plan.files",
+    "save_plan": "hetplanner.plan.files",
+    "TrainConfig": "hetplanner.plan.train",
+    "estimate_plan": "hetplanner.cost.estimate",
+    "simulate": "hetplanner.simulator.simulation",
+    "summarise_trace": "hetplanner.simulator.simulation",
+    "search": "hetplanner.notebook",
+    "baselines": "hetplanner.notebook",
+    "rehearse": "hetplanner.notebook",
+    "launch": "hetplanner.notebook",
+    "watch": "hetplanner.notebook",
+}
+
+__all__ = ["plots", *_HOMES]  # noqa: PLE0604 - names resolve through __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return import_module("hetplanner.plots")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'hetplanner' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

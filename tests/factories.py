@@ -18,7 +18,7 @@ def small_cluster(
     names = [f"site-{i}" for i in range(devices)]
     data = {
         "name": "small",
-        "sites": [{"name": n, "latitude": 10.0 * i, "longitude": 20.0 * i} for i, n in enumerate(names)],
+        "sites": [{"name": n, "latitude": 5.0 * (i % 18), "longitude": 10.0 * (i % 18)} for i, n in enumerate(names)],
         "hosts": [{"id": f"host-{i}", "site": n} | host_nic for i, n in enumerate(names)],
         "devices": [{"id": f"d{i}", "kind": "CPU generic", "host": f"host-{i}"} for i in range(devices)],
         "site_links": [

@@ -51,9 +51,7 @@ def _devices(cluster: Any) -> list[dict[str, Any]]:
 
 
 def _print_sites(cluster: Any) -> None:
-    sites = table(
-        "Sites", "site", "devices", "kinds", "memory", "hosts", right=("devices", "memory", "hosts")
-    )
+    sites = table("Sites", "site", "devices", "kinds", "memory", "hosts", right=("devices", "memory", "hosts"))
     rows = _devices(cluster)
     for site in cluster.sites:
         members = [row for row in rows if row["site"] == site.name]
@@ -80,9 +78,7 @@ def _print_links(cluster: Any) -> None:
         )
     console.print(links)
     if cluster.host_links or cluster.device_links:
-        console.print(
-            f"and {len(cluster.host_links)} links inside hosts, {len(cluster.device_links)} of single pairs"
-        )
+        console.print(f"and {len(cluster.host_links)} links inside hosts, {len(cluster.device_links)} of single pairs")
 
 
 @app.command()

@@ -30,9 +30,7 @@ def show(
     """Print a model's operators with what each computes, keeps and sends, per sample."""
     from hetplanner.workload.load import load_workload
 
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len
-    )
+    workload = load_workload(model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len)
     graph = workload.graph
     if as_json:
         data = workload.model_dump(mode="json", exclude_none=True)
@@ -42,9 +40,7 @@ def show(
             "forward_flops": sum(op.forward_flops for op in graph.ops),
             "backward_flops": sum(op.backward_flops for op in graph.ops),
         }
-        print_json(
-            data | totals | {"ops": [op.model_dump(mode="json", exclude_none=True) for op in graph.ops]}
-        )
+        print_json(data | totals | {"ops": [op.model_dump(mode="json", exclude_none=True) for op in graph.ops]})
         return
     console.print(
         f"[bold]{workload.name}[/bold]  {graph.num_params:,} parameters, {graph.num_layers} layers, {workload.dtype};"

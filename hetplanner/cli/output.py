@@ -28,9 +28,7 @@ def print_json_line(data: Any) -> None:
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table; columns named in `right` are aligned to the right."""
-    result = Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    result = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         result.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return result

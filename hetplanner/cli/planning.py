@@ -1,0 +1,211 @@
+"""hetplanner plan and hetplanner simulate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetplanner.cli.cluster import ClusterFile
+from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, SeqLen
+from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.planners.interface import SearchEvent, SearchResult
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.problem import Problem
+
+PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
+
+
+def plan(
+    cluster: ClusterFile,
+    model: Model,
+    planner: Annotated[str, typer.Option(help="evolution, rank-order or random.")] = "evolution",
+    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
+    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
+    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
+    budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
+    seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
+    layers: Layers = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.planners.interface import Budget
+    from hetplanner.planners.registry import make_planner
+    from hetplanner.workload.load import load_workload
+
+    workload = load_workload(model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len)
+    problem = _problem(
+        load_cluster(cluster),
+        workload,
+        objective,
+        {"stages": stages, "replicas": replicas, "codecs": _listed(codecs), "excluded": _listed(exclude)},
+    )
+    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    result = _solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
+    if out is not None:
+        from hetplanner.plan.files import save_plan
+
+        save_plan(result.plan, out)
+    if as_json:
+        print_json(_result_data(result, out))
+    else:
+        _print_plan(result.plan, result)
+        if out is not None:
+            console.print(f"plan written to {out}; train it with: hetplanner train {out}")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
+    from hetplanner.plan.problem import Problem
+    from hetplanner.schema import checked
+
+    given = {name: value for name, value in constraints.items() if value not in (None, ())}
+    data = {"cluster": cluster, "workload": workload, "objective": objective, "constraints": given}
+    return checked(Problem, data, "plan")
+
+
+def _solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
+    """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
+    import signal
+
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    total = budget.evaluations if budget.evaluations is not None else budget.seconds
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
+            task = progress.add_task("searching", total=total)
+
+            def show(event: SearchEvent) -> None:
+                done = event.evaluations if budget.evaluations is not None else event.seconds
+                text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
+                progress.update(task, completed=done, description=text)
+
+            return planner.solve(
+                problem, seed=seed, budget=budget, on_event=show, should_stop=lambda: interrupted
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
+    from hetplanner.plan.files import plan_to_data
+
+    estimate = result.plan.estimate
+    assert estimate is not None
+    data = {
+        "step_s": estimate.step_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "usd_per_mtoken": estimate.usd_per_mtoken,
+        "terms": estimate.terms,
+        "bottleneck": estimate.bottleneck.model_dump(),
+        "objective": result.plan.problem.objective,
+        "value": result.value,
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+        "seed": result.seed,
+        "lower_bound": result.lower_bound,
+        "gap": result.gap,
+        "cancelled": result.cancelled,
+        "plan": str(out) if out is not None else plan_to_data(result.plan),
+    }
+    if estimate.dtfm is not None:
+        data["dtfm"] = estimate.dtfm.model_dump()
+    return data
+
+
+def _print_plan(plan: Plan, result: SearchResult) -> None:
+    estimate = plan.estimate
+    assert estimate is not None
+    workload = plan.problem.workload
+    console.print(
+        f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
+        f" {len(plan.stages)} stages × {len(plan.routes)} pipelines, {plan.schedule}"
+    )
+    _print_stages(plan)
+    terms = table("One step", "term", "seconds", "share", right=("seconds",))
+    for name, value in estimate.terms.items():
+        terms.add_row(name.replace("_", " "), short_seconds(value), bar(value / estimate.step_s))
+    console.print(terms)
+    price = f", {estimate.usd_per_mtoken:.3g} $ per million tokens" if estimate.usd_per_mtoken is not None else ""
+    console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s{price}")
+    if estimate.dtfm is not None:
+        cost = estimate.dtfm
+        console.print(
+            f"DT-FM objective {cost.total_s:.5f} (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
+        )
+    console.print(f"bottleneck: {estimate.bottleneck.text}")
+    console.print(
+        f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
+        f" lower bound {result.lower_bound:.5g}, gap {result.gap:.1%}"
+        + (" (search was cancelled)" if result.cancelled else "")
+        + "[/dim]"
+    )
+
+
+def _print_stages(plan: Plan) -> None:
+    rows = table("Stages", "stage", "ops", "parameters", "devices (one a pipeline)", right=("stage", "parameters"))
+    for s, stage in enumerate(plan.stages):
+        ops = plan.ops_of(s)
+        devices = " ".join(device for replica in stage.replicas for device in replica)
+        params = sum(op.num_params for op in ops)
+        rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
+    console.print(rows)
+
+
+def simulate(
+    file: PlanFile,
+    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
+    from hetplanner.plan.files import load_plan
+    from hetplanner.simulator.simulation import simulate as run_simulation
+    from hetplanner.simulator.simulation import summarise_trace
+
+    plan = load_plan(file)
+    spans = run_simulation(plan, steps=2)
+    summary = summarise_trace(spans)
+    if trace is not None:
+        trace.write_text(json.dumps(spans.to_perfetto()), encoding="utf-8")
+    if as_json:
+        print_json(summary.to_dict() | ({"trace": str(trace)} if trace else {}))
+        return
+    names = list(summary.terms)
+    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
+    for row in summary.per_rank:
+        rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
+    console.print(rows)
+    sent = sum(s.bytes for s in spans.spans if s.step == 1 and s.kind == "send")
+    console.print(
+        f"step {short_seconds(summary.step_s)}, bubble {summary.bubble:.1%},"
+        f" {short_bytes(sent)} between stages; closed form "
+        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
+    )
+    if trace is not None:
+        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")

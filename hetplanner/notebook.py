@@ -1,0 +1,196 @@
+"""The façade's verbs: search, rehearse and launch, joined with live plots in a notebook or a line in a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.problem import Problem
+    from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
+    from hetplanner.runs.reader import Run
+
+REDRAW_S = 1.0
+"""Between two drawings of a live plot: a HoloViews plot takes about a tenth of a second to render."""
+
+
+def search(
+    problem: Problem,
+    *,
+    planner: str = "evolution",
+    seed: int = 0,
+    budget: Budget | str | float | None = "10 s",
+    settings: dict[str, Any] | None = None,
+    live: bool | None = None,
+) -> SearchResult:
+    """Searches for the best plan of a problem.
+
+    Args:
+        problem: what to plan.
+        planner: one of `hetplanner.planners.registry.planner_names()`.
+        seed: of every random choice.
+        budget: seconds ("10 s") or evaluations ("20000 evaluations").
+        settings: the planner's own settings, by field.
+        live: draw the convergence while it searches; None = in a notebook only.
+
+    Returns:
+        The result; an interrupt (the stop button, Ctrl-C) ends the search and returns the best so far.
+
+    Raises:
+        InvalidInput, Infeasible: as the planner does.
+    """
+    from hetplanner.planners.interface import Budget
+    from hetplanner.planners.registry import make_planner
+
+    events: list[SearchEvent] = []
+    draw = _live_plot(events) if (live if live is not None else _in_notebook()) else _line_in_terminal
+    stopped = _Interrupts()
+
+    def on_event(event: SearchEvent) -> None:
+        events.append(event)
+        draw(event)
+
+    with stopped:
+        return make_planner(planner, settings).solve(
+            problem, seed=seed, budget=Budget.parse(budget), on_event=on_event, should_stop=stopped
+        )
+
+
+def baselines(problem: Problem, *, seed: int = 0) -> dict[str, Plan]:
+    """Plans to compare with: rank order (devices by site in file order, equal layers) and one random placement."""
+    from hetplanner.planners.interface import Budget
+    from hetplanner.planners.registry import make_planner
+
+    one = Budget(evaluations=1)
+    return {name: make_planner(name).solve(problem, seed=seed, budget=one).plan for name in ("rank-order", "random")}
+
+
+def rehearse(
+    problem: Problem, *, stages: int = 2, replicas: int = 2, model: str = "tiny-gpt", seed: int = 0, budget: str = "2 s"
+) -> Plan:
+    """Plans a rehearsal of a problem: same sites and links, fewer devices, a tiny model; see `plan.rehearsal`."""
+    from hetplanner.plan.rehearsal import rehearsal_problem
+    from hetplanner.workload.presets import preset
+
+    small = rehearsal_problem(problem, preset(model), stages=stages, replicas=replicas)
+    return search(small, seed=seed, budget=budget, live=False).plan
+
+
+def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: int = 0, data: str | None = None) -> Run:
+    """Starts a real run of a plan on this machine, owned by the agent; returns at once.
+
+    Args:
+        plan: what to run.
+        emulate_links: delay every transfer as the plan's links would.
+        steps: optimiser steps.
+        seed: of initialisation and data order.
+        data: folder of text files; None takes the Python standard library's sources.
+
+    Raises:
+        Infeasible: if this machine cannot hold the plan's ranks.
+        RunError: if the agent does not start.
+    """
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.runs.client import AgentClient
+
+    config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
+    return AgentClient().start(plan, config)
+
+
+def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:
+    """Follows a run to its end, drawing its loss in a notebook; returns its summary.
+
+    Raises:
+        RunError: if the run failed, or is still going on after `timeout_s`.
+    """
+    from hetplanner.errors import RunError
+
+    redraw = _live_display() if (live if live is not None else _in_notebook()) else None
+    deadline = time.monotonic() + timeout_s
+    while not run.poll().ended:
+        if time.monotonic() > deadline:
+            raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
+        if redraw is not None:
+            from hetplanner import plots
+
+            redraw(plots.loss(run))
+        time.sleep(REDRAW_S)
+    summary: dict[str, Any] = run.summary()
+    if summary["status"] == "failed":
+        raise RunError(f"run {run.id}: {run.poll().message}")
+    return summary
+
+
+class _Interrupts:
+    """Turns Ctrl-C into 'stop asking': True once an interrupt has come. Outside the main thread it never does."""
+
+    def __init__(self) -> None:
+        self._hit = False
+        self._before: Any = None
+
+    def __call__(self) -> bool:
+        return self._hit
+
+    def _interrupt(self, *_: object) -> None:
+        self._hit = True
+
+    def __enter__(self) -> _Interrupts:
+        import signal
+        import threading
+
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import signal
+
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _in_notebook() -> bool:
+    """Whether we run in a Jupyter kernel (which shows rich displays)."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _live_display() -> Callable[[Any], None]:
+    """A function that shows an object in one output cell, replacing the one before."""
+    from IPython.display import display
+
+    handle: Any = None
+
+    def show(thing: Any) -> None:
+        nonlocal handle
+        if handle is None:
+            handle = display(thing, display_id=True)
+        else:
+            handle.update(thing)
+
+    return show
+
+
+def _live_plot(events: list[SearchEvent]) -> Callable[[SearchEvent], None]:
+    from hetplanner import plots
+
+    show = _live_display()
+    drawn = 0.0
+
+    def draw(event: SearchEvent) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= REDRAW_S:
+            drawn = time.monotonic()
+            show(plots.convergence(events))
+
+    return draw
+
+
+def _line_in_terminal(event: SearchEvent) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans, {event.seconds:.1f} s ")
+        sys.stderr.flush()
