@@ -11,12 +11,11 @@ NeurIPS 2022 (arXiv 2206.01288), section 3, and the constants of its published s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.estimate import DtfmCost
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -25,15 +24,6 @@ IntArray = NDArray[np.int64]
 GRADIENT_GB = 1.3 * 4 * 3 / 24
 # Activations of one batch, "GB" (2^30): the source writes 2024 where 2048 is meant; kept, so its numbers come out.
 ACTIVATION_GB = 2024 * 2048 * 2 * (1.25e5 / 2048) / 2**30
-
-
-@dataclass(frozen=True)
-class DtfmCost:
-    """The two terms of the published objective and their sum, in its seconds."""
-
-    data_parallel_s: float
-    pipeline_s: float
-    total_s: float
 
 
 def score_dtfm(placement_SR: ArrayLike, delay_ms_DD: ArrayLike, bandwidth_gbps_DD: ArrayLike) -> DtfmCost:
@@ -70,7 +60,11 @@ def score_dtfm(placement_SR: ArrayLike, delay_ms_DD: ArrayLike, bandwidth_gbps_D
         pipeline += max(
             _both_ways(delay, bandwidth, a, b, ACTIVATION_GB) for a, b in zip(first, second, strict=True)
         )
-    return DtfmCost(float(data_parallel), float(pipeline), float(data_parallel + pipeline))
+    return DtfmCost(
+        data_parallel_s=float(data_parallel),
+        pipeline_s=float(pipeline),
+        total_s=float(data_parallel + pipeline),
+    )
 
 
 def pair_costs(

@@ -13,25 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# Sampling: xorshift64* on one uint64 cell, so that a plan depends on the seed and not on the platform.
-
-
-@njit(cache=True, inline="always")
-def next_uniform(state):
-    """Draws from [0, 1)."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, inline="always")
-def next_below(state, bound):
-    """Draws an integer from 0 .. bound - 1."""
-    return int(next_uniform(state) * bound)
-
+from hetplanner.planners.kernel_random import next_below, next_uniform
 
 @njit(cache=True)
 def match_groups(pp_DD, members_N, first, second, num_replicas, limit, work_RR, column_of_R, row_of_R, scratch_R3):
@@ -496,3 +478,24 @@ def cross_over(mother_N, mother_order_S, father_N, father_order_S, num_replicas,
         g = label[d]
         child_N[g * num_replicas + fill[g]] = d
         fill[g] += 1
+
+
+@njit(cache=True)
+def align_columns(pair_DD, members_N, order_S, num_replicas, placed_SR):
+    """Writes the stages in path order and lines their devices up so that every edge is a bottleneck matching."""
+    num_stages = len(order_S)
+    work_RR = np.empty((num_replicas, num_replicas))
+    column_of_R = np.empty(num_replicas, np.int64)
+    row_of_R = np.empty(num_replicas, np.int64)
+    scratch_R3 = np.empty((3, num_replicas))
+    both = np.empty(2 * num_replicas, np.int64)
+    for s in range(num_stages):
+        base = order_S[s] * num_replicas
+        if s == 0:
+            placed_SR[0] = members_N[base : base + num_replicas]
+            continue
+        both[:num_replicas] = placed_SR[s - 1]
+        both[num_replicas:] = members_N[base : base + num_replicas]
+        match_groups(pair_DD, both, 0, 1, num_replicas, np.inf, work_RR, column_of_R, row_of_R, scratch_R3)
+        for i in range(num_replicas):
+            placed_SR[s, i] = both[num_replicas + column_of_R[i]]

@@ -1,0 +1,149 @@
+"""The full check of a plan: does every device hold its share? The structure is checked by the Plan itself."""
+
+from __future__ import annotations
+
+from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+from hetplanner.units import short_bytes
+
+# How many short devices a message names.
+NAMED_DEVICES = 3
+
+
+def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
+    """Refuses a plan that its devices cannot hold or its constraints forbid.
+
+    Raises:
+        InvalidInput: if a codec is used that the constraints do not allow.
+        Infeasible: naming the devices that are short, by how much, and the change that would help.
+    """
+    tables = tables or CostTables(plan.problem)
+    _check_codecs(plan)
+    short = []
+    for stage in plan.stages:
+        needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
+        for replica in stage.replicas:
+            for device in replica:
+                limit = float(tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)])
+                if needed > limit:
+                    short.append((device, needed, limit))
+    if short:
+        raise Infeasible(_short_text(short) + _remedy(plan, tables))
+
+
+def check_problem(problem: Problem, stages: int, replicas: int) -> None:
+    """Refuses a shape that no placement can fill, before any search.
+
+    Raises:
+        InvalidInput: if there are too few devices, layers or micro-batches for the shape.
+        Infeasible: if the model's state alone exceeds the memory of the devices.
+    """
+    layers, usable = problem.workload.graph.num_layers, len(problem.usable_devices)
+    if stages > layers:
+        raise InvalidInput(
+            f"constraints.stages: must be at most the model's {layers} layers, got {stages}; use fewer stages"
+        )
+    if stages * replicas > usable:
+        raise InvalidInput(
+            f"constraints: {stages} stages x {replicas} replicas need {stages * replicas} devices, but"
+            f" {usable} are usable; use fewer stages or replicas"
+        )
+    if replicas > problem.workload.num_micro_batches:
+        raise InvalidInput(
+            f"constraints.replicas: {replicas} replicas need at least as many micro-batches a step, but global_batch"
+            f" / micro_batch is {problem.workload.num_micro_batches}; use fewer replicas or a larger global batch"
+        )
+
+
+def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replicas: int) -> Infeasible:
+    """The error for a problem whose best layout still does not fit: by how much, and what would help."""
+    memory = sorted((float(m), d) for m, d in _usable_memory(problem, tables))
+    total = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM * replicas
+    have = sum(m for m, _ in memory)
+    limit, device = memory[-1]
+    edges = [0, *tables.cuts.tolist(), tables.num_ops]
+    least = max(
+        tables.stage_bytes(a, b, 1, True) for a, b in zip(edges[:-1], edges[1:], strict=True)
+    )
+    if least > limit:
+        return Infeasible(
+            f"{problem.workload.name} fits nowhere: its largest layer needs {short_bytes(least)} for weights,"
+            f" gradients, optimizer and one micro-batch, the largest device ({device}) has {short_bytes(limit)}, short"
+            f" by {short_bytes(least - limit)}; tensor parallelism or optimizer sharding would help (not supported),"
+            " else a larger device"
+        )
+    needed = max(total, least * stages * replicas)
+    advice = _advice(problem, tables, stages)
+    lacking = f"short by {short_bytes(total - have)}" if total > have else "but no cut fits every device"
+    return Infeasible(
+        f"{problem.workload.name} does not fit in {stages} stages x {replicas} replicas: weights, gradients and"
+        f" optimizer need {short_bytes(total)} (with activations up to {short_bytes(needed)}), the {len(memory)} usable"
+        f" devices have {short_bytes(have)}, {lacking}; {advice}"
+    )
+
+
+def _usable_memory(problem: Problem, tables: CostTables) -> list[tuple[float, str]]:
+    cluster = problem.cluster
+    return [(float(tables.devices.memory_bytes_D[cluster.device_index(d)]), d) for d in problem.usable_devices]
+
+
+def _check_codecs(plan: Plan) -> None:
+    allowed = set(plan.problem.constraints.codecs) | {"none"}
+    for i, rule in enumerate(plan.link_codecs):
+        if rule.codec.name not in allowed:
+            raise InvalidInput(
+                f"link_codecs[{i}].codec: {rule.codec.name!r} is not among constraints.codecs"
+                f" ({', '.join(sorted(allowed))}); allow it or use another"
+            )
+
+
+def _short_text(short: list[tuple[str, float, float]]) -> str:
+    named = ", ".join(
+        f"{device} by {short_bytes(needed - limit)} (needs {short_bytes(needed)}, has {short_bytes(limit)})"
+        for device, needed, limit in short[:NAMED_DEVICES]
+    )
+    more = f" and {len(short) - NAMED_DEVICES} more" if len(short) > NAMED_DEVICES else ""
+    return f"the plan does not fit: short are {named}{more}; "
+
+
+def _remedy(plan: Plan, tables: CostTables) -> str:
+    if not all(stage.recompute for stage in plan.stages) and _would_fit(plan, tables, recompute=True):
+        return "recomputing activations would fit"
+    if any(stage.in_flight > 1 for stage in plan.stages) and _would_fit(plan, tables, recompute=False):
+        return "fewer micro-batches in flight would fit"
+    return _advice(plan.problem, tables, len(plan.stages))
+
+
+def _would_fit(plan: Plan, tables: CostTables, *, recompute: bool) -> bool:
+    for stage in plan.stages:
+        in_flight = stage.in_flight if recompute else 1
+        needed = tables.stage_bytes(stage.first_op, stage.end_op, in_flight, recompute or stage.recompute)
+        for replica in stage.replicas:
+            index = plan.problem.cluster.device_index(replica[0])
+            if needed > tables.devices.memory_bytes_D[index]:
+                return False
+    return True
+
+
+def _advice(problem: Problem, tables: CostTables, stages: int) -> str:
+    """Which single change would let every stage fit the median device, cheapest to try first."""
+    sizes = sorted(m for m, _ in _usable_memory(problem, tables))
+    median = sizes[len(sizes) // 2]
+    layers = problem.workload.graph.num_layers
+    edges = [0, *tables.cuts.tolist(), tables.num_ops]
+
+    def smallest_peak(parts: int, recompute: bool) -> float:
+        spans = [edges[round(i * (len(edges) - 1) / parts)] for i in range(parts + 1)]
+        pairs = [(a, b) for a, b in zip(spans[:-1], spans[1:], strict=True) if b > a]
+        return max(tables.stage_bytes(a, b, 1, recompute) for a, b in pairs)
+
+    if not problem.workload.recompute and smallest_peak(stages, True) <= median:
+        return "recomputing activations (recompute) would help"
+    for more in range(stages + 1, layers + 1):
+        if smallest_peak(more, True) <= median:
+            return f"more stages would help ({more} of them, with recompute)"
+    if problem.workload.micro_batch > 1:
+        return "a smaller micro_batch would help"
+    return "tensor parallelism or optimizer sharding would help (not supported), else larger devices"

@@ -1,0 +1,94 @@
+"""The closed form of one training step: cheap enough to search with, exact on a uniform chain.
+
+    fill_p = sum over stages (F + B) + sum over links (latency + wire, both ways)
+    more_p = max( (n - 1) * slowest stage compute, (n - 1) * slowest link wire, NIC busy time,
+                  floor((n - 1) / w_s) * round_trip_s + ((n - 1) mod w_s) * slowest, over stages s with w_s < n )
+    T_pipe = max_p (fill_p + more_p)
+    T      = max_s (end_s + reduce_s) + optimizer,  end_s = T_pipe - backward drain of the earlier stages if overlapped
+
+n micro-batches pass a replica, w_s of them may be in flight at stage s, and round_trip_s is the time from a
+micro-batch's forward at stage s to the end of its backward there. On wide-area links that last term rules: without
+it the form gives half to three quarters of an event simulation, with it 90 % and more.
+
+Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """A plan as numbers.
+
+    Attributes:
+        through_PS: micro-batches through the replica that a route uses at a stage.
+        in_flight_S: micro-batches in flight allowed at a stage.
+        forward_s_PS, backward_s_PS: one micro-batch, codec work included.
+        activation_s_PE, gradient_s_PE: latency and wire of one message across a boundary.
+        wire_s_PE: the slower way's wire time, for which the link stays busy per micro-batch.
+        nic_s_P: NIC seconds of the busiest host on the route, beyond its first micro-batch.
+        reduce_s_S: gradient reduction of every stage.
+        tied_s: reduction of the weights tied across stages, and the stages it waits for.
+        optimizer_s: slowest optimizer step.
+        overlap: whether a stage reduces while earlier stages still drain.
+    """
+
+    through_PS: IntArray
+    in_flight_S: IntArray
+    forward_s_PS: FloatArray
+    backward_s_PS: FloatArray
+    activation_s_PE: FloatArray
+    gradient_s_PE: FloatArray
+    wire_s_PE: FloatArray
+    nic_s_P: FloatArray
+    reduce_s_S: FloatArray
+    tied: tuple[tuple[float, tuple[int, ...]], ...]
+    optimizer_s: float
+    overlap: bool
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds at which the parts of a step end: pipeline, all reductions, the whole."""
+
+    pipeline_s: float
+    reduced_s: float
+    step_s: float
+
+
+def time_step(arrays: StepArrays) -> StepTimes:
+    """Times one step by the closed form of this module."""
+    compute = arrays.forward_s_PS + arrays.backward_s_PS
+    hop = arrays.activation_s_PE + arrays.gradient_s_PE
+    # Suffix sums: from a forward at stage s to its backward, all of the stages behind included.
+    behind = np.cumsum(hop[:, ::-1], axis=1)[:, ::-1] if hop.shape[1] else hop
+    round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
+    round_trip[:, :-1] += behind
+    more = ((arrays.through_PS - 1) * compute).max(axis=1)
+    if hop.shape[1]:
+        link_load = (np.minimum(arrays.through_PS[:, :-1], arrays.through_PS[:, 1:]) - 1) * arrays.wire_s_PE
+        more = np.maximum(more, link_load.max(axis=1))
+    more = np.maximum(more, arrays.nic_s_P)
+    slowest = more / np.maximum(arrays.through_PS.max(axis=1) - 1, 1)
+    rounds, rest = np.divmod(arrays.through_PS - 1, arrays.in_flight_S)
+    waiting = np.where(rounds > 0, rounds * round_trip + rest * slowest[:, None], 0.0)
+    more = np.maximum(more, waiting.max(axis=1))
+    route_end_P = round_trip[:, 0] + more
+    pipeline_s = float(route_end_P.max())
+    end = np.full(compute.shape[1], pipeline_s)
+    if arrays.overlap and hop.shape[1]:
+        drain = np.cumsum(arrays.backward_s_PS[:, :-1] + arrays.gradient_s_PE, axis=1)
+        end[1:] = (route_end_P[:, None] - drain).max(axis=0)
+    done = end + arrays.reduce_s_S
+    reduced_s = float(done.max())
+    for seconds, stages in arrays.tied:
+        reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
+    return StepTimes(pipeline_s, reduced_s, reduced_s + arrays.optimizer_s)

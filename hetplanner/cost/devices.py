@@ -1,0 +1,64 @@
+"""The numbers that the cost model reads of every device, resolved from the cluster and the GPU catalog.
+
+Legend of array suffixes: D devices in file order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cluster.model import Cluster, DType
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DeviceTable:
+    """One row per device; ``class_D`` numbers devices that are equal to the cost model."""
+
+    rate_flops_per_s_D: FloatArray
+    memory_bytes_D: FloatArray
+    memory_bandwidth_bytes_per_s_D: FloatArray
+    price_usd_per_s_D: FloatArray
+    class_D: IntArray
+
+    @staticmethod
+    def of(cluster: Cluster, dtype: DType) -> DeviceTable:
+        """Resolves every device of a cluster.
+
+        Args:
+            cluster: the cluster.
+            dtype: number format of the training arithmetic, which picks the peak rate.
+
+        Returns:
+            Rates already times the efficiency, memory already less the reserve; an unknown price is NaN.
+
+        Raises:
+            InvalidInput: if neither the file nor the catalog knows a number.
+        """
+        rows = []
+        for device in cluster.devices:
+            spec = resolve_device(device)
+            rows.append(
+                (
+                    spec.flops_per_s(dtype) * spec.efficiency,
+                    max(spec.memory_bytes - spec.reserve_bytes, 0.0),
+                    spec.memory_bandwidth_bytes_per_s,
+                    np.nan if spec.price_usd_per_hour is None else spec.price_usd_per_hour / 3600.0,
+                )
+            )
+        table = np.array(rows, dtype=np.float64)
+        known = np.nan_to_num(table, nan=-1.0)
+        _, class_D = np.unique(known, axis=0, return_inverse=True)
+        return DeviceTable(*(np.ascontiguousarray(column) for column in table.T), class_D.reshape(-1))
+
+    @cached_property
+    def first_of_class(self) -> IntArray:
+        """One device of each class."""
+        return np.unique(self.class_D, return_index=True)[1]

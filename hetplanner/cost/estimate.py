@@ -1,0 +1,224 @@
+"""From a plan to its Estimate: the closed form, its terms, and the bottleneck by name.
+
+Legend of array suffixes: P routes, S stages, E boundaries (S - 1), N ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.bottleneck import find_bottleneck
+from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
+from hetplanner.cost.dtfm import score_dtfm
+from hetplanner.cost.durations import durations_of
+from hetplanner.cost.links import LinkTable
+from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
+from hetplanner.cost.tables import CostTables
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Everything about a problem that many plans share; make one per search."""
+
+    tables: CostTables
+    links: LinkTable
+
+    @staticmethod
+    def of(problem: Problem) -> CostModel:
+        """The cost model of a problem."""
+        return CostModel(CostTables(problem), LinkTable.of(problem.cluster))
+
+
+def estimate(plan: Plan, *, durations: Durations | None = None, model: CostModel | None = None) -> Estimate:
+    """Estimates one step of a plan by the closed form.
+
+    Args:
+        plan: the plan; its own `estimate` field is not read.
+        durations: measured or assumed compute times by rank; by default the catalog's.
+        model: cost model of the plan's problem, if already at hand.
+
+    Returns:
+        The estimate. `terms` (seconds) sum to `step_s`: what the busiest device computes, bubble, pipeline
+        transfer, data parallel, optimizer.
+
+    Source: `hetplanner.cost.closed_form`.
+    """
+    model = model or CostModel.of(plan.problem)
+    durations = durations or durations_of(plan, model.tables)
+    arrays = step_arrays(plan, durations, model)
+    times = time_step(arrays)
+    terms = split_terms(arrays, times)
+    step_s = times.step_s
+    busy = _busy_seconds(plan, durations)
+    usd = usd_per_step(plan, step_s, model)
+    tokens = plan.problem.workload.tokens_per_step
+    return Estimate(
+        step_s=step_s,
+        tokens_per_s=tokens / step_s,
+        usd_per_mtoken=None if usd is None else usd / tokens * 1e6,
+        bubble=float(np.clip(1.0 - busy.mean() / step_s, 0.0, 1.0)),
+        terms=terms,
+        devices=_device_estimates(plan, busy, model),
+        bottleneck=find_bottleneck(plan, arrays, times),
+        dtfm=dtfm_cost(plan),
+    )
+
+
+def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArrays:
+    """A plan's numbers for :func:`hetplanner.cost.closed_form.time_step`."""
+    rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
+    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
+    load_N = np.zeros(len(plan.ranks), dtype=np.int64)
+    for path, route in zip(rank_PS, plan.routes, strict=True):
+        load_N[path] += route.micro_batches
+    handling = _message_seconds(durations, rank_PS)
+    forward, backward = durations.forward_s_N[rank_PS] + handling, durations.backward_s_N[rank_PS] + handling
+    num_edges = len(plan.stages) - 1
+    hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "wire")}
+    sends: list[tuple[int, int, float]] = []
+    for p, route in enumerate(plan.routes):
+        for e in range(num_edges):
+            one, two = int(rank_PS[p, e]), int(rank_PS[p, e + 1])
+            there = plan.boundary_bytes(e, one, two, "activation")
+            back = plan.boundary_bytes(e, two, one, "gradient")
+            wire_there = there * model.links.seconds_per_byte_DD[device_N[one], device_N[two]]
+            wire_back = back * model.links.seconds_per_byte_DD[device_N[two], device_N[one]]
+            hops["activation"][p, e] = wire_there + model.links.latency_s_DD[device_N[one], device_N[two]]
+            hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
+            hops["wire"][p, e] = max(wire_there, wire_back)
+            sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
+    reduce_s_S, tied = reduce_seconds(plan, durations, model.links, model.tables)
+    return StepArrays(
+        through_PS=load_N[rank_PS],
+        in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
+        forward_s_PS=forward,
+        backward_s_PS=backward,
+        activation_s_PE=hops["activation"],
+        gradient_s_PE=hops["gradient"],
+        wire_s_PE=hops["wire"],
+        nic_s_P=_nic_seconds(plan, model.links, device_N, rank_PS, sends),
+        reduce_s_S=reduce_s_S,
+        tied=tied,
+        optimizer_s=float(durations.optimizer_s_N.max()),
+        overlap=plan.overlap,
+    )
+
+
+def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
+    """The named terms of a step, which sum to it.
+
+    compute: the busiest device's forwards and backwards; bubble: what fill, drain and imbalance add on a perfect
+    network; pipeline transfer: what the links between stages add to that; data parallel: what gradient reduction
+    adds behind the pipeline's end; optimizer: the slowest optimizer step.
+    """
+    compute = float((arrays.through_PS * (arrays.forward_s_PS + arrays.backward_s_PS)).max())
+    nothing = np.zeros_like(arrays.wire_s_PE)
+    ideal = time_step(
+        replace(
+            arrays,
+            activation_s_PE=nothing,
+            gradient_s_PE=nothing,
+            wire_s_PE=nothing,
+            nic_s_P=np.zeros_like(arrays.nic_s_P),
+        )
+    ).pipeline_s
+    return {
+        "compute": compute,
+        "bubble": max(ideal - compute, 0.0),
+        "pipeline_transfer": max(times.pipeline_s - max(ideal, compute), 0.0),
+        "data_parallel": max(times.reduced_s - times.pipeline_s, 0.0),
+        "optimizer": arrays.optimizer_s,
+    }
+
+
+def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
+    """Dollars of one step: the used devices' hours and the bytes that leave a site; None if a price is unknown."""
+    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
+    hourly = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
+    if np.isnan(hourly):
+        return None
+    moves = reduction_bytes(plan, model.tables)
+    for route in plan.routes:
+        path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
+        for e, (one, two) in enumerate(zip(path[:-1], path[1:], strict=True)):
+            moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
+            moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
+    if not moves:
+        return hourly * step_s
+    source, target, size = (np.array(column) for column in zip(*moves, strict=True))
+    return hourly * step_s + model.links.egress_usd(device_N[source], device_N[target], size)
+
+
+def dtfm_cost(plan: Plan) -> DtfmCost | None:
+    """The published DT-FM cost of a plan whose routes are disjoint columns; None for any other shape."""
+    num_replicas = len(plan.routes)
+    if any(len(stage.replicas) != num_replicas for stage in plan.stages):
+        return None
+    index = plan.problem.cluster.device_index
+    placement = np.array(
+        [[index(plan.stages[s].replicas[r][0]) for s, r in enumerate(route.replicas)] for route in plan.routes]
+    ).T
+    if len(np.unique(placement)) != placement.size:
+        return None
+    cluster = plan.problem.cluster
+    return score_dtfm(placement, cluster.published_delay_ms_DD, cluster.published_bandwidth_gbps_DD)
+
+
+def _message_seconds(durations: Durations, rank_PS: IntArray) -> FloatArray:
+    """Compute time for messages, per micro-batch and direction: an inner stage takes one in and sends one on."""
+    encode = durations.encode_s_N[rank_PS] + durations.message_s
+    decode = durations.decode_s_N[rank_PS] + durations.message_s
+    handling = encode + decode
+    # The first stage only sends activations and takes gradients, the last the other way round.
+    if rank_PS.shape[1] == 1:
+        return np.zeros_like(handling)
+    handling[:, 0] = np.maximum(encode[:, 0], decode[:, 0])
+    handling[:, -1] = np.maximum(encode[:, -1], decode[:, -1])
+    return np.asarray(handling, dtype=np.float64)
+
+
+def _nic_seconds(
+    plan: Plan, links: LinkTable, device_N: IntArray, rank_PS: IntArray, sends: list[tuple[int, int, float]]
+) -> FloatArray:
+    """NIC time of the busiest host on each route, less its share for the first micro-batch."""
+    if not links.has_nics or not sends:
+        return np.zeros(len(plan.routes))
+    source, target, size = (np.array(column) for column in zip(*sends, strict=True))
+    busy_H = links.nic_seconds(device_N[source], device_N[target], size)
+    per_route = busy_H[links.host_D[device_N[rank_PS]]].max(axis=1)
+    micro_batches = np.array([route.micro_batches for route in plan.routes])
+    return per_route * (1.0 - 1.0 / micro_batches)
+
+
+def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
+    load = np.zeros(len(plan.ranks))
+    for route in plan.routes:
+        for s, replica in enumerate(route.replicas):
+            load[plan.rank_at(s, replica)] += route.micro_batches
+    compute = load * (durations.forward_s_N + durations.backward_s_N)
+    return np.asarray(compute + durations.optimizer_s_N, dtype=np.float64)
+
+
+def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:
+    rows = []
+    for rank, device in enumerate(plan.ranks):
+        stage = plan.stages[plan.place_of_rank[rank][0]]
+        rows.append(
+            DeviceEstimate(
+                device=device,
+                busy_s=float(busy[rank]),
+                peak_bytes=model.tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute),
+                limit_bytes=float(model.tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)]),
+            )
+        )
+    return tuple(rows)

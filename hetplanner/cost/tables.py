@@ -1,0 +1,148 @@
+"""What the cost model knows about a problem before any plan: seconds, bytes and weights of every op range.
+
+Legend of array suffixes: D devices in file order, C classes of equal devices, O op boundaries (entry k sums the
+ops before k, so a range is a difference).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.devices import DeviceTable
+from hetplanner.plan.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Mixed precision: weights 2 + gradients 2 + fp32 master 4 + Adam moments 8; in fp32: 4 + 4 + 8.
+STATE_BYTES_PER_PARAM = 16
+# AdamW reads and writes once: gradient, weight or master, two moments (28 bytes in both precisions).
+OPTIMIZER_TRAFFIC_BYTES_PER_PARAM = 28
+# Gradients travel in float32 whatever the weights are.
+GRADIENT_ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class CostTables:
+    """Prefix sums over the ops of a problem's model, for one micro-batch, and its devices."""
+
+    problem: Problem
+
+    @cached_property
+    def devices(self) -> DeviceTable:
+        """Resolved numbers of every device of the cluster."""
+        return DeviceTable.of(self.problem.cluster, self.problem.workload.dtype)
+
+    @cached_property
+    def forward_s_CO(self) -> FloatArray:
+        """Forward seconds of one micro-batch through the ops before each boundary, by device class."""
+        return self._prefix_seconds(self._forward_flops, passes=1.0)
+
+    @cached_property
+    def backward_s_CO(self) -> FloatArray:
+        """Backward seconds, without recomputation."""
+        return self._prefix_seconds(self._backward_flops, passes=2.0)
+
+    @cached_property
+    def flops_O(self) -> FloatArray:
+        """Forward and backward FLOPs of one micro-batch before each boundary."""
+        return _prefix(self._forward_flops + self._backward_flops)
+
+    @cached_property
+    def activation_bytes_O(self) -> FloatArray:
+        """Bytes kept from forward to backward by one micro-batch before each boundary."""
+        return _prefix(self._per_op("activation_bytes") * self.problem.workload.micro_batch)
+
+    @cached_property
+    def boundary_bytes_O(self) -> FloatArray:
+        """Dense bytes of one micro-batch that cross each boundary (0 at both ends)."""
+        crossing = np.zeros(self.num_ops + 1)
+        crossing[1:] = self._per_op("output_bytes") * self.problem.workload.micro_batch
+        crossing[-1] = 0.0
+        return crossing
+
+    @property
+    def num_ops(self) -> int:
+        """Ops of the model."""
+        return len(self.problem.workload.graph.ops)
+
+    @cached_property
+    def cuts(self) -> IntArray:
+        """Op boundaries where a stage may end: between layers, where only the last op's output crosses."""
+        ops = self.problem.workload.graph.ops
+        index = {op.name: i for i, op in enumerate(ops)}
+        # A boundary k is closed if some op at or behind k reads an op before k - 1.
+        reach = np.zeros(self.num_ops + 1, dtype=np.int64)
+        for i, op in enumerate(ops):
+            for name in op.inputs:
+                reach[index[name] + 2 : i + 1] = 1
+        layered = self.problem.workload.graph.num_layers < self.num_ops
+        return np.array(
+            [
+                k
+                for k in range(1, self.num_ops)
+                if not reach[k] and ops[k - 1].output_bytes and (not layered or ops[k].layer != ops[k - 1].layer)
+            ],
+            dtype=np.int64,
+        )
+
+    def stage_params(self, first: int, end: int) -> int:
+        """Weights that a stage holds: a weight tied inside the stage once, one tied to another stage too."""
+        ops = self.problem.workload.graph.ops
+        inside = {op.name for op in ops[first:end]}
+        return sum(op.num_params for op in ops[first:end] if op.tied is None or op.tied not in inside)
+
+    def reduced_params(self, first: int, end: int) -> int:
+        """Weights in a stage's own reduction bucket: without those tied across stages."""
+        graph = self.problem.workload.graph
+        total = sum(op.num_params for op in graph.ops[first:end] if op.tied is None)
+        for members in graph.tied_groups.values():
+            crossing = any(not first <= member < end for member in members)
+            if crossing and first <= members[0] < end:
+                total -= graph.ops[members[1]].num_params
+        return total
+
+    def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
+        """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
+
+        With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
+        while its backward runs. Buffers: one message in and one out, for activations and for gradients.
+        """
+        kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
+        inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
+        if recompute:
+            kept = kept + inputs * in_flight
+        else:
+            kept = kept * in_flight
+        return self.stage_params(first, end) * STATE_BYTES_PER_PARAM + kept + 2.0 * (inputs + outputs)
+
+    @cached_property
+    def _forward_flops(self) -> FloatArray:
+        return self._per_op("forward_flops") * self.problem.workload.micro_batch
+
+    @cached_property
+    def _backward_flops(self) -> FloatArray:
+        return self._per_op("backward_flops") * self.problem.workload.micro_batch
+
+    def _per_op(self, field: str) -> FloatArray:
+        return np.array([getattr(op, field) for op in self.problem.workload.graph.ops], dtype=np.float64)
+
+    def _prefix_seconds(self, flops: FloatArray, passes: float) -> FloatArray:
+        """An op takes the longer of its arithmetic and its memory traffic (weights, kept and sent activations)."""
+        workload = self.problem.workload
+        traffic = self._per_op("num_params") * workload.dtype_bytes
+        traffic += (self._per_op("activation_bytes") + self._per_op("output_bytes")) * workload.micro_batch
+        rows = []
+        for device in self.devices.first_of_class:
+            arithmetic = flops / self.devices.rate_flops_per_s_D[device]
+            memory = np.where(flops > 0, passes * traffic / self.devices.memory_bandwidth_bytes_per_s_D[device], 0.0)
+            rows.append(_prefix(np.maximum(arithmetic, memory)))
+        return np.array(rows)
+
+
+def _prefix(values: FloatArray) -> FloatArray:
+    return np.concatenate(([0.0], np.cumsum(values)))

@@ -1,0 +1,152 @@
+"""The species of DT-FM's objective: a balanced partition of the devices, in the order of its stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.dtfm import pair_costs, score_dtfm
+from hetplanner.planners import seeds
+from hetplanner.planners.population import Candidate
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Stages up to which the order of a scored layout is exact (Held-Karp tables are 2^S x S).
+EXACT_STAGES = 12
+RANDOM_STARTS = 256
+FIRST_GUESSES = 8
+GUIDE_WEIGHT = 0.1
+COLD = 1e-4
+NUM_CUTS = 5
+KEPT_SEEDS = 256
+
+
+class DtfmSpecies:
+    """Candidates of one cluster and shape; genes are ``(members_N, order_S)`` in canonical device numbers.
+
+    Devices are renumbered by the dendrogram, so that neighbours have near numbers (crossover and re-dealing rely on
+    it) and the order of the devices in a file matters little.
+
+    Args:
+        delay_ms_DD: published delays of the usable devices.
+        bandwidth_gbps_DD: published bandwidths.
+        device_ids: their names.
+        shape: stages and replicas.
+        seed: of every random choice.
+        starts: 'structured' or 'random'.
+    """
+
+    def __init__(
+        self,
+        delay_ms_DD: FloatArray,
+        bandwidth_gbps_DD: FloatArray,
+        device_ids: tuple[str, ...],
+        shape: tuple[int, int],
+        seed: int,
+        starts: str,
+    ) -> None:
+        self.stages, self.replicas = shape
+        self._delay, self._bandwidth, self._ids = delay_ms_DD, bandwidth_gbps_DD, device_ids
+        self._starts = starts
+        self._rng = np.random.default_rng([seed, 1])
+        self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
+        shared, piped = pair_costs(delay_ms_DD, bandwidth_gbps_DD, self.replicas)
+        orders = seeds.list_orders(piped)
+        self._canonical = orders[0]
+        grid = np.ix_(self._canonical, self._canonical)
+        self._shared, self._piped = np.ascontiguousarray(shared[grid]), np.ascontiguousarray(piped[grid])
+        rank = np.argsort(self._canonical)
+        self._orders = [rank[order] for order in orders]
+
+    def first_guesses(self) -> list[Candidate]:
+        """The first structured layouts (or a random one), scored as they stand by the independent function."""
+        if self._starts == "random":
+            layouts = seeds.random_layouts(len(self._ids), 1, np.random.default_rng(0))
+        else:
+            shape = (self.stages, self.replicas)
+            layouts = seeds.structured_layouts(self._orders[:1], *shape, np.random.default_rng(0))[:FIRST_GUESSES]
+        order = np.arange(self.stages)
+        guesses = []
+        for layout in layouts:
+            placed = self._canonical[layout[: self.stages * self.replicas]].reshape(self.stages, self.replicas)
+            guesses.append(Candidate(score_dtfm(placed, self._delay, self._bandwidth).total_s, (layout, order)))
+        return guesses
+
+    def warm_up(self) -> None:
+        """Loads the kernels by running each once on the first guess."""
+        guess = self.first_guesses()[0]
+        state = self._state.copy()
+        self.anneal(self.cross(guess, guess), 1, 0.01)
+        self.placement(guess)
+        self._score(guess.genes[0][None].copy())
+        self._state[:] = state
+
+    def seeds(self, limit: int | None) -> tuple[list[Candidate], int]:
+        """Structured or random layouts, each with its best stage order."""
+        if self._starts == "random":
+            layouts = seeds.random_layouts(len(self._ids), RANDOM_STARTS, self._rng)
+        else:
+            layouts = seeds.structured_layouts(self._orders, self.stages, self.replicas, self._rng)
+        layouts = layouts[:limit]
+        if not len(layouts):
+            return [], 0
+        cost, order = self._score(layouts)
+        best = np.argsort(cost, kind="stable")[:KEPT_SEEDS]
+        return [Candidate(float(cost[i]), (layouts[i], order[i])) for i in best], len(layouts)
+
+    def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
+        """One annealing chain, then the exact stage order."""
+        from hetplanner.planners import dtfm_kernels
+
+        members, order = (gene.copy() for gene in candidate.genes)
+        best, best_order = members.copy(), order.copy()
+        value = dtfm_kernels.anneal(
+            self._shared, self._piped, members, order, self.replicas, moves, heat, min(COLD, heat), GUIDE_WEIGHT,
+            self._state, best, best_order,
+        )  # fmt: skip
+        cost, polished = self._score(best[None], best_order[None])
+        if cost[0] < value:
+            return Candidate(float(cost[0]), (best, polished[0]))
+        return Candidate(float(value), (best, best_order))
+
+    def cross(self, mother: Candidate, father: Candidate) -> Candidate:
+        """DT-FM's five-point crossover."""
+        from hetplanner.planners import dtfm_kernels
+
+        child = np.empty_like(mother.genes[0])
+        dtfm_kernels.cross_over(*mother.genes, *father.genes, self.replicas, NUM_CUTS, self._state, child)
+        cost, order = self._score(child[None])
+        return Candidate(float(cost[0]), (child, order[0]))
+
+    def placement_SR(self, candidate: Candidate) -> IntArray:
+        """Device index by stage and replica, with the pipelines matched."""
+        from hetplanner.planners import dtfm_kernels
+
+        placed = np.empty((self.stages, self.replicas), dtype=np.int64)
+        dtfm_kernels.align_columns(self._piped, *candidate.genes, self.replicas, placed)
+        return self._canonical[placed]
+
+    def unmatched_SR(self, candidate: Candidate) -> IntArray:
+        """Device index by stage and replica as the genes stand, without the kernels."""
+        members, order = candidate.genes
+        return self._canonical[members[: self.stages * self.replicas].reshape(self.stages, self.replicas)[order]]
+
+    def placement(self, candidate: Candidate) -> tuple[tuple[str, ...], ...]:
+        """Devices by stage, then replica."""
+        return tuple(tuple(self._ids[d] for d in row) for row in self.unmatched_SR(candidate))
+
+    def _score(self, members_PN: IntArray, order_PS: IntArray | None = None) -> tuple[FloatArray, NDArray[Any]]:
+        from hetplanner.planners import dtfm_kernels
+
+        if order_PS is None:
+            order = np.tile(np.arange(self.stages), (len(members_PN), 1))
+        else:
+            order = order_PS.copy()
+        cost = np.empty(len(members_PN))
+        dtfm_kernels.score_population(
+            self._shared, self._piped, members_PN, order, cost, self.stages, self.replicas, EXACT_STAGES
+        )
+        return cost, order

@@ -1,0 +1,234 @@
+"""The one interface of all planners: a problem, a seed and a budget in; a plan, and events on the way, out."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+from hetplanner.units import parse_seconds
+
+EVENT_INTERVAL_S = 0.1
+
+_BARE_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to search: until either limit is met. None = no such limit.
+
+    Attributes:
+        seconds: wall time from the first evaluation on.
+        evaluations: candidate placements scored; the same seed and number give the same plan.
+    """
+
+    seconds: float | None = None
+    evaluations: int | None = None
+
+    @staticmethod
+    def parse(value: Budget | str | float | int | None, default_s: float = 10.0) -> Budget:
+        """A budget from '5s', '10 s', '2 min', '20000 evaluations' or a number of seconds.
+
+        Raises:
+            InvalidInput: if the text is none of these.
+        """
+        if value is None:
+            return Budget(seconds=default_s)
+        if isinstance(value, Budget):
+            return value
+        if isinstance(value, int | float):
+            return Budget(seconds=_not_negative(float(value)))
+        text = value.strip()
+        count = re.fullmatch(r"(\d+)\s*(evaluations?|evals?)", text)
+        if count:
+            return Budget(evaluations=int(count[1]))
+        if _BARE_NUMBER.fullmatch(text):
+            return Budget(seconds=float(text))
+        try:
+            return Budget(seconds=_not_negative(parse_seconds(text)))
+        except InvalidInput:
+            raise InvalidInput(
+                f"budget: must be a time such as '10 s' or a count such as '20000 evaluations', got {text!r:.60}"
+            ) from None
+
+    def text(self) -> str:
+        """The budget in words, for the plan's provenance."""
+        parts = [f"{self.seconds:g} s"] if self.seconds is not None else []
+        parts += [f"{self.evaluations} evaluations"] if self.evaluations is not None else []
+        return " or ".join(parts) or "none"
+
+
+@dataclass(frozen=True)
+class SearchEvent:
+    """Where a search stands; values are in the objective's unit (seconds, or dollars per million tokens).
+
+    Attributes:
+        best: value of the best plan so far.
+        mean, spread: mean and standard deviation over the current population.
+        evaluations: candidate placements scored so far.
+        seconds: since the search began.
+        placement: devices of the best plan by stage, then replica.
+        phase: what the search is doing, in a word.
+    """
+
+    best: float
+    mean: float
+    spread: float
+    evaluations: int
+    seconds: float
+    placement: tuple[tuple[str, ...], ...]
+    phase: str = "search"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The outcome of a search.
+
+    Attributes:
+        plan: the best plan, with its estimate and provenance.
+        value: what the objective gives it.
+        lower_bound: no plan is below this.
+        events: all events sent, for the convergence plot.
+        cancelled: whether `should_stop` ended the search.
+    """
+
+    plan: Plan
+    value: float
+    lower_bound: float
+    evaluations: int
+    seconds: float
+    seed: int
+    events: tuple[SearchEvent, ...] = field(default=(), repr=False)
+    cancelled: bool = False
+
+    @property
+    def gap(self) -> float:
+        """Share of the value above the bound: 0 is proven optimal."""
+        return max(0.0, 1.0 - self.lower_bound / self.value) if self.value > 0 else 0.0
+
+
+OnEvent = Callable[[SearchEvent], None]
+ShouldStop = Callable[[], bool]
+
+
+class PlannerSettings(BaseModel):
+    """Base of a planner's own settings; a user interface makes one widget of each field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Planner(Protocol):
+    """What every planner offers.
+
+    Attributes:
+        name: key in the registry.
+        summary: one line for people.
+        settings_type: its settings.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    settings_type: ClassVar[type[PlannerSettings]]
+
+    def solve(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        budget: Budget | str | float | None = None,
+        on_event: OnEvent | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> SearchResult:
+        """Solves a problem.
+
+        Args:
+            problem: what to plan.
+            seed: of every random choice; same seed and same number of evaluations give the same plan.
+            budget: see :class:`Budget`; zero still gives a valid plan.
+            on_event: called at most ten times a second, and once at the end.
+            should_stop: asked between chunks of work; True ends the search with the best plan so far.
+
+        Raises:
+            InvalidInput: if the problem's shape contradicts its cluster or model.
+            Infeasible: if no plan fits the devices' memory.
+        """
+        ...
+
+
+class Progress:
+    """Keeps a search's clock, budget, events and cancellation; planners share it."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        on_event: OnEvent | None,
+        should_stop: ShouldStop | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.budget = budget
+        self.evaluations = 0
+        self.events: list[SearchEvent] = []
+        self.cancelled = False
+        self._on_event = on_event
+        self._should_stop = should_stop
+        self._clock = clock
+        self._start = clock()
+        self._search_start = self._start
+        self._last_event = -EVENT_INTERVAL_S
+
+    @property
+    def seconds(self) -> float:
+        """Since the search began."""
+        return self._clock() - self._start
+
+    def start_budget(self) -> None:
+        """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
+        self._search_start = self._clock()
+
+    @property
+    def remaining_evaluations(self) -> int | None:
+        """What the budget leaves; None if it does not count evaluations."""
+        if self.budget.evaluations is None:
+            return None
+        return max(0, self.budget.evaluations - self.evaluations)
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent or the search was cancelled."""
+        if self._should_stop is not None and self._should_stop():
+            self.cancelled = True
+        if self.cancelled or self.remaining_evaluations == 0:
+            return True
+        limit = self.budget.seconds
+        return limit is not None and self._clock() - self._search_start >= limit
+
+    def is_event_due(self) -> bool:
+        """Whether a tenth of a second has passed since the last event."""
+        return self.seconds - self._last_event >= EVENT_INTERVAL_S
+
+    def report(
+        self,
+        best: float,
+        mean: float,
+        spread: float,
+        placement: tuple[tuple[str, ...], ...],
+        phase: str = "search",
+    ) -> None:
+        """Sends one event; callers ask :meth:`is_event_due` first, except for the last one."""
+        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase)
+        self._last_event = event.seconds
+        self.events.append(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def _not_negative(seconds: float) -> float:
+    if not 0 <= seconds < float("inf"):
+        raise InvalidInput(f"budget: must be 0 s or more, got {seconds:g}")
+    return seconds

@@ -1,0 +1,471 @@
+"""Compiled kernels of the search on the closed form of a step. Importing this module imports numba: do it lazily.
+
+Legend of array suffixes: D devices, C device classes, K cut points (op boundaries where a stage may end, both ends
+included), S stages, R replicas, N placed devices (S x R, stage by stage) plus spare ones.
+
+State: ``place_N`` (``place_N[s*R + p]`` serves stage s of pipeline p), ``cut_S`` (S + 1 indices into the cut points)
+and ``share_R`` (micro-batches of each pipeline). The numbers are those of `hetplanner.cost.closed_form`; a test holds
+the two equal.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+
+from hetplanner.planners.kernel_random import next_below, next_uniform
+
+# All that a search never changes. Links: seconds per byte as pipelines see them (best codec) and as reductions do.
+StepProblem = namedtuple(
+    "StepProblem",
+    [
+        "class_D",
+        "forward_CK",
+        "backward_CK",
+        "boundary_K",
+        "state_K",
+        "kept_K",
+        "reduced_K",
+        "tied_bytes",
+        "memory_D",
+        "optimizer_rate_D",
+        "add_rate_D",
+        "latency_DD",
+        "pipe_rate_DD",
+        "reduce_rate_DD",
+        "host_D",
+        "nic_out_H",
+        "nic_in_H",
+        "price_D",
+        "egress_DD",
+        "has_nics",
+        "priced",
+        "recompute",
+    ],
+)
+
+# A layout that does not fit costs this many steps per share of memory that is missing, so that the search leaves it.
+OVERFLOW_PENALTY = 20.0
+
+
+@njit(cache=True)
+def fit_depth(problem, place_N, cut_S, stage, num_replicas):
+    """Micro-batches that every replica of a stage can hold, and the share of memory missing for even one."""
+    first, end = cut_S[stage], cut_S[stage + 1]
+    state = problem.state_K[end] - problem.state_K[first]
+    buffers = 2.0 * (problem.boundary_K[first] + problem.boundary_K[end])
+    each = problem.kept_K[end] - problem.kept_K[first]
+    if problem.recompute:
+        buffers += each
+        each = problem.boundary_K[first]
+    depth = 1 << 30
+    missing = 0.0
+    for p in range(num_replicas):
+        memory = problem.memory_D[place_N[stage * num_replicas + p]]
+        room = memory - state - buffers
+        if room < each:
+            missing += min((each - room) / max(memory, 1.0), 10.0)
+            depth = 1
+        elif each > 0:
+            depth = min(depth, int(room / each))
+    return max(depth, 1), missing
+
+
+@njit(cache=True)
+def reduce_phase(problem, place_N, first, count, num_bytes):
+    """Slowest link of one phase among ``count`` devices from position ``first``, each owning one shard."""
+    shard = num_bytes / count
+    worst = 0.0
+    for i in range(count):
+        a = place_N[first + i]
+        for j in range(count):
+            b = place_N[first + j]
+            if a != b:
+                worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
+    return worst
+
+
+@njit(cache=True)
+def route_seconds(problem, place_N, cut_S, depth_S, num_replicas, p, num_micro_batches, nic_s):
+    """End of pipeline p's last backward."""
+    num_stages = len(cut_S) - 1
+    round_trip = 0.0
+    slowest = 0.0
+    for s in range(num_stages):
+        a = place_N[s * num_replicas + p]
+        row = problem.class_D[a]
+        seconds = problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]]
+        seconds += problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
+        slowest = max(slowest, seconds)
+        if s:
+            b = place_N[(s - 1) * num_replicas + p]
+            size = problem.boundary_K[cut_S[s]]
+            slowest = max(slowest, size * max(problem.pipe_rate_DD[a, b], problem.pipe_rate_DD[b, a]))
+    rest = num_micro_batches - 1
+    more = max(rest * slowest, nic_s)
+    if rest > 0:
+        slowest = more / rest
+    base = more
+    for s in range(num_stages - 1, -1, -1):
+        a = place_N[s * num_replicas + p]
+        row = problem.class_D[a]
+        if s < num_stages - 1:
+            b = place_N[(s + 1) * num_replicas + p]
+            size = problem.boundary_K[cut_S[s + 1]]
+            round_trip += problem.latency_DD[a, b] + problem.latency_DD[b, a]
+            round_trip += size * (problem.pipe_rate_DD[a, b] + problem.pipe_rate_DD[b, a])
+        round_trip += problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]]
+        round_trip += problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
+        if rest >= depth_S[s]:
+            rounds = rest // depth_S[s]
+            base = max(base, rounds * round_trip + (rest - rounds * depth_S[s]) * slowest)
+    return round_trip + base
+
+
+@njit(cache=True)
+def load_nics(problem, place_N, cut_S, share_R, out_H, in_H, reduce_out_H, reduce_in_H):
+    """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of all reductions."""
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    out_H[:] = 0.0
+    in_H[:] = 0.0
+    reduce_out_H[:] = 0.0
+    reduce_in_H[:] = 0.0
+    for s in range(num_stages):
+        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / num_replicas
+        for p in range(num_replicas):
+            a = place_N[s * num_replicas + p]
+            ha = problem.host_D[a]
+            if s:
+                b = place_N[(s - 1) * num_replicas + p]
+                hb = problem.host_D[b]
+                if ha != hb:
+                    size = problem.boundary_K[cut_S[s]] * share_R[p]
+                    out_H[ha] += size
+                    in_H[ha] += size
+                    out_H[hb] += size
+                    in_H[hb] += size
+            for q in range(num_replicas):
+                b = place_N[s * num_replicas + q]
+                if problem.host_D[b] != ha:
+                    reduce_out_H[ha] += shard
+                    reduce_in_H[problem.host_D[b]] += shard
+    for h in range(len(out_H)):
+        out_H[h] = max(out_H[h] * problem.nic_out_H[h], in_H[h] * problem.nic_in_H[h])
+        reduce_out_H[h] = max(reduce_out_H[h] * problem.nic_out_H[h], reduce_in_H[h] * problem.nic_in_H[h])
+
+
+@njit(cache=True)
+def egress_usd(problem, place_N, cut_S, share_R):
+    """Dollars for bytes that leave a site in one step."""
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    total = 0.0
+    for s in range(num_stages):
+        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / num_replicas
+        for p in range(num_replicas):
+            a = place_N[s * num_replicas + p]
+            if s:
+                b = place_N[(s - 1) * num_replicas + p]
+                size = problem.boundary_K[cut_S[s]] * share_R[p]
+                total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
+            for q in range(num_replicas):
+                total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+    return total
+
+
+@njit(cache=True)
+def evaluate(problem, place_N, cut_S, share_R, work):
+    """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides.
+
+    ``work`` is ``(depth_S, end_S, four rows per host)``, scratch that the caller makes once.
+    """
+    depth_S, end_S, nic_4H = work
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    missing = 0.0
+    for s in range(num_stages):
+        depth_S[s], lack = fit_depth(problem, place_N, cut_S, s, num_replicas)
+        missing += lack
+        end_S[s] = 0.0
+    if problem.has_nics:
+        load_nics(problem, place_N, cut_S, share_R, nic_4H[0], nic_4H[1], nic_4H[2], nic_4H[3])
+    soft = 0.0
+    for p in range(num_replicas):
+        nic_s = 0.0
+        if problem.has_nics:
+            for s in range(num_stages):
+                nic_s = max(nic_s, nic_4H[0, problem.host_D[place_N[s * num_replicas + p]]])
+            nic_s *= 1.0 - 1.0 / share_R[p]
+        end = route_seconds(problem, place_N, cut_S, depth_S, num_replicas, p, share_R[p], nic_s)
+        soft += end / num_replicas
+        for s in range(num_stages):
+            a = place_N[s * num_replicas + p]
+            if s:
+                b = place_N[(s - 1) * num_replicas + p]
+                end -= problem.latency_DD[a, b] + problem.boundary_K[cut_S[s]] * problem.pipe_rate_DD[a, b]
+            end_S[s] = max(end_S[s], end)
+            row = problem.class_D[a]
+            end -= problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
+    step = 0.0
+    optimizer = 0.0
+    tied_ready = 0.0
+    for s in range(num_stages):
+        reduced = problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]
+        params = (problem.state_K[cut_S[s + 1]] - problem.state_K[cut_S[s]]) / 16.0
+        phase = 0.0
+        adding = 0.0
+        if num_replicas > 1:
+            phase = reduce_phase(problem, place_N, s * num_replicas, num_replicas, reduced)
+        for p in range(num_replicas):
+            a = place_N[s * num_replicas + p]
+            optimizer = max(optimizer, params * problem.optimizer_rate_D[a])
+            if num_replicas > 1:
+                adding = max(adding, params * problem.add_rate_D[a])
+                if problem.has_nics:
+                    phase = max(phase, nic_4H[2, problem.host_D[a]])
+        done = end_S[s] + 2.0 * phase + adding
+        soft += (2.0 * phase + adding) / num_stages
+        step = max(step, done)
+        if s == 0 or s == num_stages - 1:
+            tied_ready = max(tied_ready, done)
+    if problem.tied_bytes > 0 and num_stages > 1:
+        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, num_stages, num_replicas))
+    value = step + optimizer
+    if problem.priced:
+        price = 0.0
+        for i in range(num_stages * num_replicas):
+            price += problem.price_D[place_N[i]]
+        egress = egress_usd(problem, place_N, cut_S, share_R)
+        value = value * price + egress
+        soft = soft * price + egress
+    penalty = 1.0 + OVERFLOW_PENALTY * missing
+    return value * penalty, soft * penalty
+
+
+@njit(cache=True)
+def _tied_phase(problem, place_N, num_stages, num_replicas):
+    """Embedding and head share a weight: their replicas reduce it together."""
+    shard = problem.tied_bytes / (2 * num_replicas)
+    last = (num_stages - 1) * num_replicas
+    worst = 0.0
+    for i in range(2 * num_replicas):
+        a = place_N[i] if i < num_replicas else place_N[last + i - num_replicas]
+        for j in range(2 * num_replicas):
+            b = place_N[j] if j < num_replicas else place_N[last + j - num_replicas]
+            if a != b:
+                worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
+    return worst
+
+
+@njit(cache=True)
+def fit_cut(problem, place_N, share_R, num_stages, cut_S):
+    """Cuts the model so that the busiest stage is least busy and every stage holds a micro-batch; exact, by DP.
+
+    A stage is as busy as its busiest replica (seconds x share). False (and ``cut_S`` untouched) if no cut fits.
+    """
+    num_replicas = len(share_R)
+    num_cuts = len(problem.boundary_K)
+    most = share_R.max()
+    best = np.full((num_stages + 1, num_cuts), np.inf)
+    last = np.zeros((num_stages + 1, num_cuts), np.int64)
+    best[0, 0] = 0.0
+    seen = np.empty(num_replicas, np.int64)
+    trial = np.empty(num_stages + 1, np.int64)
+    for s in range(num_stages):
+        for end in range(s + 1, num_cuts - (num_stages - 1 - s)):
+            for first in range(s, end):
+                if best[s, first] == np.inf or best[s, first] >= best[s + 1, end]:
+                    continue
+                busy = 0.0
+                for p in range(num_replicas):
+                    row = problem.class_D[place_N[s * num_replicas + p]]
+                    seconds = problem.forward_CK[row, end] - problem.forward_CK[row, first]
+                    seconds += problem.backward_CK[row, end] - problem.backward_CK[row, first]
+                    busy = max(busy, seconds * share_R[p] / most)
+                value = max(best[s, first], busy)
+                if value >= best[s + 1, end]:
+                    continue
+                trial[s] = first
+                trial[s + 1] = end
+                _, missing = fit_depth(problem, place_N, trial, s, num_replicas)
+                if missing > 0:
+                    continue
+                best[s + 1, end] = value
+                last[s + 1, end] = first
+    if best[num_stages, num_cuts - 1] == np.inf:
+        return False
+    end = num_cuts - 1
+    for s in range(num_stages, 0, -1):
+        cut_S[s] = end
+        end = last[s, end]
+    cut_S[0] = 0
+    return True
+
+
+@njit(cache=True)
+def fit_shares(problem, place_N, cut_S, num_micro_batches, share_R, work):
+    """Deals micro-batches one by one to the pipeline that would end first."""
+    depth_S = work[0]
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    for s in range(num_stages):
+        depth_S[s], _ = fit_depth(problem, place_N, cut_S, s, num_replicas)
+    next_end = np.empty(num_replicas)
+    for p in range(num_replicas):
+        share_R[p] = 1
+        next_end[p] = route_seconds(problem, place_N, cut_S, depth_S, num_replicas, p, 2, 0.0)
+    for _ in range(num_micro_batches - num_replicas):
+        pick = 0
+        for p in range(1, num_replicas):
+            # Among equals the least loaded goes first.
+            if next_end[p] < next_end[pick] or (next_end[p] == next_end[pick] and share_R[p] < share_R[pick]):
+                pick = p
+        share_R[pick] += 1
+        next_end[pick] = route_seconds(
+            problem, place_N, cut_S, depth_S, num_replicas, pick, share_R[pick] + 1, 0.0
+        )
+
+
+@njit(cache=True)
+def refit(problem, place_N, cut_S, share_R, num_micro_batches, work):
+    """Fits cut and shares to a placement in turn and keeps what is better; returns the value."""
+    num_stages = len(cut_S) - 1
+    value, _ = evaluate(problem, place_N, cut_S, share_R, work)
+    cut = cut_S.copy()
+    share = share_R.copy()
+    for _ in range(2):
+        fit_cut(problem, place_N, share, num_stages, cut)
+        trial, _ = evaluate(problem, place_N, cut, share, work)
+        if trial < value:
+            value = trial
+            cut_S[:] = cut
+            share_R[:] = share
+        if len(share_R) > 1:
+            fit_shares(problem, place_N, cut, num_micro_batches, share, work)
+            trial, _ = evaluate(problem, place_N, cut, share, work)
+            if trial < value:
+                value = trial
+                cut_S[:] = cut
+                share_R[:] = share
+    return value
+
+
+@njit(cache=True)
+def score_layouts(problem, place_PN, cut_PS, share_PR, num_micro_batches, fit, value_P, work):
+    """Scores many layouts; with ``fit`` cut and shares are fitted to each first."""
+    for i in range(len(place_PN)):
+        if fit:
+            value_P[i] = refit(problem, place_PN[i], cut_PS[i], share_PR[i], num_micro_batches, work)
+        else:
+            value_P[i], _ = evaluate(problem, place_PN[i], cut_PS[i], share_PR[i], work)
+
+
+@njit(cache=True)
+def mutate(place_N, cut_S, share_R, state):
+    """One random change other than a swap of two devices; False if it changed nothing.
+
+    Reverses a stretch of stages, exchanges a stretch of two pipelines, deals a stretch of stages anew, shifts a cut,
+    or moves micro-batches between two pipelines.
+    """
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    draw = next_uniform(state)
+    if draw < 0.35 and num_stages > 1:
+        s = 1 + next_below(state, num_stages - 1)
+        step = 1 if next_uniform(state) < 0.5 else -1
+        moved = cut_S[s] + step
+        if moved <= cut_S[s - 1] or moved >= cut_S[s + 1]:
+            return False
+        cut_S[s] = moved
+        return True
+    if draw < 0.6 and num_replicas > 1:
+        p = next_below(state, num_replicas)
+        q = next_below(state, num_replicas)
+        count = 1 + next_below(state, max(1, share_R[p] // 4))
+        if p == q or share_R[p] - count < 1:
+            return False
+        share_R[p] -= count
+        share_R[q] += count
+        return True
+    if num_stages < 2:
+        return False
+    first = next_below(state, num_stages)
+    end = first + 1 + next_below(state, num_stages - first)
+    if draw < 0.75:
+        for k in range((end - first) // 2):
+            for p in range(num_replicas):
+                a = (first + k) * num_replicas + p
+                b = (end - 1 - k) * num_replicas + p
+                place_N[a], place_N[b] = place_N[b], place_N[a]
+        return end - first > 1
+    p = next_below(state, num_replicas)
+    q = next_below(state, num_replicas)
+    if p == q:
+        return False
+    if draw < 0.95:
+        for s in range(first, end):
+            a = s * num_replicas + p
+            b = s * num_replicas + q
+            place_N[a], place_N[b] = place_N[b], place_N[a]
+        return True
+    # Deal the stretch anew: sorted devices round-robin, which gives equal stages.
+    count = end - first
+    if count < 2:
+        return False
+    base = first * num_replicas
+    pool = np.sort(place_N[base : base + count * num_replicas])
+    for t in range(count * num_replicas):
+        place_N[base + (t % count) * num_replicas + t // count] = pool[t]
+    return True
+
+
+@njit(cache=True)
+def anneal(problem, place_N, cut_S, share_R, num_moves, hot, cold, guide_weight, state, best_N, best_S, best_R, work):
+    """Low-temperature annealing of one layout; the best met is kept in ``best_*`` and its value returned."""
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    num_placed, num_devices = num_stages * num_replicas, len(place_N)
+    value, soft = evaluate(problem, place_N, cut_S, share_R, work)
+    guide = value + guide_weight * soft
+    best = value
+    best_N[:] = place_N
+    best_S[:] = cut_S
+    best_R[:] = share_R
+    old_N = place_N.copy()
+    old_S = cut_S.copy()
+    old_R = share_R.copy()
+    cooling = (cold / hot) ** (1.0 / max(num_moves - 1, 1))
+    temperature = hot * value
+    for _ in range(num_moves):
+        temperature *= cooling
+        x = 0
+        y = 0
+        swapped = next_uniform(state) < 0.75 and num_devices > 1
+        if swapped:
+            x = next_below(state, num_placed)
+            y = next_below(state, num_devices)
+            if x == y:
+                continue
+            place_N[x], place_N[y] = place_N[y], place_N[x]
+        elif not mutate(place_N, cut_S, share_R, state):
+            continue
+        new_value, new_soft = evaluate(problem, place_N, cut_S, share_R, work)
+        new_guide = new_value + guide_weight * new_soft
+        if new_guide <= guide - temperature * np.log(1.0 - next_uniform(state)):
+            guide = new_guide
+            if swapped:
+                old_N[x] = place_N[x]
+                old_N[y] = place_N[y]
+            else:
+                old_N[:] = place_N
+                old_S[:] = cut_S
+                old_R[:] = share_R
+            if new_value < best * (1.0 - 1e-12):
+                best = new_value
+                best_N[:] = place_N
+                best_S[:] = cut_S
+                best_R[:] = share_R
+        elif swapped:
+            place_N[x], place_N[y] = place_N[y], place_N[x]
+        else:
+            place_N[:] = old_N
+            cut_S[:] = old_S
+            share_R[:] = old_R
+    return best
