@@ -51,10 +51,11 @@ class Look:
     coast: str
     outline: str
     paper: str
+    is_dark: bool
 
 
-LIGHT = Look("#20242a", "#5b6570", "#7a838d", "#e3e6ea", "#e4edf5", "#f6f4ee", "#c9ccc9", "#ffffff", "#ffffff")
-DARK = Look("#e6e9ed", "#a6afb9", "#7b8691", "#333b44", "#141a20", "#2a323c", "#43505c", "#1b2028", "#1b2028")
+LIGHT = Look("#20242a", "#5b6570", "#7a838d", "#e3e6ea", "#e4edf5", "#f6f4ee", "#c9ccc9", "#ffffff", "#ffffff", False)
+DARK = Look("#e6e9ed", "#a6afb9", "#7b8691", "#333b44", "#141a20", "#2a323c", "#43505c", "#1b2028", "#1b2028", True)
 
 
 def look_of(dark: bool) -> Look:
@@ -81,11 +82,6 @@ def line_colour(index: int) -> str:
 def site_colour(index: int) -> str:
     """Colour of the site in row `index` of the cluster's sites."""
     return _cycled(CELL_COLOURS, index)
-
-
-def stage_colour(index: int) -> str:
-    """Colour of a stage."""
-    return _cycled(LINE_COLOURS, index)
 
 
 def term_colours(terms: Iterable[str]) -> dict[str, str]:

@@ -1,17 +1,99 @@
-"""Who holds which stage."""
+"""Which device holds which stage: a grid of stages and replicas."""
 
-from typing import Any
+from bokeh.models import HoverTool, Legend, LegendItem, Range1d
 
-from hetplanner.plots.live.base import LiveFigure
+from hetplanner.plan.model import Plan
+from hetplanner.plots.data.grid import Columns, grid_columns, layers_text
+from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+
+GRID_NAMES = (
+    "stage", "replica", "device", "kind", "site", "host", "rank", "colour", "ink", "line_1", "line_2", "ops",
+    "params", "micro_batches", "share", "busy", "memory", "y", "text",
+)  # fmt: skip
+FRAME_PX = 560
+"""Width for which texts are cut; a wider figure has room to spare."""
+CHAR_PX = 6.2
 
 
 class AllocationGrid(LiveFigure):
-    """Who holds which stage."""
+    """A column for every stage, a row for every replica; the colour is the site."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+        super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-0.5, 0.5))
+        self.source = empty_source(*GRID_NAMES)
+        self.cells = self.figure.rect(
+            "stage", "y", width=0.95, height=0.9, source=self.source, fill_color="colour", line_color=None
+        )
+        self.figure.text(
+            "stage", "y", text="text", source=self.source, text_align="center", text_baseline="middle",
+            text_color="ink", text_font=FONT, text_font_size="11px", text_line_height=1.1,
+        )  # fmt: skip
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[self.cells],
+                tooltips=[
+                    ("device", "@device (@kind), rank @rank"),
+                    ("site, host", "@site, @host"),
+                    ("stage", "@stage: @ops (@params parameters)"),
+                    ("share", "@share"),
+                    ("computes", "@busy a step"),
+                    ("memory", "@memory"),
+                ],
+                visible=False,
+            )
+        )
+        self._legend = self._site_legend()
+        self.figure.grid.visible = False
         self._recolour()
+        self.update(None)
 
-    def update(self, plan: Any) -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _site_legend(self) -> Legend:
+        legend = self._add_legend([], ncols=8)
+        # The sites of the data, as they come: no part of the figure changes with the plan.
+        legend.items = [LegendItem(label={"field": "site"}, renderers=[self.cells])]
+        return legend
+
+    def _recolour(self) -> None:
+        super()._recolour()
+        self.figure.axis.axis_line_color = None
+        self.figure.axis.major_tick_line_color = None
+
+    def update(self, plan: Plan | None) -> None:
+        """Shows a plan; None empties the grid."""
+        if plan is None:
+            put(self.source, {name: [] for name in GRID_NAMES})
+            self._label_axis(self.figure.xaxis[0], [], [])
+            self._label_axis(self.figure.yaxis[0], [], [])
+            self._say("no plan yet: start a search")
+            return
+        self._say("")
+        num_stages = len(plan.stages)
+        num_rows = max(len(stage.replicas) for stage in plan.stages)
+        put(self.source, cell_columns(plan, num_rows, self.figure.height))
+        words = [f"stage {s}" if num_stages <= 10 else str(s) for s in range(num_stages)]
+        layers = [layers_text(plan, s) for s in range(num_stages)] if num_stages <= 14 else [""] * num_stages
+        texts = [f"{word}\n{layer}".rstrip() for word, layer in zip(words, layers, strict=True)]
+        self._label_axis(self.figure.xaxis[0], range_list(num_stages), texts)
+        rows = [f"replica {r}" if num_rows <= 12 else str(r) for r in range(num_rows)]
+        self._label_axis(self.figure.yaxis[0], [-r for r in range_list(num_rows)], rows)
+        set_range(self.figure.x_range, -0.5, num_stages - 0.5)
+        set_range(self.figure.y_range, 0.5 - num_rows, 0.5)
+
+
+def range_list(count: int) -> list[float]:
+    """0, 1, … as floats: Bokeh cannot serialise `range`."""
+    return [float(i) for i in range(count)]
+
+
+def cell_columns(plan: Plan, num_rows: int, height_px: int) -> Columns:
+    """The grid's columns with y = -replica and the text that fits in a cell: id, kind, micro-batches."""
+    id_chars = int(FRAME_PX / len(plan.stages) / CHAR_PX)
+    columns = grid_columns(plan, id_chars=id_chars)
+    lines = int((height_px - 90) / num_rows / 15)
+    cells = zip(columns["line_1"], columns["line_2"], columns["micro_batches"], strict=True)
+    columns["y"] = [-r for r in columns["replica"]]
+    columns["text"] = [
+        "\n".join([line_1, line_2, f"{count} mb"][: max(lines, 0)]) if id_chars > 3 else ""
+        for line_1, line_2, count in cells
+    ]
+    return columns

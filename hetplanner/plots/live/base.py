@@ -103,7 +103,7 @@ class LiveFigure:
     def _label_axis(self, axis: Axis, positions: Sequence[float], labels: Sequence[str]) -> None:
         """Words instead of numbers at these positions of an axis."""
         ticks = [float(p) for p in positions]
-        words = {tick: label for tick, label in zip(ticks, labels, strict=True)}
+        words = dict(zip(ticks, labels, strict=True))
         if not isinstance(axis.ticker, FixedTicker):
             axis.ticker = FixedTicker(ticks=ticks)
             axis.major_label_overrides = words

@@ -1,17 +1,98 @@
-"""A search as it converges."""
+"""A search as it converges, against its baselines and its lower bound."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetplanner.plots.live.base import LiveFigure
+from bokeh.models import HoverTool, Range1d
+
+from hetplanner.plots.data.curves import EARLIEST_S, event_columns, level_columns, value_range
+from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
 
 
 class ConvergenceCurve(LiveFigure):
-    """A search as it converges."""
+    """Best and mean over seconds of search (logarithmic: most happens early); baselines dashed, bound dotted."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+        super().__init__(
+            dark=dark,
+            height=height,
+            x_axis_type="log",
+            x_range=Range1d(EARLIEST_S, 1),
+            y_range=Range1d(0, 1),
+            x_axis_label="seconds of search",
+        )
+        self.source = empty_source("seconds", "evaluations", "best", "mean")
+        self.level_source = empty_source("y", "label_y", "text", "x")
+        self.bound_source = empty_source("y", "label_y", "text", "x")
+        curve = self.figure.line
+        self._mean = curve("seconds", "mean", source=self.source, line_dash="dashed", line_width=1.5)
+        self._levels = self.figure.hspan(y="y", source=self.level_source, line_dash=[7, 4], line_width=1.3)
+        self._bound = self.figure.hspan(y="y", source=self.bound_source, line_dash="dotted", line_width=1.6)
+        self._best = curve("seconds", "best", source=self.source, line_width=2.5, line_color="#4477AA")
+        self._last = self.figure.scatter("seconds", "best", source=self.source, size=9, alpha=0)
+        self._texts = [
+            self.figure.text(
+                "x", "label_y", text="text", source=source, text_align="right", text_baseline=baseline,
+                text_font_size="11px", text_font=FONT, x_offset=-4, y_offset=offset,
+            )
+            for source, baseline, offset in ((self.level_source, "bottom", -1), (self.bound_source, "top", 2))
+        ]  # fmt: skip
+        self._add_legend(
+            [
+                ("best", [self._best]),
+                ("mean of the population", [self._mean]),
+                ("baselines", [self._levels]),
+                ("lower bound", [self._bound]),
+            ]
+        )
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[self._last],
+                tooltips=[
+                    ("best", "@best{0.0000a}"),
+                    ("mean", "@mean{0.0000a}"),
+                    ("after", "@seconds{0.00} s, @evaluations{0,0} evaluations"),
+                ],
+                mode="vline",
+                visible=False,
+            )
+        )
         self._recolour()
+        self.update([])
 
-    def update(self, events: Any, baselines: Any = None, lower_bound: float | None = None, unit: str = "s") -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _recolour(self) -> None:
+        super()._recolour()
+        self._mean.glyph.line_color = "#66CCEE" if self.look.is_dark else "#7799BB"
+        self._levels.glyph.line_color = self.look.muted
+        self._bound.glyph.line_color = "#44BB99" if self.look.is_dark else "#228833"
+        for text, line in zip(self._texts, (self._levels, self._bound), strict=True):
+            text.glyph.update(text_color=line.glyph.line_color)
+
+    def update(
+        self,
+        events: Sequence[Any],
+        baselines: Mapping[str, float] | None = None,
+        lower_bound: float | None = None,
+        unit: str = "s",
+    ) -> None:
+        """Shows a search.
+
+        Args:
+            events: objects or mappings with `seconds`, `evaluations`, `best`, `mean`, oldest first.
+            baselines: name -> value of the objective.
+            lower_bound: no plan can be better.
+            unit: of the objective, for the axis and the labels.
+        """
+        columns = event_columns(events)
+        bound = {"lower bound": lower_bound} if lower_bound is not None else {}
+        levels = dict(baselines or {})
+        low, high = value_range(columns["best"], columns["mean"], [*levels.values(), *bound.values()])
+        end = max([1.0, *columns["seconds"]]) * 1.05
+        put(self.source, columns)
+        for source, lines in ((self.level_source, levels), (self.bound_source, bound)):
+            labels = level_columns(lines, unit, high - 0.05 * (high - low), high - low)
+            put(source, labels | {"x": [end] * len(labels["y"])})
+        set_range(self.figure.x_range, min([EARLIEST_S * 10, *columns["seconds"]]), end)
+        set_range(self.figure.y_range, low, high)
+        self.figure.yaxis.axis_label = f"objective ({unit})" if unit else "objective"
+        self._say("" if events or levels else "start a search to see it converge")

@@ -1,17 +1,64 @@
-"""Cost terms side by side."""
+"""Cost terms of several plans as stacked bars."""
 
-from typing import Any
+from collections.abc import Mapping
 
-from hetplanner.plots.live.base import LiveFigure
+from bokeh.models import HoverTool, LegendItem, Range1d
+
+from hetplanner.plan.estimate import Estimate
+from hetplanner.plots.data.costs import cost_columns, total_columns
+from hetplanner.plots.data.grid import shortened
+from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+
+COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", "text", "value", "share")
 
 
 class CostBars(LiveFigure):
-    """Cost terms side by side."""
+    """One bar for every estimate, the first on top; its parts add up to the step time."""
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+        super().__init__(
+            dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(-0.6, 0.6), x_axis_label="seconds a step"
+        )
+        self.source = empty_source(*COST_NAMES)
+        self.total_source = empty_source("y", "label", "total", "text")
+        self._bars = self.figure.hbar(
+            y="y", left="left", right="right", height=0.62, source=self.source, fill_color="colour", line_color=None
+        )
+        self.figure.text(
+            "middle", "y", text="text", source=self.source, text_color="ink", text_align="center",
+            text_baseline="middle", text_font=FONT, text_font_size="11px",
+        )  # fmt: skip
+        self._totals = self.figure.text(
+            "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
+            text_font=FONT, text_font_size="12px", text_font_style="bold",
+        )  # fmt: skip
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[self._bars],
+                tooltips=[("", "@label"), ("@term", "@value (@share of the step)")],
+                visible=False,
+            )
+        )
+        legend = self._add_legend([])
+        legend.items = [LegendItem(label={"field": "term"}, renderers=[self._bars])]
+        self.figure.ygrid.visible = False
         self._recolour()
+        self.update({})
 
-    def update(self, estimates: Any) -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _recolour(self) -> None:
+        super()._recolour()
+        self._totals.glyph.text_color = self.look.text
+        self.figure.yaxis.major_tick_line_color = None
+        self.figure.yaxis.major_label_text_color = self.look.text
+
+    def update(self, estimates: Mapping[str, Estimate]) -> None:
+        """Shows estimates by label (`planned`, `rank order`, …), the first one on top."""
+        totals = total_columns(estimates)
+        put(self.source, cost_columns(estimates))
+        put(self.total_source, totals)
+        labels = [shortened(label, 22) for label in totals["label"]]
+        self._label_axis(self.figure.yaxis[0], totals["y"], labels)
+        longest = max(totals["total"], default=0.0) or 1.0
+        set_range(self.figure.x_range, 0.0, longest * 1.24)
+        set_range(self.figure.y_range, 0.4 - max(len(labels), 1), 0.6)
+        self._say("" if estimates else "no estimate yet: start a search")

@@ -1,17 +1,264 @@
-"""Sites on a world map."""
+"""Sites on an offline world map, and a plan's traffic between them."""
 
-from typing import Any
+import numpy as np
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJS,
+    GlyphRenderer,
+    HoverTool,
+    PanTool,
+    Range1d,
+    ResetTool,
+    WheelZoomTool,
+    ZoomInTool,
+    ZoomOutTool,
+)
 
-from hetplanner.plots.live.base import LiveFigure
+from hetplanner.cluster.model import Cluster
+from hetplanner.plan.model import Plan
+from hetplanner.plots.coastline import WORLD_WIDTH_M, border_lines, land_rings
+from hetplanner.plots.data.labels import BADGE_PX, LINE_PX, Block, block_size, placed_blocks
+from hetplanner.plots.data.maps import (
+    ARC_NAMES,
+    SHARED_NAMES,
+    Box,
+    Columns,
+    arc_columns,
+    fitted,
+    listed,
+    shared_columns,
+    site_columns,
+    stages_at_sites,
+    view_box,
+)
+from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+
+DEFAULT_WIDTH_PX = 720.0
+MAX_BADGES = 8
+"""Stages shown one by one at a site before '+n'."""
+
+SITE_NAMES = ("x", "y", "name", "count", "size", "colour", "ink", "kinds", "devices")
+TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
+
+# A metre must be as wide as it is high whatever the size of the frame, which only the browser knows.
+_FIT = """
+const [west, east, south, north] = box.data.edge
+const w = fig.inner_width, h = fig.inner_height
+if (!(w > 0 && h > 0)) return
+const scale = Math.max((east - west) / w, (north - south) / h) / 2
+const x = (west + east) / 2, y = (south + north) / 2
+const set = (range, start, end) => range.setv({start, end, reset_start: start, reset_end: end})
+set(fig.x_range, x - scale * w, x + scale * w)
+set(fig.y_range, y - scale * h, y + scale * h)
+"""
 
 
 class DeviceMap(LiveFigure):
-    """Sites on a world map."""
+    """Sites as counted markers; with a plan: routes as arcs, stage numbers at the sites, gradient exchange dotted."""
 
-    def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+    def __init__(self, *, dark: bool = False, height: int = 360) -> None:
+        box = view_box([], [])
+        west, east, south, north = fitted(box, DEFAULT_WIDTH_PX, height)
+        super().__init__(
+            dark=dark,
+            height=height,
+            x_range=Range1d(west, east),
+            y_range=Range1d(south, north),
+            toolbar_location="right",
+            min_border=0,
+        )
+        self.figure.axis.visible = False
+        self.figure.grid.visible = False
+        self.figure.toolbar.logo = None
+        self.figure.toolbar.autohide = True
+        self._box: Box = box
+        self._box_source = ColumnDataSource({"edge": list(box)})
+        fit = CustomJS(args={"box": self._box_source, "fig": self.figure}, code=_FIT)
+        self._box_source.js_on_change("data", fit)
+        self.figure.js_on_change("inner_width", fit)
+        self.figure.js_on_change("inner_height", fit)
+        self._draw_world()
+        self._draw_traffic()
+        self._draw_sites()
+        self._add_tools()
         self._recolour()
+        self.update(None)
 
-    def update(self, cluster: Any, plan: Any = None) -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _draw_world(self) -> None:
+        fig = self.figure
+        self._ocean = fig.rect(x=[0], y=[0], width=4 * WORLD_WIDTH_M, height=4 * WORLD_WIDTH_M, line_color=None)
+        land, borders = land_rings(), border_lines()
+        self._land = fig.patches(xs=[x for x, _ in land], ys=[y for _, y in land], line_width=0.6)
+        self._borders = fig.multi_line(xs=[x for x, _ in borders], ys=[y for _, y in borders], line_width=0.5)
+
+    def _draw_traffic(self) -> None:
+        self.shared_source = empty_source(*SHARED_NAMES)
+        self.arc_source = empty_source(*ARC_NAMES)
+        self._shared = self.figure.multi_line(
+            "xs", "ys", source=self.shared_source, line_dash="dotted", line_width=1.6, line_alpha=0.8
+        )
+        self._arcs = self.figure.multi_line(
+            "xs", "ys", source=self.arc_source, line_color="colour", line_width="width", line_alpha=0.85
+        )
+
+    def _draw_sites(self) -> None:
+        self.site_source = empty_source(*SITE_NAMES)
+        self.name_source = empty_source(*TEXT_NAMES)
+        self.badge_source = empty_source(*TEXT_NAMES, "site", "devices")
+        self._sites = self.figure.scatter(
+            "x", "y", size="size", source=self.site_source, fill_color="colour", line_width=1.5
+        )
+        self.figure.text(
+            "x", "y", text="count", source=self.site_source, text_color="ink", text_align="center",
+            text_baseline="middle", text_font_size="11px", text_font=FONT, text_font_style="bold",
+        )  # fmt: skip
+        self._names = self._texts(self.name_source, text_font_size="12px", text_baseline="top", padding=1)
+        self._badges = self._texts(
+            self.badge_source, text_font_size="10px", text_baseline="top", padding=[2, 5], border_radius=8,
+            text_font_style="bold", border_line_width=1,
+        )  # fmt: skip
+
+    def _texts(self, source: ColumnDataSource, **options: object) -> GlyphRenderer:
+        return self.figure.text(
+            "x", "y", text="text", x_offset="dx", y_offset="dy", text_align="align", source=source,
+            text_font=FONT, **options,
+        )  # fmt: skip
+
+    def _add_tools(self) -> None:
+        arcs = [("", "@link"), ("", "@route"), ("bytes a step", "@traffic"), ("latency", "@latency")]
+        self.figure.add_tools(
+            PanTool(),
+            WheelZoomTool(modifiers={"ctrl": True}),
+            ZoomInTool(),
+            ZoomOutTool(),
+            ResetTool(),
+            HoverTool(
+                renderers=[self._sites],
+                tooltips=[("site", "@name"), ("devices", "@kinds"), ("", "@devices")],
+                visible=False,
+            ),
+            HoverTool(
+                renderers=[self._arcs],
+                tooltips=[*arcs, ("bandwidth", "@bandwidth")],
+                line_policy="interp",
+                visible=False,
+            ),
+            HoverTool(
+                renderers=[self._shared],
+                tooltips=[("", "@sites"), ("gradient exchange", "@groups"), ("bytes a step", "@traffic")],
+                line_policy="interp",
+                visible=False,
+            ),
+            HoverTool(
+                renderers=[self._badges], tooltips=[("stage", "@text at @site"), ("", "@devices")], visible=False
+            ),
+        )
+        self.figure.toolbar.active_drag = self.figure.select_one(PanTool)
+
+    def _recolour(self) -> None:
+        super()._recolour()
+        look = self.look
+        self._ocean.glyph.fill_color = look.ocean
+        self._land.glyph.update(fill_color=look.land, line_color=look.coast)
+        self._borders.glyph.line_color = look.coast
+        self._shared.glyph.line_color = look.muted
+        self._sites.glyph.line_color = look.outline
+        self._names.glyph.update(text_color=look.text, background_fill_color=look.paper, background_fill_alpha=0.55)
+        self._badges.glyph.update(
+            text_color=look.text,
+            background_fill_color=look.paper,
+            background_fill_alpha=0.9,
+            border_line_color=look.muted,
+        )
+
+    def update(self, cluster: Cluster | None, plan: Plan | None = None) -> None:
+        """Shows a cluster, or a plan on its own cluster; None empties the map. The view moves if the sites do."""
+        shown = plan.problem.cluster if plan else cluster
+        if shown is None:
+            for source in (self.site_source, self.name_source, self.badge_source):
+                put(source, {name: [] for name in source.column_names})
+            self._show_traffic(None)
+            self._look_at(view_box([], []))
+            self._say("choose a cluster to see its sites")
+            return
+        self._say("")
+        sites = site_columns(shown)
+        west, east, south, north = view_box(sites["x"], sites["y"])
+        # Arcs bow to the north: leave them room.
+        self._look_at((west, east, south, north + 0.08 * (east - west)))
+        put(self.site_source, sites)
+        self._show_labels(sites, stages_at_sites(plan) if plan else [{} for _ in sites["x"]])
+        self._show_traffic(plan)
+
+    def _show_traffic(self, plan: Plan | None) -> None:
+        put(self.arc_source, arc_columns(plan) if plan else {name: [] for name in ARC_NAMES})
+        put(self.shared_source, shared_columns(plan) if plan else {name: [] for name in SHARED_NAMES})
+
+    def _look_at(self, box: Box) -> None:
+        if box == self._box:
+            return
+        self._box = box
+        west, east, south, north = fitted(box, *self._frame_px())
+        set_range(self.figure.x_range, west, east)
+        set_range(self.figure.y_range, south, north)
+        self._box_source.data = {"edge": list(box)}
+
+    def _frame_px(self) -> tuple[float, float]:
+        width, height = self.figure.inner_width, self.figure.inner_height
+        return float(width or DEFAULT_WIDTH_PX), float(height or self.figure.height)
+
+    def _show_labels(self, sites: Columns, stages: list[dict[int, list[str]]]) -> None:
+        width, height = self._frame_px()
+        west, east, south, north = fitted(self._box, width, height)
+        x_px = (np.asarray(sites["x"]) - west) / (east - west) * width
+        y_px = (north - np.asarray(sites["y"])) / (north - south) * height
+        badges = [badge_texts(at) for at in stages]
+        sizes = [block_size(name, len(row)) for name, row in zip(sites["name"], badges, strict=True)]
+        blocks = placed_blocks(x_px.tolist(), y_px.tolist(), [s / 2 for s in sites["size"]], sizes)
+        put(self.name_source, name_columns(sites, blocks))
+        put(self.badge_source, badge_columns(sites, blocks, badges))
+
+
+def badge_texts(stages: dict[int, list[str]]) -> list[tuple[str, str]]:
+    """(stage number, devices) of the stages at a site; the last badge is '+n' where there are too many."""
+    rows = [(str(s), listed(devices)) for s, devices in sorted(stages.items())]
+    if len(rows) <= MAX_BADGES:
+        return rows
+    left = rows[MAX_BADGES - 1 :]
+    return [*rows[: MAX_BADGES - 1], (f"+{len(left)}", "stages " + listed([text for text, _ in left]))]
+
+
+def _anchor(block: Block) -> tuple[str, float]:
+    """Alignment towards the marker, and the x at which the block's text stands."""
+    if block.left >= 0:
+        return "left", block.left
+    if block.left + block.width <= 0:
+        return "right", block.left + block.width
+    return "center", block.left + block.width / 2
+
+
+def name_columns(sites: Columns, blocks: list[Block]) -> Columns:
+    """Site names at their blocks."""
+    anchors = [_anchor(block) for block in blocks]
+    return {
+        "x": sites["x"],
+        "y": sites["y"],
+        "text": sites["name"],
+        "dx": [x for _, x in anchors],
+        "dy": [block.top for block in blocks],
+        "align": [align for align, _ in anchors],
+    }
+
+
+def badge_columns(sites: Columns, blocks: list[Block], badges: list[list[tuple[str, str]]]) -> Columns:
+    """Stage numbers in a row below the names."""
+    columns: Columns = {name: [] for name in (*TEXT_NAMES, "site", "devices")}
+    for i, (block, row) in enumerate(zip(blocks, badges, strict=True)):
+        align, x = _anchor(block)
+        first = {"left": 0.5, "center": -(len(row) - 1) / 2, "right": 0.5 - len(row)}[align]
+        for k, (text, devices) in enumerate(row):
+            values = (sites["x"][i], sites["y"][i], text, x + (first + k) * BADGE_PX, block.top + LINE_PX, "center")
+            values += (sites["name"][i], devices)
+            for name, value in zip(columns, values, strict=True):
+                columns[name].append(value)
+    return columns

@@ -1,17 +1,122 @@
-"""Links between all devices."""
+"""Bandwidth or latency between all ordered pairs of devices, as one image ordered by site."""
 
-from typing import Any
+import numpy as np
+from bokeh.models import (
+    ColorBar,
+    CustomJSHover,
+    HoverTool,
+    LogColorMapper,
+    LogTicker,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.palettes import cividis
 
-from hetplanner.plots.live.base import LiveFigure
+from hetplanner.cluster.model import Cluster
+from hetplanner.plots.data.grid import shortened
+from hetplanner.plots.data.links import What, colour_limits, link_matrix
+from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+
+# One row of text for every rule; the image holds rule numbers, so that 512 devices send no 262,144 texts.
+_TEXT_OF_RULE = "return rules.data.text[value] ?? ''"
+_SOURCE_OF_RULE = "return rules.data.source[value] ?? ''"
+_ID_OF_COLUMN = "return ids.data.id[Math.floor(special_vars.x)] ?? ''"
+_ID_OF_ROW = "return ids.data.id[ids.data.id.length - 1 - Math.floor(special_vars.y)] ?? ''"
 
 
 class LinkHeatmap(LiveFigure):
-    """Links between all devices."""
+    """Rows send, columns receive; bright is good (much bandwidth, little latency); the scale is logarithmic."""
 
-    def __init__(self, what: str = "bandwidth", *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+    def __init__(self, what: What = "bandwidth", *, dark: bool = False, height: int = 360) -> None:
+        super().__init__(dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
+        self.what: What = what
+        palette = list(cividis(256))
+        self.mapper = LogColorMapper(
+            palette=palette if what == "bandwidth" else palette[::-1], low=1, high=10, nan_color="rgba(0, 0, 0, 0)"
+        )
+        self.image_source = empty_source("image", "rule", "known", "dw", "dh")
+        self.rule_source = empty_source("text", "source")
+        self.id_source = empty_source("id")
+        self.edge_source = empty_source("x", "y")
+        self._image = self.figure.image(
+            "image", x=0, y=0, dw="dw", dh="dh", source=self.image_source, color_mapper=self.mapper
+        )
+        self._columns = self.figure.vspan(x="x", source=self.edge_source, line_width=1)
+        self._rows = self.figure.hspan(y="y", source=self.edge_source, line_width=1)
+        self._add_bar()
+        self._add_hover()
+        self.figure.grid.visible = False
+        self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = "to", "from"
+        self.figure.axis.axis_line_color = None
+        self.figure.xaxis.major_label_orientation = 0.6
         self._recolour()
+        self.update(None)
 
-    def update(self, cluster: Any) -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _add_bar(self) -> None:
+        self._bar = ColorBar(
+            color_mapper=self.mapper,
+            ticker=LogTicker(desired_num_ticks=5),
+            formatter=NumeralTickFormatter(format="0,0.[00]"),
+            title="Mbit/s" if self.what == "bandwidth" else "ms",
+            width=10,
+            label_standoff=6,
+            background_fill_color=None,
+            bar_line_color=None,
+            major_tick_line_color=None,
+            title_text_font=FONT,
+            title_text_font_size="11px",
+            title_text_font_style="normal",
+            major_label_text_font=FONT,
+            major_label_text_font_size="11px",
+        )
+        self.figure.add_layout(self._bar, "right")
+
+    def _add_hover(self) -> None:
+        tables = {"rules": self.rule_source, "ids": self.id_source}
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[self._image],
+                tooltips=[("from", "$y{0}"), ("to", "$x{0}"), (self.what, "@rule{0}"), ("known", "@known{0}")],
+                formatters={
+                    "$x": CustomJSHover(args=tables, code=_ID_OF_COLUMN),
+                    "$y": CustomJSHover(args=tables, code=_ID_OF_ROW),
+                    "@rule": CustomJSHover(args=tables, code=_TEXT_OF_RULE),
+                    "@known": CustomJSHover(args=tables, code=_SOURCE_OF_RULE),
+                },
+                visible=False,
+            )
+        )
+
+    def _recolour(self) -> None:
+        super()._recolour()
+        self.figure.axis.axis_line_color = None
+        self.figure.axis.major_tick_line_color = None
+        for lines in (self._columns, self._rows):
+            lines.glyph.line_color = self.look.paper
+        self._bar.title_text_color = self._bar.major_label_text_color = self.look.muted
+
+    def update(self, cluster: Cluster | None) -> None:
+        """Shows the links of a cluster; None empties the figure."""
+        if cluster is None:
+            for source in (self.image_source, self.rule_source, self.id_source, self.edge_source):
+                put(source, {name: [] for name in source.column_names})
+            self._say("choose a cluster to see its links")
+            return
+        matrix = link_matrix(cluster, self.what)
+        size = len(matrix.ids)
+        low, high = colour_limits(matrix.value_DD)
+        self.mapper.update(low=low, high=high)
+        put(self.rule_source, {"text": list(matrix.rule_texts), "source": list(matrix.rule_sources)})
+        put(self.id_source, {"id": list(matrix.ids)})
+        edges = matrix.site_edges
+        put(self.edge_source, {"x": list(edges), "y": [size - e for e in edges]})
+        # An image's first row is at the bottom; ours belongs on top.
+        rule = np.ascontiguousarray(matrix.rule_DD[::-1].astype(np.int32))
+        image = np.ascontiguousarray(matrix.value_DD[::-1].astype(np.float32))
+        put(self.image_source, {"image": [image], "rule": [rule], "known": [rule], "dw": [size], "dh": [size]})
+        names = [shortened(name, 14) for name in matrix.site_names]
+        self._label_axis(self.figure.xaxis[0], matrix.site_centres, names)
+        self._label_axis(self.figure.yaxis[0], [size - c for c in matrix.site_centres], names)
+        set_range(self.figure.x_range, 0, size)
+        set_range(self.figure.y_range, 0, size)
+        self._say("" if size > 1 else "one device has no links")

@@ -1,17 +1,68 @@
-"""Memory per device against its limit."""
+"""Peak memory of every device against what it has."""
 
-from typing import Any
+from bokeh.models import HoverTool, Range1d
 
-from hetplanner.plots.live.base import LiveFigure
+from hetplanner.plan.model import Plan
+from hetplanner.plots.data.grid import memory_columns, shortened
+from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+
+MEMORY_NAMES = (
+    "rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free", "colour",
+)  # fmt: skip
+TIGHT = 0.9
+"""Share of the limit from which a device is shown as tight."""
+MAX_LABELS = 20
 
 
 class MemoryBars(LiveFigure):
-    """Memory per device against its limit."""
+    """One bar for every device in rank order; the outline is its limit."""
 
-    def __init__(self, *, dark: bool = False, height: int = 320) -> None:
-        super().__init__(dark=dark, height=height)
+    def __init__(self, *, dark: bool = False, height: int = 300) -> None:
+        super().__init__(
+            dark=dark, height=height, x_range=Range1d(-0.6, 0.6), y_range=Range1d(0, 1), y_axis_label="GiB"
+        )
+        self.source = empty_source(*MEMORY_NAMES)
+        self._limits = self.figure.vbar(
+            x="rank", top="limit_gib", width=0.82, source=self.source, fill_alpha=0.25, line_width=1
+        )
+        self._peaks = self.figure.vbar(
+            x="rank", top="peak_gib", width=0.62, source=self.source, fill_color="colour", line_color=None
+        )
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[self._limits],
+                tooltips=[
+                    ("device", "@device (@kind), stage @stage"),
+                    ("needs", "@peak of @limit (@share{0 %})"),
+                    ("free", "@free"),
+                ],
+                visible=False,
+            )
+        )
+        self._add_legend([("peak", [self._peaks]), ("limit", [self._limits])])
+        self.figure.xgrid.visible = False
+        self.figure.xaxis.major_label_orientation = 0.7
         self._recolour()
+        self.update(None)
 
-    def update(self, plan: Any) -> None:
-        """New data."""
-        self._say("nothing to show yet")
+    def _recolour(self) -> None:
+        super()._recolour()
+        self._limits.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
+
+    def update(self, plan: Plan | None) -> None:
+        """Shows a plan's estimate; None, or a plan without one, empties the figure."""
+        columns = memory_columns(plan) if plan else {name: [] for name in MEMORY_NAMES[:-1]}
+        columns["colour"] = [memory_colour(share) for share in columns["share"]]
+        put(self.source, columns)
+        count = len(columns["rank"])
+        every = -(-count // MAX_LABELS) or 1
+        ticks = [float(r) for r in columns["rank"][::every]]
+        self._label_axis(self.figure.xaxis[0], ticks, [shortened(d, 14) for d in columns["device"][::every]])
+        set_range(self.figure.x_range, -0.6, max(count, 1) - 0.4)
+        set_range(self.figure.y_range, 0, 1.06 * max([*columns["limit_gib"], *columns["peak_gib"]], default=0) or 1)
+        self._say("" if count else "no estimate yet")
+
+
+def memory_colour(share: float) -> str:
+    """Blue, orange from 90 % of the limit, red above it."""
+    return "#4477AA" if share < TIGHT else "#EE8866" if share <= 1 else "#CC3311"

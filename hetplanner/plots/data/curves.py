@@ -1,0 +1,104 @@
+"""Points of curves: a search's events, smoothed series, label places."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Columns = dict[str, list[Any]]
+EARLIEST_S = 0.01
+"""Left end of a search's logarithmic time axis."""
+MAX_POINTS = 2000
+"""A curve of more points than pixels is thinned."""
+
+
+def _field(event: Any, name: str) -> float:
+    value = event.get(name) if isinstance(event, Mapping) else getattr(event, name, None)
+    return math.nan if value is None or not math.isfinite(value) else float(value)
+
+
+def event_columns(events: Sequence[Any]) -> Columns:
+    """Seconds (at least `EARLIEST_S`), evaluations, best, mean, of objects or mappings; not finite becomes NaN."""
+    chosen = thinned(len(events))
+    columns: Columns = {
+        name: [_field(events[i], name) for i in chosen] for name in ("seconds", "evaluations", "best", "mean")
+    }
+    columns["seconds"] = [max(s, EARLIEST_S) if math.isfinite(s) else EARLIEST_S for s in columns["seconds"]]
+    return columns
+
+
+def thinned(count: int, limit: int = MAX_POINTS) -> list[int]:
+    """Indices of at most `limit` evenly chosen points, the first and the last among them."""
+    if count <= limit:
+        return list(range(count))
+    return [round(i * (count - 1) / (limit - 1)) for i in range(limit)]
+
+
+def value_range(
+    best: Sequence[float], mean: Sequence[float], levels: Sequence[float], most: float = 3.0
+) -> tuple[float, float]:
+    """Lower and upper end of the value axis: all of the curve that matters, no more than `most` times the best.
+
+    What lies above is clipped, or one hopeless baseline would flatten the curve.
+    """
+    known = [v for v in (*best, *levels) if math.isfinite(v)]
+    if not known:
+        return 0.0, 1.0
+    low = min(known)
+    means = sorted(v for v in mean if math.isfinite(v))
+    wanted = max(*known, means[int(0.9 * (len(means) - 1))]) if means else max(known)
+    lowest_best = min((b for b in best if math.isfinite(b)), default=low)
+    high = min(wanted, most * lowest_best) if lowest_best > 0 else wanted
+    room = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
+    return low - room, high + 1.8 * room
+
+
+def level_columns(levels: Mapping[str, float], unit: str, top: float, span: float) -> Columns:
+    """Horizontal lines with labels: y (clipped to `top`), text, apart.
+
+    Labels whose lines are closer than 6 % of `span` are moved up until they can be read.
+    """
+    rows = sorted((v, name) for name, v in levels.items() if math.isfinite(v))
+    columns: Columns = {"y": [], "label_y": [], "text": []}
+    last = -math.inf
+    for value, name in rows:
+        y = min(value, top)
+        last = max(y, last + 0.06 * span)
+        columns["y"].append(value)
+        columns["label_y"].append(last)
+        columns["text"].append(f"{name} {value:.4g}{' ' + unit if unit else ''}{' ↑' if value > top else ''}")
+    return columns
+
+
+def series_columns(steps: Sequence[float], values: Sequence[float]) -> Columns:
+    """x and y of a series of equal lengths (the shorter counts), thinned; not finite becomes NaN."""
+    count = min(len(steps), len(values))
+    chosen = thinned(count)
+    clean = [float(values[i]) for i in chosen]
+    return {
+        "x": [float(steps[i]) for i in chosen],
+        "y": [v if math.isfinite(v) else math.nan for v in clean],
+    }
+
+
+def rolling_median(values: Sequence[float], window: int = 9) -> list[float]:
+    """Median of each value with those before it, `window` in all; NaN is left out."""
+    array = np.asarray(values, dtype=np.float64)
+    medians = []
+    for i in range(len(array)):
+        seen = array[max(0, i + 1 - window) : i + 1]
+        seen = seen[np.isfinite(seen)]
+        medians.append(float(np.median(seen)) if seen.size else math.nan)
+    return medians
+
+
+def padded_range(values: Sequence[float], share: float = 0.07, floor: float | None = None) -> tuple[float, float]:
+    """Ends of an axis that shows all finite values with room; (0, 1) for none."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return 0.0, 1.0
+    low, high = min(known), max(known)
+    room = share * (high - low) or 0.1 * abs(high) or 1.0
+    start = low - room if floor is None else max(floor, low - room)
+    return start, high + room

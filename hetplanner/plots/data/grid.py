@@ -1,0 +1,117 @@
+"""A plan as a grid of stages and replicas, and its memory per device."""
+
+from typing import Any
+
+from hetplanner.plan.model import Plan
+from hetplanner.plots.data.maps import listed
+from hetplanner.plots.theme import ink_on, site_colour
+from hetplanner.units import short_bytes, short_seconds
+
+Columns = dict[str, list[Any]]
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters; what is left out in the middle is shown as '…' (ends tell ids apart)."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return text[: limit - 1 - tail] + "…" + (text[-tail:] if tail else "") if limit > 1 else "…"
+
+
+def ops_text(plan: Plan, stage: int) -> str:
+    """'layers 0–5', with what stands outside the layers: 'embedding, layers 0–5'."""
+    ops = plan.ops_of(stage)
+    layers = sorted({op.layer for op in ops if op.layer is not None})
+    first = next((i for i, op in enumerate(ops) if op.layer is not None), len(ops))
+    before = list(dict.fromkeys(op.kind for op in ops[:first]))
+    after = list(dict.fromkeys(op.kind for op in ops[first:] if op.layer is None))
+    middle = [f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}–{layers[-1]}"] if layers else []
+    return ", ".join([*before, *middle, *after])
+
+
+def layers_text(plan: Plan, stage: int) -> str:
+    """Short form for an axis: 'L0–5', 'L6', or the kinds of the ops where a stage holds no layer."""
+    layers = sorted({op.layer for op in plan.ops_of(stage) if op.layer is not None})
+    if not layers:
+        return listed(list(dict.fromkeys(op.kind for op in plan.ops_of(stage))), 2)
+    return f"L{layers[0]}" if len(layers) == 1 else f"L{layers[0]}–{layers[-1]}"
+
+
+def micro_batches_through(plan: Plan) -> dict[tuple[int, int], int]:
+    """(stage, replica) -> micro-batches of a step that pass it."""
+    through: dict[tuple[int, int], int] = {}
+    for route in plan.routes:
+        for place in enumerate(route.replicas):
+            through[place] = through.get(place, 0) + route.micro_batches
+    return through
+
+
+def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
+    """One row for every replica of every stage.
+
+    Columns: stage, replica, device, kind, site, host, rank, colour (of the site), ink, line_1 (id) and line_2
+    (kind), ops, params, micro_batches, share, busy, memory.
+    """
+    cluster = plan.problem.cluster
+    row_of_site = {site.name: i for i, site in enumerate(cluster.sites)}
+    through = micro_batches_through(plan)
+    total = plan.problem.workload.num_micro_batches
+    estimates = {e.device: e for e in plan.estimate.devices} if plan.estimate else {}
+    rows = []
+    for s, stage in enumerate(plan.stages):
+        params = sum(op.num_params for op in plan.ops_of(s))
+        for r, replica in enumerate(stage.replicas):
+            device = cluster.devices[cluster.device_index(replica[0])]
+            site = cluster.site_of(device.id).name
+            expected = estimates.get(device.id)
+            rows.append(
+                {
+                    "stage": s,
+                    "replica": r,
+                    "device": device.id,
+                    "kind": device.kind,
+                    "site": site,
+                    "host": device.host,
+                    "rank": plan.rank_at(s, r),
+                    "colour": site_colour(row_of_site[site]),
+                    "ink": ink_on(site_colour(row_of_site[site])),
+                    "line_1": shortened(device.id, id_chars),
+                    "line_2": shortened(device.kind, id_chars),
+                    "ops": ops_text(plan, s),
+                    "params": f"{params / 1e6:,.1f} M",
+                    "micro_batches": through[s, r],
+                    "share": f"{through[s, r]} of {total} micro-batches ({through[s, r] / total:.0%})",
+                    "busy": short_seconds(expected.busy_s) if expected else "not estimated",
+                    "memory": f"{short_bytes(expected.peak_bytes)} of {short_bytes(expected.limit_bytes)}"
+                    if expected
+                    else "not estimated",
+                }
+            )
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def memory_columns(plan: Plan) -> Columns:
+    """One row for every device of the estimate, in rank order; empty without an estimate.
+
+    Columns: rank, device, kind, stage, peak_gib, limit_gib, share, peak, limit, free.
+    """
+    names = ("rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free")
+    columns: Columns = {name: [] for name in names}
+    cluster = plan.problem.cluster
+    for e in sorted(plan.estimate.devices if plan.estimate else (), key=lambda e: plan.rank_of(e.device)):
+        rank = plan.rank_of(e.device)
+        values = (
+            rank,
+            e.device,
+            cluster.devices[cluster.device_index(e.device)].kind,
+            plan.place_of_rank[rank][0],
+            e.peak_bytes / 2**30,
+            e.limit_bytes / 2**30,
+            e.peak_bytes / e.limit_bytes if e.limit_bytes else 0.0,
+            short_bytes(e.peak_bytes),
+            short_bytes(e.limit_bytes),
+            short_bytes(e.limit_bytes - e.peak_bytes),
+        )
+        for name, value in zip(names, values, strict=True):
+            columns[name].append(value)
+    return columns
