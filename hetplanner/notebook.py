@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
-    from hetplanner.runs.reader import Run
+    from hetplanner.runs.run import Run
 
 REDRAW_S = 1.0
 """Between two drawings of a live plot: a HoloViews plot takes about a tenth of a second to render."""
@@ -110,18 +110,18 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
 
     redraw = _live_display() if (live if live is not None else _in_notebook()) else None
     deadline = time.monotonic() + timeout_s
-    while not run.poll().ended:
+    while not run.status().is_over:
         if time.monotonic() > deadline:
             raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
-        if redraw is not None:
+        if redraw is not None and run.poll():
             from hetplanner import plots
 
             redraw(plots.loss(run))
         time.sleep(REDRAW_S)
-    summary: dict[str, Any] = run.summary()
-    if summary["status"] == "failed":
-        raise RunError(f"run {run.id}: {run.poll().message}")
-    return summary
+    status = run.status()
+    if status.state == "failed":
+        raise RunError(f"run {run.id}: {status.message}")
+    return run.summary()
 
 
 class _Interrupts:

@@ -1,14 +1,16 @@
 """Entry point: one typer application; commands import what they need only when they run."""
 
 import sys
+from typing import Any
 
-import click
 import typer
 
 from hetplanner.cli import cluster, model, planning, runs, services, training
 from hetplanner.errors import HetplannerError
 
 EXIT_INTERRUPTED = 130
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer may bring its own copy of click; this is the base of usage errors in the copy it uses."""
 
 app = typer.Typer(
     name="hetplanner",
@@ -37,14 +39,9 @@ def main() -> None:
     """Runs the command line. Exit codes: 0 fine, 2 bad input, 3 infeasible, 4 the run failed, 130 interrupted."""
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = 2
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "hetplanner"
-        print(f"hetplanner: {error.format_message()} (see '{command} --help')", file=sys.stderr)
-        code = 2
-    except (KeyboardInterrupt, click.Abort):
+    except UsageError as error:
+        code = _report_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
         print("hetplanner: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
     except HetplannerError as error:
@@ -56,3 +53,14 @@ def main() -> None:
         sys.stderr.close()  # the reader (head, less) has gone; nothing is left to say
         code = 0
     sys.exit(code or 0)
+
+
+def _report_usage(error: Any) -> int:
+    """One line about a wrong flag or argument; the help page where nothing was asked for at all."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return 2
+    command = error.ctx.command_path if error.ctx else "hetplanner"
+    message = " ".join(error.format_message().split())
+    print(f"hetplanner: {message} (see '{command} --help')", file=sys.stderr)
+    return 2

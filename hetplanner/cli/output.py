@@ -10,7 +10,10 @@ from rich.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
 
-console = Console(highlight=False)
+PIPED_WIDTH = 160
+"""Columns when the output goes to a file or a pipe, which has no width of its own."""
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 notices = Console(stderr=True, highlight=False)
 
 
@@ -30,7 +33,8 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table; columns named in `right` are aligned to the right."""
     result = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
-        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        aligned = column in right
+        result.add_column(column, justify="right" if aligned else "left", no_wrap=aligned, overflow="fold")
     return result
 
 

@@ -15,9 +15,9 @@ from hetplanner.cli.output import AsJson, bar, console, notices, print_json, tab
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
-    from hetplanner.planners.interface import SearchEvent, SearchResult
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.planners.interface import SearchEvent, SearchResult
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
@@ -106,9 +106,7 @@ def _solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResu
                 text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
                 progress.update(task, completed=done, description=text)
 
-            return planner.solve(
-                problem, seed=seed, budget=budget, on_event=show, should_stop=lambda: interrupted
-            )
+            return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=lambda: interrupted)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -157,7 +155,8 @@ def _print_plan(plan: Plan, result: SearchResult) -> None:
     if estimate.dtfm is not None:
         cost = estimate.dtfm
         console.print(
-            f"DT-FM objective {cost.total_s:.5f} (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
+            f"DT-FM objective {cost.total_s:.5f}"
+            f" (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
         )
     console.print(f"bottleneck: {estimate.bottleneck.text}")
     console.print(

@@ -9,13 +9,14 @@ Source: list scheduling (Graham 1966); rule for the global order: ours (design Â
 """
 
 import heapq
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
-from hetplanner.plan.model import Plan
+from hetplanner.plan.model import Plan, Role
 from hetplanner.schedule.reduction import reduction_groups
 
 
@@ -51,8 +52,7 @@ class _ListScheduler:
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
         gpipe = plan.schedule == "gpipe"
         self.ranks = [
-            _Rank(stage=s, limit=len(self.paths) if gpipe else plan.stages[s].in_flight)
-            for s, _ in plan.place_of_rank
+            _Rank(stage=s, limit=len(self.paths) if gpipe else plan.stages[s].in_flight) for s, _ in plan.place_of_rank
         ]
         self.hold_backwards = gpipe
         for m, path in enumerate(self.paths):
@@ -130,8 +130,9 @@ def _hop_seconds(plan: Plan) -> np.ndarray:
     hop_s = np.zeros((len(plan.ranks), len(plan.ranks)))
     for route in plan.routes:
         path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
-        for s, (a, b) in enumerate(zip(path[:-1], path[1:], strict=True)):
-            for source, target, role in ((a, b, "activation"), (b, a, "gradient")):
+        for s, (a, b) in enumerate(itertools.pairwise(path)):
+            both: tuple[tuple[int, int, Role], ...] = ((a, b, "activation"), (b, a, "gradient"))
+            for source, target, role in both:
                 link = cluster.link(plan.ranks[source], plan.ranks[target])
                 num_bytes = plan.boundary_bytes(s, source, target, role)
                 hop_s[source, target] = link.latency + num_bytes / link.bandwidth

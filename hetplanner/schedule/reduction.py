@@ -5,6 +5,7 @@ to member k, which adds the contributions in member order and sends the sum back
 transfers and the executor performs them.
 """
 
+import itertools
 from dataclasses import dataclass
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
@@ -35,7 +36,7 @@ class ReductionGroup:
         """Element range of every member's shard; sizes differ by at most one."""
         n, k = self.num_elements, len(self.ranks)
         edges = [i * n // k for i in range(k + 1)]
-        return tuple(zip(edges[:-1], edges[1:], strict=True))
+        return tuple(itertools.pairwise(edges))
 
     def shard_bytes(self, member: int) -> int:
         """Bytes on the wire of one message that carries the shard of a member; gradients travel in float32."""
@@ -52,9 +53,7 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
     graph = plan.problem.workload.graph
     stage_of_op = {op: s for s, stage in enumerate(plan.stages) for op in range(stage.first_op, stage.end_op)}
     crossing = {
-        owner: members
-        for owner, members in graph.tied_groups.items()
-        if len({stage_of_op[op] for op in members}) > 1
+        owner: members for owner, members in graph.tied_groups.items() if len({stage_of_op[op] for op in members}) > 1
     }
     groups = []
     for s, stage in enumerate(plan.stages):
@@ -72,9 +71,7 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
         ranks = tuple(sorted(plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))))
         elements = graph.ops[members[1]].num_params
         groups.append(
-            ReductionGroup(
-                f"tied {owner}", ranks, elements, members, True, plan.stages[stages[0]].reduce_codec
-            )
+            ReductionGroup(f"tied {owner}", ranks, elements, members, True, plan.stages[stages[0]].reduce_codec)
         )
     return tuple(groups)
 

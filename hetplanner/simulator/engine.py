@@ -12,7 +12,7 @@ from itertools import count
 
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
-from hetplanner.plan.model import Plan
+from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.trace import Span
 from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
 from hetplanner.simulator.cores import SharedCores
@@ -82,9 +82,7 @@ class Engine:
         self._computing[rank] = then
         self.cores.start(now, rank, work_s)
 
-    def _transfer(
-        self, now: float, source: int, target: int, num_bytes: int, key: Key
-    ) -> tuple[float, float]:
+    def _transfer(self, now: float, source: int, target: int, num_bytes: int, key: Key) -> tuple[float, float]:
         start, arrival = self.network.reserve(now, source, target, num_bytes)
         self._at(arrival, lambda at: self._arrive(target, key, at))
         return start, arrival
@@ -149,7 +147,7 @@ class Engine:
 
     def _send(self, action: Action, now: float) -> None:
         rank, step = action.rank, self.ranks[action.rank].step
-        role = "activation" if action.role == "activation" else "gradient"
+        role: Role = "activation" if action.role == "activation" else "gradient"
         num_bytes = self.plan.boundary_bytes(action.stage, rank, action.peer, role)
 
         def encoded(at: float) -> None:
@@ -169,9 +167,7 @@ class Engine:
             self._end(action, end)
 
         def arrived(at: float) -> None:
-            self._compute(
-                rank, at, float(self.durations.decode_s_N[rank]) + self.durations.message_s, decoded
-            )
+            self._compute(rank, at, float(self.durations.decode_s_N[rank]) + self.durations.message_s, decoded)
 
         self._wait(rank, {key}, now, arrived)
 
@@ -194,9 +190,7 @@ class Engine:
 
         def added(at: float) -> None:
             for j in others:
-                self._transfer(
-                    at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum")
-                )
+                self._transfer(at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum"))
             self._wait(rank, keys("sum"), at, finished)
 
         def finished(at: float) -> None:

@@ -1,0 +1,112 @@
+"""hetplanner runs list|show|stop|sample."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.errors import RunError
+from hetplanner.units import short_bytes, short_seconds
+
+app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them, sample from what they trained.")
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
+
+
+@app.command("list")
+def list_runs(as_json: AsJson = False) -> None:
+    """List all runs, oldest first."""
+    from hetplanner.runs.run import list_runs as registered
+
+    statuses = registered()
+    if as_json:
+        print_json([status.model_dump(mode="json") for status in statuses])
+        return
+    runs = table("Runs", "run", "state", "ranks", "message", right=("ranks",))
+    for status in statuses:
+        runs.add_row(
+            status.run, status.state + (" (rehearsal)" if status.rehearsal else ""), str(status.ranks), status.message
+        )
+    console.print(runs if statuses else "no runs yet; start one with: hetplanner train plan.json")
+
+
+@app.command()
+def show(run: RunName, as_json: AsJson = False) -> None:
+    """Show one run: state, loss, measured against predicted step time, bytes."""
+    from hetplanner.runs.run import open_run
+
+    reader = open_run(run)
+    status = reader.status()
+    summary = reader.summary()
+    if as_json:
+        print_json({"path": str(reader.path)} | status.model_dump(mode="json") | {"summary": summary})
+        return
+    console.print(f"[bold]{reader.id}[/bold]  {status.state}  {status.message}")
+    if reader.plan.problem.rehearsal_of:
+        console.print(f"rehearsal of {reader.plan.problem.rehearsal_of}")
+    console.print(f"{reader.plan.problem.workload.name}, {len(reader.plan.ranks)} ranks, in {reader.path}")
+    rows = table("", "what", "value")
+    for name, value in summary.items():
+        rows.add_row(name.replace("_", " "), _shown(name, value))
+    console.print(rows)
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int | float):
+        if name.startswith("bytes"):
+            return short_bytes(value)
+        if name.endswith("_s") and name != "tokens_per_s":
+            return short_seconds(value)
+        return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return str(value)
+
+
+@app.command()
+def stop(run: RunName, as_json: AsJson = False) -> None:
+    """Stop a run; it saves its model and ends within seconds."""
+    from hetplanner.runs.run import open_run
+
+    reader = open_run(run)
+    began = time.monotonic()
+    status = reader.status()
+    if not status.is_over:
+        status = reader.stop()
+    if as_json:
+        print_json({"id": reader.id, "state": status.state, "seconds": time.monotonic() - began})
+    else:
+        console.print(f"{reader.id}: {status.state}")
+
+
+@app.command()
+def sample(
+    run: RunName,
+    prompt: Annotated[str, typer.Argument(help="Text to go on from.")],
+    tokens: Annotated[int, typer.Option(help="Bytes to generate.", min=1, max=10_000)] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest byte.", min=0.0)] = 0.8,
+    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Generate text from the model that a run has trained."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.runs.run import open_run
+
+    reader = open_run(run)
+    if not reader.directory.model_file.exists():
+        raise InvalidInput(f"run {reader.id}: has no model yet; it is written when the run ends or is stopped")
+    # A process of its own, because it imports torch, which no other command does.
+    command = [sys.executable, "-m", "hetplanner.runtime.sample", str(reader.path), f"--tokens={tokens}"]
+    command += [f"--temperature={temperature}", f"--seed={seed}", "--", prompt]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"run {reader.id}: sampling failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+    if as_json:
+        print_json({"id": reader.id, "prompt": prompt, "text": done.stdout})
+    else:
+        sys.stdout.write(done.stdout + "\n")

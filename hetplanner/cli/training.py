@@ -1,0 +1,154 @@
+"""hetplanner train: submit a plan to the agent and follow the run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetplanner.cli.output import AsJson, console, notices, print_json_line
+from hetplanner.cli.planning import PlanFile
+from hetplanner.errors import RunError
+from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.launchers.interface import LaunchRequest
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.runs.run import Run
+
+POLL_S = 0.2
+
+
+def train(
+    file: PlanFile,
+    launcher: Annotated[str, typer.Option(help="Where to run: local.")] = "local",
+    emulate_links: Annotated[
+        bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
+    ] = False,
+    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 100,
+    data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's own sources.")] = None,
+    seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-3,
+    clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Run directory; default: under HETPLANNER_HOME.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
+    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.schema import checked
+
+    plan = load_plan(file)
+    fields = {
+        "steps": steps,
+        "seed": seed,
+        "data": str(data.absolute()) if data is not None else None,
+        "emulate_links": emulate_links,
+        "learning_rate": learning_rate,
+        "clip_norm": clip_norm,
+    }
+    config = checked(TrainConfig, fields, "train")
+    request = _request(plan, config, launcher, out)
+    if dry_run:
+        _print_request(request, as_json)
+        return
+
+    from hetplanner.runs.client import AgentClient
+
+    run = AgentClient().start(plan, config, out)
+    if as_json:
+        print_json_line({"run": str(run.path), "id": run.id})
+    else:
+        console.print(f"run {run.id} in {run.path}")
+    if not detach:
+        follow(run, as_json=as_json)
+
+
+def _request(plan: Plan, config: TrainConfig, launcher: str, out: Path | None) -> LaunchRequest:
+    """What the launcher would run; the run's id is not known before the agent takes it."""
+    from hetplanner.launchers.registry import make_launcher
+    from hetplanner.runs.directory import new_run_id
+    from hetplanner.runs.home import home_directory
+
+    folder = out.absolute() if out is not None else home_directory() / "runs" / new_run_id(plan.problem.workload.name)
+    return make_launcher(launcher).request(plan, folder, config)
+
+
+def _print_request(request: LaunchRequest, as_json: bool) -> None:
+    if as_json:
+        commands = [{"host": c.host, "argv": list(c.argv), "env": dict(c.env)} for c in request.commands]
+        print_json_line({"run": str(request.run_dir), "commands": commands})
+    else:
+        sys.stdout.write(request.script())
+
+
+def follow(run: Run, *, as_json: bool) -> None:
+    """Shows a run until it ends. Ctrl-C stops the run, and is raised again then; raises RunError if it failed."""
+    interrupted = False
+    try:
+        _show_until_over(run)
+    except KeyboardInterrupt:
+        interrupted = True
+        notices.print("stopping the run …")
+        run.stop()
+        _show_until_over(run)
+    summary = run.summary()
+    status = run.status()
+    if as_json:
+        print_json_line(summary)
+    else:
+        _print_summary(run, summary)
+    if status.state == "failed":
+        raise RunError(f"run {run.id}: {status.message}")
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _show_until_over(run: Run) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("starting", total=run.config.steps)
+        while not run.status().is_over:
+            run.poll()
+            progress.update(task, completed=len(run.steps()), description=_line(run))
+            time.sleep(POLL_S)
+    run.read_all()
+
+
+def _line(run: Run) -> str:
+    losses = run.losses()
+    if not losses:
+        return run.phase() or run.status().state
+    step, loss = losses[-1]
+    measured, predicted = run.measured_step_s(), run.predicted_step_s()
+    times = f", {short_seconds(measured)} a step" if measured else ""
+    times += f" (predicted {short_seconds(predicted)})" if measured and predicted else ""
+    return f"step {step} loss {loss:.4f}{times}"
+
+
+def _print_summary(run: Run, summary: dict[str, Any]) -> None:
+    measured, predicted = summary["measured_step_s"], summary["predicted_step_s"]
+    parts = [f"{summary['status']} after {summary['steps']} steps"]
+    if summary["final_loss"] is not None:
+        parts.append(f"loss {summary['final_loss']:.4f}")
+    if measured:
+        parts.append(f"{short_seconds(measured)} a step")
+    if measured and predicted:
+        parts.append(f"predicted {short_seconds(predicted)} ({measured / predicted - 1:+.1%})")
+    parts.append(f"{short_bytes(summary['bytes_boundary'])} between stages")
+    parts.append(f"{short_bytes(summary['bytes_reduce'])} for reductions")
+    console.print(", ".join(parts))
+    if summary["late"]:
+        console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
+    if run.directory.model_file.exists():
+        console.print(f'model in {run.directory.model_file}; try: hetplanner runs sample {run.id} "def main("')
