@@ -9,7 +9,7 @@ from hetplanner.launchers.local import LocalLauncher
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": LocalLauncher}
 
 
-def get_launcher(name: str) -> Launcher:
+def make_launcher(name: str) -> Launcher:
     """The launcher behind `--launcher NAME`. Raises InvalidInput."""
     if name not in LAUNCHERS:
         raise InvalidInput(f"launcher: must be one of {', '.join(sorted(LAUNCHERS))}, got {name!r:.60}")

@@ -22,12 +22,19 @@ def home_directory() -> Path:
 
 def runs_directory(home: Path | None = None) -> Path:
     """`HOME/runs`, created (0700) when it is missing."""
-    return private_directory((home or home_directory()) / "runs")
+    return _inside(home, "runs")
 
 
 def agent_directory(home: Path | None = None) -> Path:
     """`HOME/agent`: lock, log, audit log, `agent.json`; created (0700) when it is missing."""
-    return private_directory((home or home_directory()) / "agent")
+    return _inside(home, "agent")
+
+
+def _inside(home: Path | None, name: str) -> Path:
+    home = home or home_directory()
+    if not home.exists():  # one that is there already keeps the mode its owner gave it
+        private_directory(home)
+    return private_directory(home / name)
 
 
 def private_directory(path: Path) -> Path:

@@ -1,0 +1,232 @@
+"""Talking to the agent, which is started when there is none."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.launchers.registry import make_launcher
+from hetplanner.plan.files import plan_to_data
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import find_run
+from hetplanner.runs.home import agent_directory, home_directory, socket_path
+from hetplanner.runs.protocol import ERRORS, PROTOCOL, AgentInfo, installation, package_version
+from hetplanner.runs.run import Run
+from hetplanner.runs.status import RunStatus
+from hetplanner.schema import checked
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+_POLL_S = 0.02
+_MAX_LOG_BYTES = 2**20
+
+
+class AgentClient:
+    """The agent of one home. Without `start` it only ever talks to one that runs already."""
+
+    def __init__(self, home: Path | None = None, start: bool = True) -> None:
+        """Connects to the agent.
+
+        Args:
+            home: None takes `$HETPLANNER_HOME` or the platform's data directory.
+            start: start an agent when none is there.
+
+        Raises:
+            RunError: none is there and `start` is false, or it cannot be started, or it is another version's.
+        """
+        self.home = home or home_directory()
+        self.info = ensure_agent(self.home) if start else _require_agent(self.home)
+
+    def start(self, plan: Plan, config: TrainConfig, out: Path | str | None = None, launcher: str = "local") -> Run:
+        """Hands a run to the agent; it starts at once, or waits in the queue.
+
+        Args:
+            plan: what to run.
+            config: how; a relative `data` is taken from this process's directory.
+            out: an empty folder for the run, else the home's `runs/`.
+            launcher: name of a launcher of this machine.
+
+        Raises:
+            InvalidInput, Infeasible: plan, data or machine do not allow it.
+            RunError: the queue is full, or the agent is gone.
+        """
+        if config.data is not None:
+            config = config.replace(data=str(Path(config.data).expanduser().absolute()))
+        make_launcher(launcher)  # an unknown name is refused here, with the list of those there are
+        body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
+        body["launcher"] = launcher
+        if out is not None:
+            body["out"] = str(Path(out).expanduser().absolute())
+        status = _status(self._ask("POST", "/runs", body))
+        return self.open(status.run)
+
+    def stop(self, run: str, wait: bool = True) -> RunStatus:
+        """Stops a run; with `wait` returns when its last process is gone. Raises InvalidInput, RunError."""
+        run_id = find_run(run, self.home)[0]
+        status = _status(self._ask("POST", f"/runs/{run_id}/stop"))
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while wait and not status.is_over:
+            if time.monotonic() > deadline:
+                raise RunError(f"run {run_id}: still {status.state} {STOP_TIMEOUT_S:g} s after the stop")
+            time.sleep(0.05)
+            status = self.status(run_id)
+        return status
+
+    def runs(self) -> list[RunStatus]:
+        """All runs, oldest first."""
+        return [_status(entry) for entry in self._ask("GET", "/runs")["runs"]]
+
+    def status(self, run: str) -> RunStatus:
+        """Status of one run. Raises InvalidInput."""
+        return _status(self._ask("GET", f"/runs/{find_run(run, self.home)[0]}"))
+
+    def open(self, run: str) -> Run:
+        """The run itself, to read. Raises InvalidInput."""
+        run_id, directory = find_run(run, self.home)
+        return Run(directory.path, run_id, self.home)
+
+    def shutdown(self, stop_runs: bool = False) -> None:
+        """Ends the agent and waits until it is gone. Raises RunError while runs are alive, unless they may stop."""
+        self._ask("POST", "/shutdown", {"stop_runs": stop_runs})
+        _wait_until_gone(self.home)
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        return _request(self.home, method, path, body, REQUEST_TIMEOUT_S)
+
+
+def find_agent(home: Path | None = None) -> AgentInfo | None:
+    """Who answers on the home's socket, if anybody does. Raises RunError when it answers nonsense."""
+    try:
+        data = _request(home or home_directory(), "GET", "/version", None, 5.0)
+    except _NobodyAnswersError:
+        return None
+    return checked(AgentInfo, data, "agent")
+
+
+def ensure_agent(home: Path | None = None) -> AgentInfo:
+    """The running agent of this home; starts one in the background when there is none.
+
+    An idle agent of another version or installation is replaced; one that has runs is left alone.
+
+    Raises:
+        RunError: it cannot be started, or an agent of another version has runs.
+    """
+    home = home or home_directory()
+    info = find_agent(home)
+    if info is not None and not _is_ours(info):
+        if info.live_runs:
+            raise RunError(_mismatch(info))
+        _request(home, "POST", "/shutdown", {}, REQUEST_TIMEOUT_S)
+        _wait_until_gone(home)
+        info = None
+    return info or _start_agent(home)
+
+
+def _require_agent(home: Path) -> AgentInfo:
+    info = find_agent(home)
+    if info is None:
+        raise RunError(f"no agent is running for {home}; `hetplanner agent` starts one")
+    if not _is_ours(info):
+        raise RunError(_mismatch(info))
+    return info
+
+
+def _is_ours(info: AgentInfo) -> bool:
+    return (info.protocol, info.version, info.installation) == (PROTOCOL, package_version(), installation())
+
+
+def _mismatch(info: AgentInfo) -> str:
+    if (info.protocol, info.version) != (PROTOCOL, package_version()):
+        what = f"of hetplanner {info.version}, this is {package_version()}"
+    else:
+        what = f"of another installation ({info.installation.partition(':')[0]})"
+    return (
+        f"the running agent (process {info.pid}) is {what}, and it has {info.live_runs} run(s);"
+        f" wait for them or stop them, then end it with `kill {info.pid}`"
+    )
+
+
+def _start_agent(home: Path) -> AgentInfo:
+    folder = agent_directory(home)
+    log = folder / "agent.log"
+    if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
+        log.replace(folder / "agent.log.1")
+    with log.open("ab") as output:
+        os.chmod(log, 0o600)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hetplanner.runs.agent"],
+            env=os.environ | {"HETPLANNER_HOME": str(home), "PYTHONSAFEPATH": "1"},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # It outlives us; while we live somebody has to take its exit status, or it would stay as a zombie.
+    threading.Thread(target=process.wait, name="agent-reaper", daemon=True).start()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        info = find_agent(home)
+        if info is not None:
+            return info
+        # It may have lost a race against another agent, which then answers in a moment.
+        if process.poll() not in (None, RunError.exit_code):
+            break
+        time.sleep(_POLL_S)
+    raise RunError(f"the agent did not start: {_last_log_line(log)}; its log is {log}")
+
+
+def _last_log_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1][:300] if lines else "it wrote nothing"
+
+
+def _wait_until_gone(home: Path) -> None:
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if find_agent(home) is None:
+            return
+        time.sleep(_POLL_S)
+    raise RunError("the agent does not end; its log is agent/agent.log in the home")
+
+
+class _NobodyAnswersError(RunError):
+    """There is no agent at the socket."""
+
+
+def _request(home: Path, method: str, path: str, body: object, timeout_s: float) -> Any:
+    address = socket_path(home)
+    if not address.exists():
+        raise _NobodyAnswersError("no agent is running; `hetplanner agent` starts one")
+    transport = httpx.HTTPTransport(uds=os.fspath(address))
+    try:
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=timeout_s) as client:
+            content = None if body is None else json.dumps(body).encode()
+            response = client.request(method, path, content=content)
+            data = response.json()
+    except httpx.TimeoutException:
+        raise RunError(f"the agent does not answer ({method} {path}); its log is agent/agent.log") from None
+    except (httpx.TransportError, ValueError) as error:
+        raise _NobodyAnswersError(f"the agent is gone ({error or type(error).__name__})") from None
+    if response.status_code != 200:
+        raise ERRORS.get(data.get("error"), RunError)(data.get("message", "the agent failed"))
+    return data
+
+
+def _status(data: object) -> RunStatus:
+    try:
+        return checked(RunStatus, data, "agent")
+    except InvalidInput as error:
+        raise RunError(str(error)) from None

@@ -1,0 +1,73 @@
+"""What client and agent say to each other: JSON over HTTP over a Unix socket, every request checked by a schema."""
+
+import functools
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, RunError
+from hetplanner.plan.train import TrainConfig
+from hetplanner.schema import MAX_FILE_BYTES, Noun, Text
+
+PROTOCOL = 1
+MAX_REQUEST_BYTES = MAX_FILE_BYTES
+"""A start request carries one plan file."""
+
+ERRORS: dict[str, type[HetplannerError]] = {
+    error.__name__: error for error in (HetplannerError, InvalidInput, Infeasible, RunError)
+}
+"""Errors cross the socket by name and text, and end the command line with the same exit code."""
+
+
+class StartRequest(Noun):
+    """Start a run. There is no field for a command, a host or an environment, on purpose.
+
+    Attributes:
+        plan: content of a plan file.
+        launcher: only launchers of this machine may be named.
+        out: absolute path of an empty folder for the run; the caller is the agent's own user (socket 0600).
+    """
+
+    plan: dict[str, Any]
+    config: TrainConfig = TrainConfig()
+    launcher: Literal["local"] = "local"
+    out: Text | None = None
+
+
+class ShutdownRequest(Noun):
+    """End the agent; `stop_runs` also stops what it runs, else it refuses while runs are alive."""
+
+    stop_runs: bool = False
+
+
+class AgentInfo(Noun):
+    """Who answers on the socket.
+
+    Attributes:
+        installation: interpreter and package that the agent runs; its runs use the same.
+        live_runs: queued, starting, running or stopping.
+    """
+
+    protocol: int
+    version: str
+    installation: str
+    pid: Annotated[int, Field(ge=1)]
+    started_unix_s: float
+    live_runs: Annotated[int, Field(ge=0)] = 0
+
+
+@functools.cache
+def package_version() -> str:
+    """Version of the installed package."""
+    try:
+        return metadata.version("hetplanner")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def installation() -> str:
+    """What tells two installations apart: the environment, and where the package lies."""
+    return f"{sys.prefix}:{Path(__file__).parents[1]}"

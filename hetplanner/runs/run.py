@@ -1,0 +1,75 @@
+"""A run in the hands of a person: read it, wait for it, stop it."""
+
+import contextlib
+import time
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.trace import Trace
+from hetplanner.runs.directory import find_run, list_run_ids
+from hetplanner.runs.home import home_directory
+from hetplanner.runs.reader import RunReader
+from hetplanner.runs.status import RunStatus, read_status
+
+
+class Run(RunReader):
+    """A run of the agent: a reader of its directory that can also wait for it and stop it.
+
+    Attributes:
+        id: what the agent calls it.
+    """
+
+    def __init__(self, path: Path, run_id: str | None = None, home: Path | None = None) -> None:
+        """A run by its directory.
+
+        Args:
+            path: the run directory.
+            run_id: None takes the directory's name.
+            home: of the agent that owns it.
+        """
+        super().__init__(path)
+        self.id = run_id or self.directory.path.name
+        self.home = home or home_directory()
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    def trace(self, last_steps: int = 3) -> Trace:
+        """Measured spans of the last `last_steps` whole steps, as of now."""
+        self.read_all()
+        return super().trace(last_steps)
+
+    def wait(self, timeout_s: float | None = None, poll_s: float = 0.1) -> RunStatus:
+        """Waits until the run is over. Raises RunError after `timeout_s` seconds."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (status := self.status()).is_over:
+            if deadline is not None and time.monotonic() > deadline:
+                raise RunError(f"run {self.id}: still {status.state} after {timeout_s:g} s ({status.message})")
+            time.sleep(poll_s)
+        return status
+
+    def stop(self) -> RunStatus:
+        """Asks the agent to stop it and waits until its last process is gone (5 s). Raises RunError."""
+        from hetplanner.runs.client import AgentClient  # the client knows runs; only this verb needs it back
+
+        return AgentClient(self.home).stop(self.id)
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+
+def open_run(name: str | Path, home: Path | None = None) -> Run:
+    """A run by id, beginning or end of an id, `last`, or path of its directory. Raises InvalidInput."""
+    run_id, directory = find_run(name, home)
+    return Run(directory.path, run_id, home)
+
+
+def list_runs(home: Path | None = None) -> list[RunStatus]:
+    """Statuses of all registered runs as their directories tell them, oldest first; needs no agent."""
+    found = []
+    for run_id in list_run_ids(home):
+        with contextlib.suppress(InvalidInput):
+            found.append(read_status(find_run(run_id, home)[1].status_file))
+    return found

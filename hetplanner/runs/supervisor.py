@@ -1,0 +1,340 @@
+"""Owns the processes of runs and keeps every status.json true: queue, start, watch, stop, adopt.
+
+Everything happens in `submit`, `stop` and `tick`, called from one thread; nothing here waits. State machine:
+
+    queued -> starting -> running -> finished | failed
+       \\          \\          \\-> stopping -> stopped
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
+from hetplanner.launchers.interface import Launcher, LaunchRequest
+from hetplanner.launchers.registry import make_launcher
+from hetplanner.plan.files import load_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.diagnosis import diagnose
+from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
+from hetplanner.runs.home import agent_directory
+from hetplanner.runs.processes import (
+    created_unix_s,
+    is_same_process,
+    processes_of_run,
+    send_signal,
+    start_in_session,
+)
+from hetplanner.runs.status import RunStatus, read_status, write_status
+from hetplanner.runs.telemetry import PHASES, RankTelemetry
+
+logger = logging.getLogger(__name__)
+
+MAX_RUNNING = 1
+"""Runs at a time. Rehearsals share this machine's cores and their timing is what they are run for, so two at
+once would spoil both; further ones queue."""
+MAX_QUEUED = 8
+
+# Stop: the ranks get GRACE_S to end their step and save the model, then a second's warning, then SIGKILL.
+# 3.3 + 0.6 s leave a second of the promised 5 for the sweep.
+GRACE_S = 3.3
+GRACE_BEFORE_TRAINING_S = 0.3
+TERMINATE_S = 0.6
+_PHASE_BYTES = 2**20
+
+
+@dataclass
+class OwnedRun:
+    """A run that is not over.
+
+    Attributes:
+        labels: device of every rank.
+        process: the launcher, when this agent started it; None for an adopted one.
+        telemetry: ranks' files, read until all of them train.
+        terminate_at_s, kill_at_s: when a stop gets rougher.
+    """
+
+    directory: RunDirectory
+    labels: tuple[str, ...]
+    status: RunStatus
+    process: "subprocess.Popen[bytes] | None" = None
+    telemetry: list[RankTelemetry] = field(default_factory=list)
+    terminate_at_s: float | None = None
+    kill_at_s: float | None = None
+
+
+class Supervisor:
+    """All runs of one user on this machine."""
+
+    def __init__(
+        self,
+        home: Path,
+        max_running: int = MAX_RUNNING,
+        max_queued: int = MAX_QUEUED,
+        launcher: Callable[[str], Launcher] = make_launcher,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """An owner of no runs yet; `adopt` takes over those of an earlier one.
+
+        Args:
+            home: directory with `runs/` and `agent/`.
+            max_running: runs alive at the same time.
+            max_queued: runs that may wait.
+            launcher: launcher by name.
+            clock: unix time in seconds.
+        """
+        self.home = home
+        self.max_running = max_running
+        self.max_queued = max_queued
+        self._launcher = launcher
+        self._clock = clock
+        self._runs: dict[str, OwnedRun] = {}  # in order of submission
+
+    @property
+    def num_live(self) -> int:
+        """Runs that are not over."""
+        return len(self._runs)
+
+    @property
+    def live_ids(self) -> tuple[str, ...]:
+        """Ids of the runs that are not over, oldest first."""
+        return tuple(self._runs)
+
+    # -- submit, stop -----------------------------------------------------------------------------
+
+    def check(self, plan: Plan, config: TrainConfig) -> None:
+        """Whether this machine can hold the run; may take a while, safe in another thread.
+
+        Raises:
+            Infeasible: cores or memory do not suffice.
+            InvalidInput: the data folder is not there.
+        """
+        machine = this_machine()
+        if self._runs:  # it will start when the others are over, so their memory does not count
+            machine = Machine(machine.cores, int(psutil.virtual_memory().total))
+        check_capacity(plan, machine)
+        if config.data is not None and not Path(config.data).is_dir():
+            raise InvalidInput(f"data: must be a folder of text files, {config.data!r:.200} is none")
+
+    def submit(self, plan: Plan, config: TrainConfig, out: Path | None = None) -> RunStatus:
+        """Registers a run; it starts at the next tick that has room for it.
+
+        Raises:
+            RunError: the queue is full.
+            InvalidInput: `out` cannot be used.
+        """
+        self._refuse_when_full()
+        run_id, directory = create_run_directory(plan, config, out, self.home)
+        status = RunStatus(
+            run=run_id,
+            state="queued",
+            message=self._why_it_waits(),
+            created_unix_s=self._clock(),
+            ranks=len(plan.ranks),
+            rehearsal=plan.problem.rehearsal_of is not None,
+        )
+        run = OwnedRun(directory, plan.ranks, status)
+        self._runs[run_id] = run
+        self._set(run)
+        self._audit("submit", run, plan=plan.digest(), config=config.model_dump(mode="json"))
+        self.tick()
+        return run.status
+
+    def stop(self, run_id: str) -> RunStatus:
+        """Asks a run to stop; within 5 s none of its processes is left. A run that is over stays as it is.
+
+        Raises:
+            InvalidInput: there is no such run.
+        """
+        run = self._runs.get(run_id)
+        if run is None:
+            return self.status(run_id)
+        if run.status.state == "queued":
+            self._end(run, "stopped", "stopped before it started")
+        elif run.status.state != "stopping":
+            self._audit("stop", run)
+            with contextlib.suppress(OSError):
+                run.directory.stop_file.touch()
+            grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
+            run.terminate_at_s = self._clock() + grace
+            run.kill_at_s = run.terminate_at_s + TERMINATE_S
+            self._set(run, state="stopping", message="stopping after the current step")
+        return run.status
+
+    def status(self, run_id: str) -> RunStatus:
+        """The status of any run of this home. Raises InvalidInput."""
+        owned = self._runs.get(run_id)
+        return owned.status if owned else read_status(find_run(run_id, self.home)[1].status_file)
+
+    def _refuse_when_full(self) -> None:
+        waiting = [i for i, run in self._runs.items() if run.status.state == "queued"]
+        if len(self._runs) >= self.max_running and len(waiting) >= self.max_queued:
+            raise RunError(
+                f"the queue is full: {len(self._runs) - len(waiting)} run(s) alive, {len(waiting)} waiting (at most"
+                f" {self.max_queued}); wait, or stop one with `hetplanner runs stop {waiting[-1] if waiting else ''}`"
+            )
+
+    def _why_it_waits(self) -> str:
+        alive = [i for i, run in self._runs.items() if run.status.state != "queued"]
+        return f"waits for {', '.join(alive)}" if alive else ""
+
+    # -- watch ------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Looks at every run once: starts what may start, follows what runs, ends what is over."""
+        for run in list(self._runs.values()):
+            if run.status.state == "queued":
+                alive = sum(r.status.state != "queued" for r in self._runs.values())
+                if alive < self.max_running:
+                    self._start(run)
+            else:
+                self._watch(run)
+
+    def _start(self, run: OwnedRun) -> None:
+        try:
+            plan = load_plan(run.directory.plan_file)
+            config = load_config(run.directory.config_file)
+            check_capacity(plan)
+            request = self._launcher("local").request(plan, run.directory.path, config)
+            self._spawn(run, request)
+        except (HetplannerError, OSError) as error:
+            self._end(run, "failed", str(error))
+
+    def _spawn(self, run: OwnedRun, request: LaunchRequest) -> None:
+        (command,) = request.commands
+        self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
+        run.directory.launcher_log.write_text(f"$ {command.script()}\n", encoding="utf-8")
+        run.process = start_in_session(command.argv, command.env, run.directory.path, run.directory.launcher_log)
+        self._set(
+            run,
+            state="starting",
+            message="starting",
+            started_unix_s=self._clock(),
+            pid=run.process.pid,
+            pid_created_unix_s=created_unix_s(run.process.pid) or self._clock(),
+        )
+
+    def _watch(self, run: OwnedRun) -> None:
+        if run.status.state == "starting":
+            self._follow_start(run)
+        if run.status.state == "stopping":
+            self._press(run)
+        exit_code = run.process.poll() if run.process else None
+        gone = not is_same_process(run.status.pid, run.status.pid_created_unix_s)
+        if exit_code is not None or (run.process is None and gone):
+            self._finish(run, exit_code)
+
+    def _follow_start(self, run: OwnedRun) -> None:
+        if not run.telemetry:
+            files = [run.directory.telemetry_file(rank) for rank in range(len(run.labels))]
+            run.telemetry = [RankTelemetry(rank, path) for rank, path in enumerate(files)]
+        for telemetry in run.telemetry:
+            telemetry.poll(_PHASE_BYTES)
+        phases = [t.phase for t in run.telemetry]
+        reached = min((PHASES.index(p) if p else -1 for p in phases), default=-1)
+        if reached >= PHASES.index("training"):
+            run.telemetry = []
+            self._set(run, state="running", message="training")
+        elif reached >= 0:
+            self._set(run, message=PHASES[reached])
+
+    def _press(self, run: OwnedRun) -> None:
+        """The rough part of a stop: SIGTERM after the grace, then SIGKILL until nothing is left."""
+        now = self._clock()
+        if run.kill_at_s is not None and now >= run.kill_at_s:
+            send_signal(self._processes(run), signal.SIGKILL)
+        elif run.terminate_at_s is not None and now >= run.terminate_at_s:
+            run.terminate_at_s = None
+            send_signal(self._processes(run), signal.SIGTERM)
+
+    def _processes(self, run: OwnedRun) -> list[psutil.Process]:
+        own = is_same_process(run.status.pid, run.status.pid_created_unix_s)
+        return processes_of_run(run.directory.path, run.status.pid if own else None)
+
+    # -- end --------------------------------------------------------------------------------------
+
+    def _finish(self, run: OwnedRun, exit_code: int | None) -> None:
+        """The launcher is gone: no process of the run may stay, then its end is judged."""
+        left = self._processes(run)
+        if left:
+            logger.info("%s: ending %d processes that outlived the launcher", run.status.run, len(left))
+            send_signal(left, signal.SIGKILL)
+            return  # judged at a later tick, when they are gone
+        if exit_code is None and self._all_ranks_done(run):
+            exit_code = 0
+        stopped = run.status.state == "stopping" or run.directory.stop_file.exists()
+        if stopped:
+            saved = run.directory.model_file.exists()
+            self._end(run, "stopped", "stopped" if saved else "stopped before a model was saved")
+        elif exit_code == 0:
+            self._end(run, "finished", "finished")
+        else:
+            found = diagnose(run.directory, run.labels, exit_code)
+            self._end(run, "failed", found.message, failed_rank=found.failed_rank, last_lines=found.last_lines)
+
+    def _all_ranks_done(self, run: OwnedRun) -> bool:
+        for rank in range(len(run.labels)):
+            telemetry = RankTelemetry(rank, run.directory.telemetry_file(rank))
+            while telemetry.poll(_PHASE_BYTES):
+                pass
+            if telemetry.phase != "done":
+                return False
+        return True
+
+    def _end(self, run: OwnedRun, state: str, message: str, **changes: Any) -> None:
+        self._set(run, state=state, message=message, ended_unix_s=self._clock(), **changes)
+        self._audit("end", run, state=state, message=message)
+        self._runs.pop(run.status.run, None)
+
+    # -- restart of the agent ---------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Takes over the runs of an earlier agent: waiting ones queue, living ones are watched, lost ones fail."""
+        for run_id in list_run_ids(self.home):
+            try:
+                directory = find_run(run_id, self.home)[1]
+                status = read_status(directory.status_file)
+                if status.is_over:
+                    continue
+                labels = load_plan(directory.plan_file).ranks
+            except InvalidInput as error:
+                logger.warning("cannot adopt: %s", error)
+                continue
+            run = OwnedRun(directory, labels, status)
+            self._runs[run_id] = run
+            self._audit("adopt", run, state=status.state)
+            if status.state == "stopping":  # its grace is over
+                run.terminate_at_s = run.kill_at_s = self._clock()
+        self.tick()
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _set(self, run: OwnedRun, **changes: Any) -> None:
+        status = run.status.replace(**changes) if changes else run.status
+        if status == run.status and changes:
+            return
+        run.status = status
+        try:
+            write_status(run.directory.status_file, status)
+        except OSError as error:  # the folder was removed under a run: the run is still watched and ended
+            logger.error("%s: status cannot be written: %s", status.run, error)
+
+    def _audit(self, event: str, run: OwnedRun, **details: Any) -> None:
+        record = {"time_s": self._clock(), "event": event, "run": run.status.run, "uid": os.getuid()}
+        record |= {"directory": str(run.directory.path), **details}
+        path = agent_directory(self.home) / "launches.jsonl"
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
