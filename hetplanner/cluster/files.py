@@ -12,7 +12,7 @@ Written files use `site` and `symmetric` wherever that reads back to the same cl
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -195,8 +195,13 @@ def _paired(links: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def cluster_to_json(cluster: Cluster) -> str:
     """The text of a cluster file: one field a line, and in lists one entry a line."""
+    return json_by_lines(cluster_to_data(cluster))
+
+
+def json_by_lines(data: Mapping[str, Any]) -> str:
+    """JSON for people and diffs: one field a line, and in lists one entry a line."""
     fields = []
-    for name, value in cluster_to_data(cluster).items():
+    for name, value in data.items():
         text = json.dumps(value, ensure_ascii=False)
         if isinstance(value, list):
             entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in value)

@@ -84,6 +84,8 @@ def _llama_fields(fields: _Fields) -> dict[str, Any]:
     fields.one_of("attention_bias", False, (False,), _OTHER_MODEL)
     fields.one_of("mlp_bias", False, (False,), _OTHER_MODEL)
     fields.one_of("pretraining_tp", 1, (1,), "set it to 1; the weights are the same")
+    if fields.number("attention_dropout", 0.0) != 0:
+        raise fields.refuse("attention_dropout", "must be 0; dropout of attention alone is not supported")
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", None)
     if head_dim is not None and head_dim * heads != hidden:
@@ -99,7 +101,6 @@ def _llama_fields(fields: _Fields) -> dict[str, Any]:
         "kv_heads": fields.integer("num_key_value_heads", None),
         "ffn": fields.integer("intermediate_size"),
         "tie_embeddings": fields.one_of("tie_word_embeddings", False, (True, False), "correct it"),
-        "dropout": fields.number("attention_dropout", 0.0),
         "norm_eps": fields.number("rms_norm_eps", 1e-6),
         "rope_theta": _rope_theta(fields),
     }
@@ -115,8 +116,8 @@ def _rope_theta(fields: _Fields) -> float:
         if kind != "default":
             raise fields.refuse(
                 name,
-                f"scaled rotary positions are not supported, got {kind!r:.40}; set it to null: sizes and costs stay"
-                " the same, only positions past the original length differ",
+                f"scaled rotary positions are not supported, got {kind!r:.40}; set it to null: sizes and costs"
+                " stay the same, but the model trained is without the scaling",
             )
         if name == "rope_parameters" and "rope_theta" in scaling:
             return _Fields(scaling, f"{fields.place}: {name}").number("rope_theta", 10_000.0)
