@@ -41,7 +41,7 @@ def cost_columns(estimates: Mapping[str, Estimate]) -> Columns:
             seconds = estimate.terms.get(term, 0.0)
             right = left + seconds
             text = short_seconds(seconds) if seconds >= READABLE_SHARE * longest else ""
-            values = (-row, label, term_label(term), left, right, (left + right) / 2, colours[term])
+            values: tuple = (-row, label, term_label(term), left, right, (left + right) / 2, colours[term])
             values += (ink_on(colours[term]), text, short_seconds(seconds), f"{seconds / whole:.0%}")
             for name, value in zip(names, values, strict=True):
                 columns[name].append(value)

@@ -51,7 +51,7 @@ def value_range(
     lowest_best = min((b for b in best if math.isfinite(b)), default=low)
     high = min(wanted, most * lowest_best) if lowest_best > 0 else wanted
     room = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
-    return low - room, high + 1.8 * room
+    return low - 1.5 * room, high + 1.8 * room
 
 
 def level_columns(levels: Mapping[str, float], unit: str, top: float, span: float) -> Columns:
@@ -91,6 +91,12 @@ def rolling_median(values: Sequence[float], window: int = 9) -> list[float]:
         seen = seen[np.isfinite(seen)]
         medians.append(float(np.median(seen)) if seen.size else math.nan)
     return medians
+
+
+def without_spikes(values: Sequence[float], most: float = 4.0) -> list[float]:
+    """The values, cut at `most` times their median: a first step that compiles must not flatten all others."""
+    known = [v for v in values if math.isfinite(v)]
+    return [min(v, most * float(np.median(known))) for v in known]
 
 
 def padded_range(values: Sequence[float], share: float = 0.07, floor: float | None = None) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 CHAR_PX = 6.6
 """Width of a character at 11 pixels, generously."""
-LINE_PX = 15.0
+LINE_PX = 16.0
 BADGE_PX = 19.0
 
 
@@ -30,6 +30,7 @@ def placed_blocks(
     y_px: Sequence[float],
     radius_px: Sequence[float],
     sizes: Sequence[tuple[float, float]],
+    frame_px: tuple[float, float],
 ) -> list[Block]:
     """A block for every marker, on the side where it covers the least of other markers and earlier blocks.
 
@@ -37,8 +38,12 @@ def placed_blocks(
         x_px, y_px: markers on the screen, y downwards.
         radius_px: half their width.
         sizes: width and height of every block.
+        frame_px: width and height of the map; what is beyond it cannot be read.
     """
-    taken = [(x - r, y - r, x + r, y + r) for x, y, r in zip(x_px, y_px, radius_px, strict=True)]
+    width, height = frame_px
+    far = 1e5
+    beyond = [(-far, -far, 0, far), (width, -far, far, far), (-far, -far, far, 0), (-far, height, far, far)]
+    taken = beyond + [(x - r, y - r, x + r, y + r) for x, y, r in zip(x_px, y_px, radius_px, strict=True)]
     blocks: list[Block] = []
     for x, y, r, (w, h) in zip(x_px, y_px, radius_px, sizes, strict=True):
         gap = r + 3

@@ -9,7 +9,7 @@ import numpy as np
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import WORLD_WIDTH_M, mercator
-from hetplanner.plots.theme import ink_on, line_colour, site_colour
+from hetplanner.plots.theme import line_colour, site_colour
 from hetplanner.schedule.reduction import reduction_groups
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
@@ -19,8 +19,8 @@ Box = tuple[float, float, float, float]
 MAX_NAMES = 12
 """Devices listed in a hover before '… and n more'."""
 ARC_POINTS = 25
-SMALLEST_VIEW_M = WORLD_WIDTH_M * 16 / 360
-"""A single site is shown with 16° of its surroundings."""
+SMALLEST_VIEW_M = WORLD_WIDTH_M * 30 / 360
+"""A single site is shown with 30° of its surroundings."""
 
 
 def listed(names: Sequence[str], limit: int = MAX_NAMES) -> str:
@@ -30,21 +30,21 @@ def listed(names: Sequence[str], limit: int = MAX_NAMES) -> str:
 
 
 def site_columns(cluster: Cluster) -> Columns:
-    """One row for every site: x, y (Mercator metres), name, count, size (pixels), colour, ink, kinds, devices."""
+    """One row for every site: x, y (Mercator metres), name, label (with its count), size (pixels), colour,
+    kinds, devices.
+    """
     x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
     members: list[list[int]] = [[] for _ in cluster.sites]
     for device, site in enumerate(cluster.site_index_D):
         members[site].append(device)
     kinds = [Counter(cluster.devices[d].kind for d in group) for group in members]
-    colours = [site_colour(i) for i in range(len(members))]
     return {
         "x": x_S.tolist(),
         "y": y_S.tolist(),
         "name": [site.name for site in cluster.sites],
-        "count": [str(len(group)) for group in members],
+        "label": [f"{site.name} · {len(group)}" for site, group in zip(cluster.sites, members, strict=True)],
         "size": [marker_size(len(group)) for group in members],
-        "colour": colours,
-        "ink": [ink_on(colour) for colour in colours],
+        "colour": [site_colour(i) for i in range(len(members))],
         "kinds": [", ".join(f"{n} × {kind}" for kind, n in kind_counts.items()) or "none" for kind_counts in kinds],
         "devices": [listed([cluster.devices[d].id for d in group]) for group in members],
     }
@@ -52,7 +52,7 @@ def site_columns(cluster: Cluster) -> Columns:
 
 def marker_size(num_devices: int) -> float:
     """Pixels across of a site's marker: its area grows with the logarithm of what stands there."""
-    return float(np.round(14 + 5 * np.log2(max(num_devices, 1)) ** 0.8, 1))
+    return float(np.round(10 + 2.2 * np.log2(max(num_devices, 1)), 1))
 
 
 def arc(x: Sequence[float], y: Sequence[float], lift: float) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +105,7 @@ def arc_columns(plan: Plan) -> Columns:
         drawn[min(i, j), max(i, j)] += 1
         facts = {
             "colour": line_colour(route),
-            "width": round(1.2 + 2.8 * float(np.sqrt(num_bytes / most)), 2),
+            "width": round(0.8 + 2.2 * float(np.sqrt(num_bytes / most)), 2),
             "bytes": num_bytes,
             "route": f"route {route}, stage {stage} → {stage + 1}",
             "link": f"{a} → {b}",

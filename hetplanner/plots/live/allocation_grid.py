@@ -4,7 +4,7 @@ from bokeh.models import HoverTool, Legend, LegendItem, Range1d
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.grid import Columns, grid_columns, layers_text
-from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 GRID_NAMES = (
     "stage", "replica", "device", "kind", "site", "host", "rank", "colour", "ink", "line_1", "line_2", "ops",
@@ -26,7 +26,7 @@ class AllocationGrid(LiveFigure):
         )
         self.figure.text(
             "stage", "y", text="text", source=self.source, text_align="center", text_baseline="middle",
-            text_color="ink", text_font=FONT, text_font_size="11px", text_line_height=1.1,
+            text_color="ink", text_font=TEXT_FONT, text_font_size="11px", text_line_height=1.1,
         )  # fmt: skip
         self.figure.add_tools(
             HoverTool(
@@ -88,12 +88,21 @@ def range_list(count: int) -> list[float]:
 def cell_columns(plan: Plan, num_rows: int, height_px: int) -> Columns:
     """The grid's columns with y = -replica and the text that fits in a cell: id, kind, micro-batches."""
     id_chars = int(FRAME_PX / len(plan.stages) / CHAR_PX)
-    columns = grid_columns(plan, id_chars=id_chars)
+    columns = by_site(plan, grid_columns(plan, id_chars=id_chars))
     lines = int((height_px - 90) / num_rows / 15)
     cells = zip(columns["line_1"], columns["line_2"], columns["micro_batches"], strict=True)
     columns["y"] = [-r for r in columns["replica"]]
     columns["text"] = [
-        "\n".join([line_1, line_2, f"{count} mb"][: max(lines, 0)]) if id_chars > 3 else ""
+        "\n".join([line_1, line_2, f"{count} micro-batches" if id_chars >= 16 else f"{count} mb"][: max(lines, 0)])
+        if id_chars > 3
+        else ""
         for line_1, line_2, count in cells
     ]
     return columns
+
+
+def by_site(plan: Plan, columns: Columns) -> Columns:
+    """The same rows in the order of the cluster's sites, which the legend then has too."""
+    place = {site.name: i for i, site in enumerate(plan.problem.cluster.sites)}
+    order = sorted(range(len(columns["site"])), key=lambda row: place[columns["site"][row]])
+    return {name: [values[row] for row in order] for name, values in columns.items()}

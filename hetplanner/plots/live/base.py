@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from bokeh.core.properties import value
+from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import ColumnDataSource, FixedTicker, GlyphRenderer, Label, Legend, LegendItem, Node
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
@@ -12,6 +14,8 @@ from hetplanner.plots.theme import Look, look_of
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 FONT = "Roboto, Helvetica, Arial, sans-serif"
+TEXT_FONT = value(FONT)
+"""For text glyphs, which take a bare string for the name of a column."""
 
 
 class LiveFigure:
@@ -40,6 +44,7 @@ class LiveFigure:
             | options
         )
         self._legend: Legend | None = None
+        self._hidden: list[Any] = []
         self._note = Label(
             x=Node(target="frame", symbol="center"),
             y=Node(target="frame", symbol="center"),
@@ -76,9 +81,25 @@ class LiveFigure:
         self._note.text_color = look.muted
 
     def _say(self, text: str) -> None:
-        """Words in the middle of an empty figure; '' takes them away."""
-        if self._note.text != text:
-            self._note.text = text
+        """Words in the middle of an empty figure, which then shows no axes; '' takes them away."""
+        if self._note.text == text:
+            return
+        if not self._note.text:
+            parts = [*self.figure.select(type=Axis), *self.figure.grid, self._legend]
+            self._hidden = [part for part in parts if part is not None and part.visible]
+        for part in self._hidden:
+            part.visible = not text
+        self._note.text = text
+
+    def _swatch(self, colour: str, **options: Any) -> GlyphRenderer:
+        """A box for a legend: a legend draws nothing for a glyph without data."""
+        nowhere = ColumnDataSource({"x": [np.nan], "y": [np.nan]})
+        return self.figure.rect("x", "y", width=1, height=1, source=nowhere, color=colour, **options)
+
+    def _stroke(self, **options: Any) -> GlyphRenderer:
+        """A line for a legend."""
+        nowhere = ColumnDataSource({"x": [np.nan, np.nan], "y": [np.nan, np.nan]})
+        return self.figure.line("x", "y", source=nowhere, **options)
 
     def _add_legend(self, items: Sequence[tuple[str, list[GlyphRenderer]]], **options: Any) -> Legend:
         """A legend below the plot, where it covers no data."""
@@ -100,10 +121,17 @@ class LiveFigure:
         self.figure.add_layout(self._legend, "below")
         return self._legend
 
+    def _frame_px(self, width: float) -> tuple[float, float]:
+        """Size of the frame as the page last told it; before that the expected `width`, and the height."""
+        try:
+            return float(self.figure.inner_width), float(self.figure.inner_height)
+        except UnsetValueError:
+            return width, float(self.figure.height)
+
     def _label_axis(self, axis: Axis, positions: Sequence[float], labels: Sequence[str]) -> None:
         """Words instead of numbers at these positions of an axis."""
         ticks = [float(p) for p in positions]
-        words = dict(zip(ticks, labels, strict=True))
+        words: dict[Any, Any] = dict(zip(ticks, labels, strict=True))
         if not isinstance(axis.ticker, FixedTicker):
             axis.ticker = FixedTicker(ticks=ticks)
             axis.major_label_overrides = words

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bokeh.models import HoverTool, Range1d
+from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
 from hetplanner.plots.data.curves import EARLIEST_S, event_columns, level_columns, value_range
-from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 
 class ConvergenceCurve(LiveFigure):
@@ -33,9 +33,9 @@ class ConvergenceCurve(LiveFigure):
         self._texts = [
             self.figure.text(
                 "x", "label_y", text="text", source=source, text_align="right", text_baseline=baseline,
-                text_font_size="11px", text_font=FONT, x_offset=-4, y_offset=offset,
+                text_font_size="11px", text_font=TEXT_FONT, x_offset=-4, y_offset=offset,
             )
-            for source, baseline, offset in ((self.level_source, "bottom", -1), (self.bound_source, "top", 2))
+            for source, baseline, offset in ((self.level_source, "bottom", -3), (self.bound_source, "top", 4))
         ]  # fmt: skip
         self._add_legend(
             [
@@ -57,6 +57,8 @@ class ConvergenceCurve(LiveFigure):
                 visible=False,
             )
         )
+        self.figure.xaxis.ticker = FixedTicker(ticks=[m * 10.0**e for e in (-2, -1, 0, 1, 2, 3, 4) for m in (1, 2, 5)])
+        self.figure.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
         self._recolour()
         self.update([])
 
@@ -66,7 +68,11 @@ class ConvergenceCurve(LiveFigure):
         self._levels.glyph.line_color = self.look.muted
         self._bound.glyph.line_color = "#44BB99" if self.look.is_dark else "#228833"
         for text, line in zip(self._texts, (self._levels, self._bound), strict=True):
-            text.glyph.update(text_color=line.glyph.line_color)
+            text.glyph.update(
+                text_color=line.glyph.line_color,
+                background_fill_color=self.look.paper,
+                background_fill_alpha=0.75,
+            )
 
     def update(
         self,
@@ -90,7 +96,7 @@ class ConvergenceCurve(LiveFigure):
         end = max([1.0, *columns["seconds"]]) * 1.05
         put(self.source, columns)
         for source, lines in ((self.level_source, levels), (self.bound_source, bound)):
-            labels = level_columns(lines, unit, high - 0.05 * (high - low), high - low)
+            labels = level_columns(lines, unit, high - 0.09 * (high - low), high - low)
             put(source, labels | {"x": [end] * len(labels["y"])})
         set_range(self.figure.x_range, min([EARLIEST_S * 10, *columns["seconds"]]), end)
         set_range(self.figure.y_range, low, high)

@@ -7,7 +7,7 @@ from bokeh.models import HoverTool, LegendItem, Range1d
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plots.data.costs import cost_columns, total_columns
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", "text", "value", "share")
 
@@ -26,11 +26,11 @@ class CostBars(LiveFigure):
         )
         self.figure.text(
             "middle", "y", text="text", source=self.source, text_color="ink", text_align="center",
-            text_baseline="middle", text_font=FONT, text_font_size="11px",
+            text_baseline="middle", text_font=TEXT_FONT, text_font_size="11px",
         )  # fmt: skip
         self._totals = self.figure.text(
             "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
-            text_font=FONT, text_font_size="12px", text_font_style="bold",
+            text_font=TEXT_FONT, text_font_size="12px", text_font_style="bold",
         )  # fmt: skip
         self.figure.add_tools(
             HoverTool(

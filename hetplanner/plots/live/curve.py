@@ -25,7 +25,7 @@ class StepCurve(LiveFigure):
         source = empty_source("x", "y")
         return source, self.figure.line("x", "y", source=source, line_color=colour, **options)
 
-    def _hover(self, source: ColumnDataSource, text: str) -> None:
+    def _hover(self, source: ColumnDataSource, text: tuple[str, str]) -> None:
         points = self.figure.scatter("x", "y", source=source, size=8, alpha=0)
         tool = HoverTool(renderers=[points], tooltips=[("step", "@x{0,0}"), text], mode="vline", visible=False)
         self.figure.add_tools(tool)

@@ -31,13 +31,13 @@ from hetplanner.plots.data.maps import (
     stages_at_sites,
     view_box,
 )
-from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 DEFAULT_WIDTH_PX = 720.0
 MAX_BADGES = 8
 """Stages shown one by one at a site before '+n'."""
 
-SITE_NAMES = ("x", "y", "name", "count", "size", "colour", "ink", "kinds", "devices")
+SITE_NAMES = ("x", "y", "name", "label", "size", "colour", "kinds", "devices")
 TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
 
 # A metre must be as wide as it is high whatever the size of the frame, which only the browser knows.
@@ -65,6 +65,7 @@ class DeviceMap(LiveFigure):
             x_range=Range1d(west, east),
             y_range=Range1d(south, north),
             toolbar_location="right",
+            toolbar_inner=True,
             min_border=0,
         )
         self.figure.axis.visible = False
@@ -108,20 +109,16 @@ class DeviceMap(LiveFigure):
         self._sites = self.figure.scatter(
             "x", "y", size="size", source=self.site_source, fill_color="colour", line_width=1.5
         )
-        self.figure.text(
-            "x", "y", text="count", source=self.site_source, text_color="ink", text_align="center",
-            text_baseline="middle", text_font_size="11px", text_font=FONT, text_font_style="bold",
-        )  # fmt: skip
         self._names = self._texts(self.name_source, text_font_size="12px", text_baseline="top", padding=1)
         self._badges = self._texts(
-            self.badge_source, text_font_size="10px", text_baseline="top", padding=[2, 5], border_radius=8,
+            self.badge_source, text_font_size="10px", text_baseline="top", padding=[4, 1], border_radius=8,
             text_font_style="bold", border_line_width=1,
         )  # fmt: skip
 
     def _texts(self, source: ColumnDataSource, **options: object) -> GlyphRenderer:
         return self.figure.text(
             "x", "y", text="text", x_offset="dx", y_offset="dy", text_align="align", source=source,
-            text_font=FONT, **options,
+            text_font=TEXT_FONT, **options,
         )  # fmt: skip
 
     def _add_tools(self) -> None:
@@ -198,23 +195,19 @@ class DeviceMap(LiveFigure):
         if box == self._box:
             return
         self._box = box
-        west, east, south, north = fitted(box, *self._frame_px())
+        west, east, south, north = fitted(box, *self._frame_px(DEFAULT_WIDTH_PX))
         set_range(self.figure.x_range, west, east)
         set_range(self.figure.y_range, south, north)
         self._box_source.data = {"edge": list(box)}
 
-    def _frame_px(self) -> tuple[float, float]:
-        width, height = self.figure.inner_width, self.figure.inner_height
-        return float(width or DEFAULT_WIDTH_PX), float(height or self.figure.height)
-
     def _show_labels(self, sites: Columns, stages: list[dict[int, list[str]]]) -> None:
-        width, height = self._frame_px()
+        width, height = self._frame_px(DEFAULT_WIDTH_PX)
         west, east, south, north = fitted(self._box, width, height)
         x_px = (np.asarray(sites["x"]) - west) / (east - west) * width
         y_px = (north - np.asarray(sites["y"])) / (north - south) * height
         badges = [badge_texts(at) for at in stages]
-        sizes = [block_size(name, len(row)) for name, row in zip(sites["name"], badges, strict=True)]
-        blocks = placed_blocks(x_px.tolist(), y_px.tolist(), [s / 2 for s in sites["size"]], sizes)
+        sizes = [block_size(label, len(row)) for label, row in zip(sites["label"], badges, strict=True)]
+        blocks = placed_blocks(x_px.tolist(), y_px.tolist(), [s / 2 for s in sites["size"]], sizes, (width, height))
         put(self.name_source, name_columns(sites, blocks))
         put(self.badge_source, badge_columns(sites, blocks, badges))
 
@@ -243,7 +236,7 @@ def name_columns(sites: Columns, blocks: list[Block]) -> Columns:
     return {
         "x": sites["x"],
         "y": sites["y"],
-        "text": sites["name"],
+        "text": sites["label"],
         "dx": [x for _, x in anchors],
         "dy": [block.top for block in blocks],
         "align": [align for align, _ in anchors],
@@ -257,7 +250,14 @@ def badge_columns(sites: Columns, blocks: list[Block], badges: list[list[tuple[s
         align, x = _anchor(block)
         first = {"left": 0.5, "center": -(len(row) - 1) / 2, "right": 0.5 - len(row)}[align]
         for k, (text, devices) in enumerate(row):
-            values = (sites["x"][i], sites["y"][i], text, x + (first + k) * BADGE_PX, block.top + LINE_PX, "center")
+            values: tuple = (
+                sites["x"][i],
+                sites["y"][i],
+                text,
+                x + (first + k) * BADGE_PX,
+                block.top + LINE_PX,
+                "center",
+            )
             values += (sites["name"][i], devices)
             for name, value in zip(columns, values, strict=True):
                 columns[name].append(value)

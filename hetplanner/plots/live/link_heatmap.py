@@ -4,10 +4,10 @@ import numpy as np
 from bokeh.models import (
     ColorBar,
     CustomJSHover,
+    CustomJSTickFormatter,
     HoverTool,
     LogColorMapper,
     LogTicker,
-    NumeralTickFormatter,
     Range1d,
 )
 from bokeh.palettes import cividis
@@ -20,6 +20,8 @@ from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_
 # One row of text for every rule; the image holds rule numbers, so that 512 devices send no 262,144 texts.
 _TEXT_OF_RULE = "return rules.data.text[value] ?? ''"
 _SOURCE_OF_RULE = "return rules.data.source[value] ?? ''"
+_MBIT = "return tick >= 1000 ? `${tick / 1000} Gbit/s` : `${tick} Mbit/s`"
+_MS = "return tick >= 1000 ? `${tick / 1000} s` : tick < 1 ? `${tick * 1000} µs` : `${tick} ms`"
 _ID_OF_COLUMN = "return ids.data.id[Math.floor(special_vars.x)] ?? ''"
 _ID_OF_ROW = "return ids.data.id[ids.data.id.length - 1 - Math.floor(special_vars.y)] ?? ''"
 
@@ -56,16 +58,12 @@ class LinkHeatmap(LiveFigure):
         self._bar = ColorBar(
             color_mapper=self.mapper,
             ticker=LogTicker(desired_num_ticks=5),
-            formatter=NumeralTickFormatter(format="0,0.[00]"),
-            title="Mbit/s" if self.what == "bandwidth" else "ms",
+            formatter=CustomJSTickFormatter(code=_MBIT if self.what == "bandwidth" else _MS),
             width=10,
             label_standoff=6,
             background_fill_color=None,
             bar_line_color=None,
             major_tick_line_color=None,
-            title_text_font=FONT,
-            title_text_font_size="11px",
-            title_text_font_style="normal",
             major_label_text_font=FONT,
             major_label_text_font_size="11px",
         )
@@ -93,7 +91,7 @@ class LinkHeatmap(LiveFigure):
         self.figure.axis.major_tick_line_color = None
         for lines in (self._columns, self._rows):
             lines.glyph.line_color = self.look.paper
-        self._bar.title_text_color = self._bar.major_label_text_color = self.look.muted
+        self._bar.major_label_text_color = self.look.muted
 
     def update(self, cluster: Cluster | None) -> None:
         """Shows the links of a cluster; None empties the figure."""

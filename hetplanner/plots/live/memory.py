@@ -4,10 +4,10 @@ from bokeh.models import HoverTool, Range1d
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.grid import memory_columns, shortened
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 MEMORY_NAMES = (
-    "rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free", "colour",
+    "rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free", "colour", "label",
 )  # fmt: skip
 TIGHT = 0.9
 """Share of the limit from which a device is shown as tight."""
@@ -28,6 +28,10 @@ class MemoryBars(LiveFigure):
         self._peaks = self.figure.vbar(
             x="rank", top="peak_gib", width=0.62, source=self.source, fill_color="colour", line_color=None
         )
+        self._numbers = self.figure.text(
+            "rank", "peak_gib", text="label", source=self.source, text_align="center", text_baseline="bottom",
+            y_offset=-2, text_font=TEXT_FONT, text_font_size="11px",
+        )  # fmt: skip
         self.figure.add_tools(
             HoverTool(
                 renderers=[self._limits],
@@ -47,14 +51,16 @@ class MemoryBars(LiveFigure):
 
     def _recolour(self) -> None:
         super()._recolour()
+        self._numbers.glyph.text_color = self.look.text
         self._limits.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
 
     def update(self, plan: Plan | None) -> None:
         """Shows a plan's estimate; None, or a plan without one, empties the figure."""
-        columns = memory_columns(plan) if plan else {name: [] for name in MEMORY_NAMES[:-1]}
+        columns = memory_columns(plan) if plan else {name: [] for name in MEMORY_NAMES[:-2]}
         columns["colour"] = [memory_colour(share) for share in columns["share"]]
-        put(self.source, columns)
         count = len(columns["rank"])
+        columns["label"] = columns["peak"] if count <= MAX_LABELS // 2 else [""] * count
+        put(self.source, columns)
         every = -(-count // MAX_LABELS) or 1
         ticks = [float(r) for r in columns["rank"][::every]]
         self._label_axis(self.figure.xaxis[0], ticks, [shortened(d, 14) for d in columns["device"][::every]])

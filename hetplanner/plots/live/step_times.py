@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from hetplanner.plots.data.curves import rolling_median, series_columns
-from hetplanner.plots.live.base import FONT, empty_source, put
+from hetplanner.plots.data.curves import rolling_median, series_columns, without_spikes
+from hetplanner.plots.live.base import TEXT_FONT, empty_source, put
 from hetplanner.plots.live.curve import StepCurve
 from hetplanner.units import short_seconds
 
@@ -26,7 +26,7 @@ class StepTimes(StepCurve):
         self._texts = [
             self.figure.text(
                 "x", "y", text="text", source=source, text_align="right", text_baseline="bottom", x_offset=-2,
-                y_offset=-2, text_font=FONT, text_font_size="11px",
+                y_offset=-2, text_font=TEXT_FONT, text_font_size="11px",
             )
             for source in (self.predicted_source, self.catalog_source)
         ]  # fmt: skip
@@ -45,7 +45,9 @@ class StepTimes(StepCurve):
     def _recolour(self) -> None:
         super()._recolour()
         for text in self._texts:
-            text.glyph.text_color = self.look.text
+            text.glyph.update(
+                text_color=self.look.text, background_fill_color=self.look.paper, background_fill_alpha=0.75
+            )
 
     def update(
         self,
@@ -58,7 +60,7 @@ class StepTimes(StepCurve):
         columns = series_columns(steps, measured_s)
         put(self.source, columns)
         put(self.median_source, {"x": columns["x"], "y": rolling_median(columns["y"])})
-        main = [*columns["y"], *([predicted_s] if predicted_s else [])]
+        main = [*without_spikes(columns["y"]), *([predicted_s] if predicted_s else [])]
         near = [c for c in [catalog_s] if c and main and 0.4 * min(main) <= c <= 2.5 * max(main)]
         self._fit(columns["x"], [*main, *near], floor=0.0)
         end = float(self.figure.x_range.end)

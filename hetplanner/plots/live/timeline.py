@@ -12,7 +12,8 @@ from hetplanner.plots.theme import KIND_COLOURS
 SPAN_NAMES = ("left", "right", "y", "height", "rank", "what", "step", "duration", "when", "bytes", "peer")
 WINDOW_STEPS = 3
 """Steps that are in view while the newest are followed."""
-MAX_LABELS = 32
+LABEL_PX = 14
+"""Height of a rank's label; where rows are lower, every second or third is labelled."""
 
 
 class Timeline(LiveFigure):
@@ -26,6 +27,7 @@ class Timeline(LiveFigure):
             y_range=Range1d(-0.5, 0.5),
             x_axis_label="seconds",
             toolbar_location="right",
+            toolbar_inner=True,
         )
         self.max_spans = max_spans
         self.sources = {kind: empty_source(*SPAN_NAMES) for kind in KINDS}
@@ -36,7 +38,8 @@ class Timeline(LiveFigure):
             )
             for kind, source in self.sources.items()
         }  # fmt: skip
-        self._add_legend([(kind, [self._bars[kind]]) for kind in KINDS], click_policy="hide")
+        swatches = {kind: self._swatch(KIND_COLOURS[kind]) for kind in KINDS}
+        self._add_legend([(kind, [swatches[kind], self._bars[kind]]) for kind in KINDS], click_policy="hide")
         self._add_tools()
         self.figure.ygrid.visible = False
         self._recolour()
@@ -88,7 +91,8 @@ class Timeline(LiveFigure):
             set_range(self.figure.x_range, start, end + 0.01 * (end - start or 1.0))
 
     def _label_ranks(self, labels: tuple[str, ...]) -> None:
-        every = -(-len(labels) // MAX_LABELS) or 1
+        room = max((self.figure.height - 90) // LABEL_PX, 1)
+        every = -(-len(labels) // room) or 1
         rows = [float(-rank) for rank in range(0, len(labels), every)]
         self._label_axis(self.figure.yaxis[0], rows, [shortened(label, 18) for label in labels[::every]])
         set_range(self.figure.y_range, 0.5 - max(len(labels), 1), 0.5)
