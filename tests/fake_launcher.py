@@ -1,0 +1,56 @@
+"""A launcher whose ranks are `fake_ranks.py`; run as a program it is an agent with that launcher.
+
+python fake_launcher.py MODE [MAX_QUEUED]       (home from HETPLANNER_HOME)
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from hetplanner.launchers.interface import HostCommand, LaunchRequest
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.processes import RUN_MARK
+
+SCRIPT = Path(__file__).with_name("fake_ranks.py")
+
+
+class FakeLauncher:
+    """Called with a launcher's name it returns itself, so it is a registry of one, too."""
+
+    name = "local"
+
+    def __init__(self, mode: str = "train") -> None:
+        self.mode = mode
+
+    def __call__(self, name: str) -> "FakeLauncher":
+        assert name == "local"
+        return self
+
+    def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
+        argv = (sys.executable, str(SCRIPT), self.mode, str(run_dir), str(len(plan.ranks)))
+        return LaunchRequest(self.name, run_dir, (HostCommand("localhost", argv, {}, len(plan.ranks)),))
+
+
+def processes_under(home: Path) -> list[psutil.Process]:
+    """Agents of this home and processes of its runs that are alive."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            env = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        is_agent = env.get("HETPLANNER_HOME") == str(home) and RUN_MARK not in env
+        if is_agent or env.get(RUN_MARK, "").startswith(str(home)):
+            found.append(process)
+    return found
+
+
+if __name__ == "__main__":
+    from hetplanner.runs.agent import serve_agent
+
+    serve_agent(max_queued=int(sys.argv[2]) if len(sys.argv) > 2 else 8, launcher=FakeLauncher(sys.argv[1]))

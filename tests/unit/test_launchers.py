@@ -1,0 +1,140 @@
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from factories import chain_plan
+
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
+from hetplanner.launchers.interface import HostCommand, LaunchRequest
+from hetplanner.launchers.local import LocalLauncher, free_loopback_port
+from hetplanner.launchers.registry import LAUNCHERS, make_launcher
+from hetplanner.plan.train import TrainConfig
+
+RUN_DIR = Path("/tmp/a run's directory")
+
+
+@pytest.fixture
+def plan():
+    return chain_plan(shares=(2, 2), cuts=(4,))
+
+
+# -- conformance: every launcher ------------------------------------------------------------------
+
+
+@pytest.fixture(params=sorted(LAUNCHERS))
+def launcher(request):
+    return make_launcher(request.param)
+
+
+def test_a_launcher_has_the_name_it_is_registered_by(launcher):
+    assert LAUNCHERS[launcher.name] is type(launcher)
+
+
+def test_a_request_starts_every_rank_once_and_touches_nothing(launcher, plan, tmp_path):
+    request = launcher.request(plan, tmp_path / "run", TrainConfig())
+    assert request.num_ranks == len(plan.ranks)
+    assert request.launcher == launcher.name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_text_of_a_request_is_its_script(launcher, plan):
+    request = launcher.request(plan, RUN_DIR, TrainConfig())
+    lines = [line for line in str(request).splitlines() if not line.startswith("#")]
+    assert len(lines) == len(request.commands)
+    for line, command in zip(lines, request.commands, strict=True):
+        words = shlex.split(line)
+        assert dict(word.split("=", 1) for word in words[: len(command.env)]) == dict(command.env)
+        assert tuple(words[len(command.env) :]) == command.argv
+
+
+def test_the_worker_is_named_by_a_string_with_the_plan_file(launcher, plan):
+    for command in launcher.request(plan, RUN_DIR, TrainConfig()).commands:
+        assert command.argv[-3:] == ("-m", "hetplanner.runtime.worker", str(RUN_DIR / "plan.json"))
+
+
+def test_an_unknown_launcher_is_refused_with_the_known_ones():
+    with pytest.raises(InvalidInput, match=r"launcher: must be one of local, got 'k8s; rm -rf /'"):
+        make_launcher("k8s; rm -rf /")
+
+
+# -- local ----------------------------------------------------------------------------------------
+
+
+def test_local_is_what_a_person_would_type(plan):
+    (command,) = LocalLauncher(port=29_555).request(plan, RUN_DIR, TrainConfig()).commands
+    assert command.argv[:-3] == (
+        *(sys.executable, "-m", "torch.distributed.run"),
+        "--rdzv-backend=hetplanner-loopback",
+        "--rdzv-endpoint=127.0.0.1:29555",
+        "--nnodes=1",
+        "--nproc-per-node=4",
+        "--max-restarts=0",
+    )
+    assert command.env["OMP_NUM_THREADS"] == "1"
+    assert command.env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+
+
+def test_two_nodes_share_the_ranks_and_the_rendezvous():
+    plan = chain_plan(shares=(2,), cuts=(3, 6))
+    request = LocalLauncher(nodes=2, port=29_555).request(plan, RUN_DIR, TrainConfig())
+    sizes = [next(a for a in c.argv if a.startswith("--nproc")) for c in request.commands]
+    assert sizes == ["--nproc-per-node=2", "--nproc-per-node=1"]
+    assert [f"--node-rank={node}" in c.argv for node, c in enumerate(request.commands)] == [True, True]
+    assert request.script().count("--rdzv-endpoint=127.0.0.1:29555") == 2
+    assert "# host 1: localhost" in request.script()
+
+
+@pytest.mark.parametrize(("nodes", "law"), [(0, "1 or more"), (5, "at most the plan's 4 ranks")])
+def test_absurd_node_counts_are_refused(plan, nodes, law):
+    with pytest.raises(InvalidInput, match=law):
+        LocalLauncher(nodes=nodes).request(plan, RUN_DIR, TrainConfig())
+
+
+def test_a_free_port_can_be_bound_on_loopback():
+    port = free_loopback_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+    assert port > 1023
+
+
+def test_values_are_quoted_in_a_script():
+    command = HostCommand("h", ("echo", "a b", "$(id)"), {"X": "1; id"})
+    assert LaunchRequest("local", RUN_DIR, (command,)).script() == "X='1; id' echo 'a b' '$(id)'\n"
+
+
+# -- capacity -------------------------------------------------------------------------------------
+
+
+def test_a_small_plan_fits_this_machine(plan):
+    check_capacity(plan)
+    assert this_machine().cores >= 1
+
+
+def test_too_many_ranks_for_the_cores_are_refused_with_the_numbers():
+    check_capacity(chain_plan(shares=(1,) * 4, cuts=(4,)), Machine(cores=1, free_bytes=10**12))
+    with pytest.raises(Infeasible, match=r"10 ranks on 1 core is more than 8 a core \(8 ranks\); rehearse it"):
+        check_capacity(chain_plan(shares=(1,) * 5, cuts=(4,)), Machine(cores=1, free_bytes=10**12))
+
+
+def test_too_much_memory_is_refused_with_the_numbers(plan):
+    needed = sum(estimated_rank_bytes(plan))
+    check_capacity(plan, Machine(cores=64, free_bytes=int(needed / 0.9) + 10))
+    with pytest.raises(
+        Infeasible, match=r"4 ranks need 1\.4 GB of memory \(rank \d, stage \d, alone 351 MB\)"
+    ) as error:
+        check_capacity(plan, Machine(cores=64, free_bytes=10**9))
+    assert "900 MB may be used (90% of 1 GB free)" in str(error.value)
+    assert "rehearse it" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_memory_grows_by_sixteen_bytes_a_parameter_and_with_micro_batches_in_flight(plan):
+    small = estimated_rank_bytes(plan)[0]
+    deeper = plan.replace(stages=(plan.stages[0].replace(in_flight=3), plan.stages[1]))
+    kept = sum(op.activation_bytes for op in plan.ops_of(0)) * plan.problem.workload.micro_batch
+    assert estimated_rank_bytes(deeper)[0] - small == kept * (3 - plan.stages[0].in_flight)
+    params = sum(op.num_params for op in plan.ops_of(0))
+    assert small == 350 * 10**6 + 16 * params + kept * plan.stages[0].in_flight

@@ -1,0 +1,182 @@
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from factories import chain_plan
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.files import load_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs import home as homes
+from hetplanner.runs.directory import (
+    RUN_ID,
+    create_run_directory,
+    find_run,
+    list_run_ids,
+    load_config,
+    new_run_id,
+)
+from hetplanner.runs.run import list_runs, open_run
+from hetplanner.runs.status import RunStatus, read_status, write_status
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def plan():
+    return chain_plan(shares=(1,), cuts=(4,))
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# -- ids and directories --------------------------------------------------------------------------
+
+
+def test_ids_are_readable_safe_and_sort_by_age():
+    old, new = new_run_id("GPT-3 XL/../x", 0.0), new_run_id("a", 1.7e9)
+    assert old < new
+    assert old.startswith("19700101-000000-gpt-3-xl-x-")
+    assert RUN_ID.match(old)
+    assert RUN_ID.match(new_run_id("…", 0.0))
+
+
+def test_a_run_directory_holds_plan_and_config(home, plan):
+    run_id, directory = create_run_directory(plan, TrainConfig(steps=7, seed=3))
+    assert directory.path == home / "runs" / run_id
+    assert load_plan(directory.plan_file) == plan
+    assert load_config(directory.config_file) == TrainConfig(steps=7, seed=3)
+    assert json.loads(directory.config_file.read_text())["format"] == "hetplanner/run@1"
+    assert mode(home) == mode(home / "runs") == mode(directory.path) == 0o700
+
+
+def test_a_chosen_folder_is_registered(home, plan, tmp_path):
+    run_id, directory = create_run_directory(plan, TrainConfig(), tmp_path / "deep" / "mine")
+    assert directory.path == tmp_path / "deep" / "mine"
+    assert list_run_ids() == [run_id]
+    assert find_run(run_id)[1].path == directory.path
+    assert find_run(directory.path)[0] == run_id
+    directory.plan_file.unlink()
+    directory.config_file.unlink()
+    directory.path.rmdir()
+    assert list_run_ids() == []
+
+
+@pytest.mark.parametrize("bad", ["relative/dir", "/proc/nothing/here", "/dev/null"])
+def test_an_unusable_folder_is_refused(home, plan, bad):
+    with pytest.raises(InvalidInput, match=r"absolute|cannot be used"):
+        create_run_directory(plan, TrainConfig(), Path(bad))
+    assert list_run_ids() == []
+
+
+def test_a_folder_with_files_is_refused(home, plan, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(InvalidInput, match="must be an empty folder"):
+        create_run_directory(plan, TrainConfig(), tmp_path / "full")
+
+
+def test_runs_are_found_by_part_of_their_id_and_last(home, plan):
+    first, _ = create_run_directory(plan, TrainConfig())
+    second, _ = create_run_directory(plan, TrainConfig())
+    assert find_run(first[3:])[0] == first
+    assert find_run("last")[0] == max(first, second)
+    with pytest.raises(InvalidInput, match="fits 2 runs"):
+        find_run(first[:4])
+    for nothing in ("", "nope", "../..", "/etc"):
+        with pytest.raises(InvalidInput, match="no such run"):
+            find_run(nothing)
+
+
+# -- home -----------------------------------------------------------------------------------------
+
+
+def test_a_directory_of_ours_is_made_private_again(home):
+    folder = homes.agent_directory()
+    folder.chmod(0o755)
+    assert mode(homes.agent_directory()) == 0o700
+
+
+def test_a_link_in_place_of_our_directory_is_refused(home, tmp_path):
+    home.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (home / "agent").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="must be a directory of your own"):
+        homes.agent_directory()
+
+
+def test_a_home_that_cannot_be_made_is_one_clear_line(monkeypatch):
+    monkeypatch.setenv("HETPLANNER_HOME", "/proc/no/home")
+    with pytest.raises(RunError, match="set HETPLANNER_HOME to a writable folder"):
+        homes.runs_directory()
+
+
+def test_a_long_home_gets_a_short_socket(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    long_home = tmp_path / ("x" * 120)
+    path = homes.socket_path(long_home)
+    assert len(os.fsencode(path)) <= homes.MAX_SOCKET_PATH_BYTES
+    assert path.parent.parent == tmp_path or path.parent.parent.name == "tmp"
+    assert mode(path.parent) == 0o700
+    assert homes.socket_path(long_home) == path
+    assert homes.socket_path(tmp_path / ("y" * 120)) != path
+
+
+# -- status ---------------------------------------------------------------------------------------
+
+
+def test_a_status_reads_back(tmp_path):
+    status = RunStatus(run="r", state="failed", message="m", created_unix_s=1.0, ranks=2, last_lines=("a",))
+    write_status(tmp_path / "status.json", status)
+    assert read_status(tmp_path / "status.json") == status
+    assert status.is_over
+    assert not status.replace(state="stopping").is_over
+    assert json.loads((tmp_path / "status.json").read_text())["format"] == "hetplanner/status@1"
+    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_reader_never_sees_half_a_status(tmp_path):
+    path = tmp_path / "status.json"
+    long = RunStatus(run="r", state="failed", created_unix_s=1.0, ranks=2, last_lines=("x" * 1000,) * 40)
+    short = RunStatus(run="r", state="running", created_unix_s=1.0, ranks=2)
+    write_status(path, short)
+    seen = []
+    reader = threading.Thread(target=lambda: seen.extend(read_status(path).state for _ in range(200)))
+    reader.start()
+    while reader.is_alive():
+        write_status(path, long)
+        write_status(path, short)
+    reader.join()
+    assert len(seen) == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "law"),
+    [
+        ("{", "not JSON"),
+        ('{"format": "hetplanner/status@2"}', "newer than this hetplanner reads"),
+        ('{"format": "hetplanner/status@1", "run": "r"}', "state: required field is missing"),
+        ('{"format": "hetplanner/status@1", "rum": "r"}', "missing|unknown field"),
+    ],
+)
+def test_a_damaged_status_is_one_clear_line(tmp_path, text, law):
+    (tmp_path / "status.json").write_text(text)
+    with pytest.raises(InvalidInput, match=law):
+        read_status(tmp_path / "status.json")
+
+
+def test_lists_need_no_agent_and_pass_over_damaged_runs(home, plan):
+    run_id, directory = create_run_directory(plan, TrainConfig())
+    create_run_directory(plan, TrainConfig())  # never got a status
+    write_status(directory.status_file, RunStatus(run=run_id, state="finished", created_unix_s=1.0, ranks=2))
+    assert [status.run for status in list_runs()] == [run_id]
+    assert open_run(run_id).status().state == "finished"
+    assert repr(open_run(run_id)) == f"Run({run_id!r})"
