@@ -63,7 +63,7 @@ def train(
 
     from hetplanner.runs.client import AgentClient
 
-    run = AgentClient().start(plan, config, out)
+    run = AgentClient().start(plan, config, out, launcher=launcher)
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
     else:

@@ -96,16 +96,12 @@ class Plan(Noun):
                 )
             expected = stage.end_op
         if expected != num_ops:
-            raise ValueError(
-                f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}"
-            )
+            raise ValueError(f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}")
 
     def _check_routes(self) -> None:
         for r, route in enumerate(self.routes):
             if len(route.replicas) != len(self.stages):
-                raise ValueError(
-                    f"routes[{r}].replicas: must name one replica for each of {len(self.stages)} stages"
-                )
+                raise ValueError(f"routes[{r}].replicas: must name one replica for each of {len(self.stages)} stages")
             for s, replica in enumerate(route.replicas):
                 if not 0 <= replica < len(self.stages[s].replicas):
                     raise ValueError(
@@ -113,24 +109,18 @@ class Plan(Noun):
                     )
         total, wanted = sum(r.micro_batches for r in self.routes), self.problem.workload.num_micro_batches
         if total != wanted:
-            raise ValueError(
-                f"routes: micro_batches must add up to {wanted} (global_batch / micro_batch), got {total}"
-            )
+            raise ValueError(f"routes: micro_batches must add up to {wanted} (global_batch / micro_batch), got {total}")
         for s, stage in enumerate(self.stages):
             idle = set(range(len(stage.replicas))) - {route.replicas[s] for route in self.routes}
             if idle:
-                raise ValueError(
-                    f"stages[{s}].replicas[{min(idle)}]: no route uses it; remove it or add a route"
-                )
+                raise ValueError(f"stages[{s}].replicas[{min(idle)}]: no route uses it; remove it or add a route")
 
     def _check_devices(self) -> None:
         known, used = set(self.problem.usable_devices), []
         for s, stage in enumerate(self.stages):
             for r, replica in enumerate(stage.replicas):
                 if len(replica) != 1:
-                    raise ValueError(
-                        f"stages[{s}].replicas[{r}]: must hold exactly 1 device, got {len(replica)}"
-                    )
+                    raise ValueError(f"stages[{s}].replicas[{r}]: must hold exactly 1 device, got {len(replica)}")
                 if replica[0] not in known:
                     raise ValueError(
                         f"stages[{s}].replicas[{r}]: {replica[0]!r:.60} is no usable device of the cluster"
@@ -138,16 +128,12 @@ class Plan(Noun):
                 used.append(replica[0])
         if len(set(used)) < len(used):
             twice = next(d for d in used if used.count(d) > 1)
-            raise ValueError(
-                f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage"
-            )
+            raise ValueError(f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage")
         if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != set(used):
             raise ValueError("ranks: must list every device of the stages exactly once")
         for i, rule in enumerate(self.link_codecs):
             if not {rule.from_device, rule.to_device} <= set(used):
-                raise ValueError(
-                    f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage"
-                )
+                raise ValueError(f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage")
 
     # -- look-ups ---------------------------------------------------------------------------------
 
@@ -162,12 +148,7 @@ class Plan(Noun):
     @cached_property
     def place_of_rank(self) -> tuple[tuple[int, int], ...]:
         """(stage, replica) of every rank."""
-        place = {
-            d: (s, r)
-            for s, stage in enumerate(self.stages)
-            for r, rep in enumerate(stage.replicas)
-            for d in rep
-        }
+        place = {d: (s, r) for s, stage in enumerate(self.stages) for r, rep in enumerate(stage.replicas) for d in rep}
         return tuple(place[device] for device in self.ranks)
 
     def rank_at(self, stage: int, replica: int) -> int:

@@ -67,9 +67,7 @@ class Trace:
         names = {0: "compute", 1: "send", 2: "receive", 3: "reduce"}
         events: list[dict[str, Any]] = []
         for rank, label in enumerate(self.rank_labels):
-            events.append(
-                {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank} · {label}"}}
-            )
+            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank} · {label}"}})
             events += [
                 {"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}}
                 for tid, name in names.items()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetplanner.cost.durations import durations_of
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
@@ -36,19 +37,19 @@ def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
 
     Args:
         plan: stages, routes, in-flight depths, schedule name.
-        durations: seconds per rank; None takes one second forward and two backward for every stage, so that
-            the order depends on the plan alone (all ranks of a run compute the same).
+        durations: seconds per rank; None takes the catalog's, so that the order depends on the plan alone (all
+            ranks of a run compute the same). Links count: without their round trips a slow network would be
+            given the order of a fast one, and its in-flight depth would stay unused.
     """
-    return _ListScheduler(plan, durations).run()
+    return _ListScheduler(plan, durations or durations_of(plan)).run()
 
 
 class _ListScheduler:
-    def __init__(self, plan: Plan, durations: Durations | None) -> None:
+    def __init__(self, plan: Plan, durations: Durations) -> None:
         self.plan = plan
-        n = len(plan.ranks)
-        self.forward_s = durations.forward_s_N if durations else np.ones(n)
-        self.backward_s = durations.backward_s_N if durations else np.full(n, 2.0)
-        self.hop_s = _hop_seconds(plan) if durations else np.zeros((n, n))
+        self.forward_s = durations.forward_s_N
+        self.backward_s = durations.backward_s_N
+        self.hop_s = _hop_seconds(plan)
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
         gpipe = plan.schedule == "gpipe"
         self.ranks = [

@@ -1,7 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
-
 from factories import chain_plan, small_cluster, tiny_workload
+
 from hetplanner.plan.action import Kind
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
@@ -109,7 +111,7 @@ def test_shards_cover_the_bucket():
     bounds = group.shard_bounds()
     assert bounds[0][0] == 0
     assert bounds[-1][1] == group.num_elements
-    assert all(a[1] == b[0] for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
     assert sum(group.shard_bytes(k) for k in range(3)) == 4 * group.num_elements
 
 

@@ -1,7 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
-
 from factories import chain_plan, small_cluster
+
 from hetplanner.plan.durations import Durations
 from hetplanner.simulator.network import NetworkClock
 from hetplanner.simulator.simulation import simulate, summarise_trace
@@ -66,9 +68,7 @@ def test_simulation_is_deterministic():
 
 
 def test_network_clock_is_busy_per_link_and_per_nic():
-    plan = chain_plan(
-        (4, 4), (5,), cluster=small_cluster(4, bandwidth="8 Mbit/s", latency="10 ms", nic="16 Mbit/s")
-    )
+    plan = chain_plan((4, 4), (5,), cluster=small_cluster(4, bandwidth="8 Mbit/s", latency="10 ms", nic="16 Mbit/s"))
     clock = NetworkClock(plan)
     assert clock.reserve(0.0, 0, 2, 1_000_000) == (0.0, pytest.approx(1.01))
     # another link of the same host waits for the NIC (half a second at 16 Mbit/s), not for the other link
@@ -83,11 +83,9 @@ def test_spans_of_a_rank_do_not_overlap_except_transfers():
     trace = simulate(chain_plan((5, 3), (3, 6)), durations(6, cores=2.0))
     for rank in range(6):
         spans = sorted(
-            (s.start_s, s.end_s)
-            for s in trace.spans
-            if s.rank == rank and s.kind != "send" and s.end_s > s.start_s
+            (s.start_s, s.end_s) for s in trace.spans if s.rank == rank and s.kind != "send" and s.end_s > s.start_s
         )
-        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans[:-1], spans[1:], strict=True))
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(spans))
 
 
 def test_perfetto_export_has_every_span():
