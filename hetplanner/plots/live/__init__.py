@@ -1,14 +1,14 @@
 """Live Bokeh figures: built once, then `update`d with data only. Canvas backend, no requests beyond the page."""
 
 from hetplanner.plots.live.allocation_grid import AllocationGrid
-from hetplanner.plots.live.convergence import ConvergenceCurve
+from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
 from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
-from hetplanner.plots.live.loss import LossCurve
-from hetplanner.plots.live.memory import MemoryBars
-from hetplanner.plots.live.step_times import StepTimes
-from hetplanner.plots.live.throughput import ThroughputCurve
+from hetplanner.plots.live.loss_curve import LossCurve
+from hetplanner.plots.live.memory_bars import MemoryBars
+from hetplanner.plots.live.step_time_curve import StepTimes
+from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
 
 __all__ = [
