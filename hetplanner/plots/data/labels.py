@@ -6,7 +6,7 @@ from dataclasses import dataclass
 CHAR_PX = 6.6
 """Width of a character at 11 pixels, generously."""
 LINE_PX = 16.0
-BADGE_PX = 19.0
+BADGE_PX = 17.0
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,26 @@ class Block:
     height: float
 
 
-def block_size(name: str, num_badges: int) -> tuple[float, float]:
+def badge_px(text: str) -> float:
+    """Width of a badge with its gap to the next."""
+    return 13.0 + 6.0 * len(text)
+
+
+def block_size(name: str, badges: Sequence[str]) -> tuple[float, float]:
     """Width and height in pixels of a name with a row of badges."""
-    width = max(len(name) * CHAR_PX, num_badges * BADGE_PX)
-    return width, LINE_PX + (BADGE_PX if num_badges else 0.0)
+    width = max(len(name) * CHAR_PX, sum(map(badge_px, badges)))
+    return width, LINE_PX + (BADGE_PX if badges else 0.0)
+
+
+def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of every run of consecutive numbers; runs of two are kept apart ('0–1' is no shorter)."""
+    runs: list[tuple[int, int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], n)
+        else:
+            runs.append((n, n))
+    return [part for a, b in runs for part in ([(a, b)] if b != a + 1 else [(a, a), (b, b)])]
 
 
 def placed_blocks(

@@ -17,7 +17,7 @@ from bokeh.models import (
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import WORLD_WIDTH_M, border_lines, land_rings
-from hetplanner.plots.data.labels import BADGE_PX, LINE_PX, Block, block_size, placed_blocks
+from hetplanner.plots.data.labels import LINE_PX, Block, badge_px, block_size, placed_blocks, runs_of
 from hetplanner.plots.data.maps import (
     ARC_NAMES,
     SHARED_NAMES,
@@ -35,7 +35,7 @@ from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put,
 
 DEFAULT_WIDTH_PX = 720.0
 MAX_BADGES = 8
-"""Stages shown one by one at a site before '+n'."""
+"""Badges at a site before '+n'."""
 
 SITE_NAMES = ("x", "y", "name", "label", "size", "colour", "kinds", "devices")
 TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
@@ -206,15 +206,20 @@ class DeviceMap(LiveFigure):
         x_px = (np.asarray(sites["x"]) - west) / (east - west) * width
         y_px = (north - np.asarray(sites["y"])) / (north - south) * height
         badges = [badge_texts(at) for at in stages]
-        sizes = [block_size(label, len(row)) for label, row in zip(sites["label"], badges, strict=True)]
+        sizes = [
+            block_size(label, [text for text, _ in row]) for label, row in zip(sites["label"], badges, strict=True)
+        ]
         blocks = placed_blocks(x_px.tolist(), y_px.tolist(), [s / 2 for s in sites["size"]], sizes, (width, height))
         put(self.name_source, name_columns(sites, blocks))
         put(self.badge_source, badge_columns(sites, blocks, badges))
 
 
 def badge_texts(stages: dict[int, list[str]]) -> list[tuple[str, str]]:
-    """(stage number, devices) of the stages at a site; the last badge is '+n' where there are too many."""
-    rows = [(str(s), listed(devices)) for s, devices in sorted(stages.items())]
+    """(stage number or run of stages, devices) at a site; the last badge is '+n' where there are too many."""
+    rows = [
+        (str(a) if a == b else f"{a}–{b}", listed([d for s in range(a, b + 1) for d in stages[s]]))
+        for a, b in runs_of(list(stages))
+    ]
     if len(rows) <= MAX_BADGES:
         return rows
     left = rows[MAX_BADGES - 1 :]
@@ -248,17 +253,11 @@ def badge_columns(sites: Columns, blocks: list[Block], badges: list[list[tuple[s
     columns: Columns = {name: [] for name in (*TEXT_NAMES, "site", "devices")}
     for i, (block, row) in enumerate(zip(blocks, badges, strict=True)):
         align, x = _anchor(block)
-        first = {"left": 0.5, "center": -(len(row) - 1) / 2, "right": 0.5 - len(row)}[align]
-        for k, (text, devices) in enumerate(row):
-            values: tuple = (
-                sites["x"][i],
-                sites["y"][i],
-                text,
-                x + (first + k) * BADGE_PX,
-                block.top + LINE_PX,
-                "center",
-            )
-            values += (sites["name"][i], devices)
-            for name, value in zip(columns, values, strict=True):
+        widths = [badge_px(text) for text, _ in row]
+        left = x - sum(widths) * {"left": 0.0, "center": 0.5, "right": 1.0}[align]
+        for (text, devices), width in zip(row, widths, strict=True):
+            values = (sites["x"][i], sites["y"][i], text, left + width / 2, block.top + LINE_PX, "center")
+            left += width
+            for name, value in zip(columns, (*values, sites["name"][i], devices), strict=True):
                 columns[name].append(value)
     return columns

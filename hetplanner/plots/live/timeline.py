@@ -10,6 +10,8 @@ from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import KIND_COLOURS
 
 SPAN_NAMES = ("left", "right", "y", "height", "rank", "what", "step", "duration", "when", "bytes", "peer")
+FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
+"""Waiting for others is paler than work."""
 WINDOW_STEPS = 3
 """Steps that are in view while the newest are followed."""
 LABEL_PX = 14
@@ -34,11 +36,11 @@ class Timeline(LiveFigure):
         self._bars = {
             kind: self.figure.hbar(
                 y="y", left="left", right="right", height="height", source=source, line_color=None,
-                fill_color=KIND_COLOURS[kind], fill_alpha=0.45 if kind == "wait" else 1.0,
+                fill_color=KIND_COLOURS[kind], fill_alpha=FILL_ALPHA.get(kind, 1.0),
             )
             for kind, source in self.sources.items()
         }  # fmt: skip
-        swatches = {kind: self._swatch(KIND_COLOURS[kind]) for kind in KINDS}
+        swatches = {kind: self._swatch(KIND_COLOURS[kind], fill_alpha=FILL_ALPHA.get(kind, 1.0)) for kind in KINDS}
         self._add_legend([(kind, [swatches[kind], self._bars[kind]]) for kind in KINDS], click_policy="hide")
         self._add_tools()
         self.figure.ygrid.visible = False
