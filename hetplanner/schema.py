@@ -138,7 +138,7 @@ def one_line(text: str) -> str:
 def _depth_is_fine(data: object) -> bool:
     """Whether containers nest at most MAX_DEPTH deep; level by level, so that no nesting exhausts the stack."""
     level: list[Any] = [data]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for item in level
