@@ -1,0 +1,113 @@
+"""Joining the process group: gloo, on loopback when all ranks are on this machine."""
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from hetplanner.errors import InvalidInput, RunError
+
+HUNG_PEER_S = 600.0
+"""A peer that is silent this long is given up; one that dies is noticed within milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among the others, from torchrun's environment."""
+
+    rank: int
+    world_size: int
+    address: str
+    port: int
+    agent_store: bool
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the ranks meet on this machine's loopback interface."""
+        return self.address in ("127.0.0.1", "localhost", "::1")
+
+
+def place_from_environment() -> Place:
+    """Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Raises InvalidInput when started without torchrun."""
+    try:
+        return Place(
+            int(os.environ["RANK"]),
+            int(os.environ["WORLD_SIZE"]),
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        )
+    except (KeyError, ValueError) as error:
+        raise InvalidInput(
+            f"environment: {error} is missing or no number; start the worker through torchrun:"
+            " torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json"
+        ) from None
+
+
+def loopback_listener(port: int) -> socket.socket:
+    """A socket bound to 127.0.0.1; TCPStore by itself would listen on every interface."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    return listener
+
+
+def loopback_store(port: int, world_size: int | None, timeout: timedelta, *, is_master: bool) -> TCPStore:
+    """A TCPStore at 127.0.0.1:port that listens on loopback only; port 0 takes a free one."""
+    if not is_master:
+        return TCPStore("127.0.0.1", port, world_size, is_master=False, timeout=timeout, wait_for_workers=False)
+    listener = loopback_listener(port)
+    # The store's daemon owns the descriptor from here on.
+    return TCPStore(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        world_size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def open_store(place: Place) -> Store:
+    """The store at which the ranks meet: the agent's, or one of rank 0's own."""
+    timeout = timedelta(seconds=HUNG_PEER_S)
+    is_master = place.rank == 0 and not place.agent_store
+    if place.is_loopback:
+        return loopback_store(place.port, None, timeout, is_master=is_master)
+    return TCPStore(place.address, place.port, None, is_master=is_master, timeout=timeout, wait_for_workers=False)
+
+
+def join(place: Place, store: Store, *, loopback: bool) -> None:
+    """Joins all ranks in one gloo group. Raises RunError when they cannot reach each other."""
+    torch.set_num_threads(1)
+    if loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=PrefixStore(f"hetplanner/{attempt}", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=HUNG_PEER_S),
+        )
+    except (RuntimeError, dist.DistError) as error:
+        raise RunError(f"rank {place.rank}: cannot join the others at {place.address}:{place.port}: {error}") from error
+
+
+def agree(data: bytes, what: str) -> None:
+    """Makes sure that all ranks hold the same bytes (their digest). Raises InvalidInput."""
+    from hashlib import sha256
+
+    mine = torch.frombuffer(bytearray(sha256(data).digest()), dtype=torch.uint8)
+    all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_ranks, mine)
+    differing = [r for r, other in enumerate(all_ranks) if not torch.equal(other, all_ranks[0])]
+    if differing:
+        raise InvalidInput(f"{what}: rank {differing[0]} has another one than rank 0; give every host the same file")

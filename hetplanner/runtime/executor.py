@@ -1,0 +1,302 @@
+"""The executor: performs one rank's actions of the plan's schedule, in order, on real tensors.
+
+Nothing here decides anything: what to do, with whom and in which order comes from `make_schedule(plan)`, which
+the simulator times too. A SEND returns at once (gloo's own threads transfer), a RECV waits for its message.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.errors import RunError
+from hetplanner.plan.action import Action, Kind
+from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.adamw import FlatAdamW
+from hetplanner.runtime.build import StageModel, boundary_shape
+from hetplanner.runtime.data import Batches
+from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.reduce import GroupReducer
+from hetplanner.runtime.stage import StageRunner
+from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.transport import Expected, Topic, Transport
+from hetplanner.schedule.order import make_schedule
+from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
+
+TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
+
+
+@dataclass
+class StepStats:
+    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only."""
+
+    start_s: float = 0.0
+    end_s: float = 0.0
+    loss_sum: float | None = None
+    num_tokens: int = 0
+    boundary_bytes: int = 0
+    reduce_bytes: int = 0
+    grad_norm: float | None = None
+
+
+class Executor:
+    """One rank at work.
+
+    Attributes:
+        actions: this rank's, in order.
+        reducers: by group, those this rank is a member of.
+        completed_steps: steps whose update is in the weights.
+        consistent: False only while the weights are being updated.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        config: TrainConfig,
+        model: StageModel,
+        transport: Transport,
+        batches: Batches | None,
+        telemetry: Telemetry,
+    ) -> None:
+        self.plan, self.rank, self.config, self.model = plan, rank, config, model
+        self.transport, self.batches, self.telemetry = transport, batches, telemetry
+        self.stage, self.replica = plan.place_of_rank[rank]
+        self.runner = StageRunner(model, recompute=plan.stages[self.stage].recompute or plan.problem.workload.recompute)
+        self.optimizer = FlatAdamW(
+            model.flat,
+            model.flat_grad,
+            [w for w in model.named_weights().values() if w.ndim >= 2],
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+        )
+        self.completed_steps, self.consistent = 0, True
+        self.stats, self._step = StepStats(), 0
+        self._tensors: dict[tuple[Topic, int], Tensor] = {}
+        self._losses: list[Tensor] = []
+        self.actions = actions = make_schedule(plan).of_rank(rank)
+        self.reducers = self._make_reducers()
+        self._expected = [m for a in actions for m in self._messages_of(a)]
+        self._program = [self._bound(a) for a in actions]
+        ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
+        self._expected_ahead = [m for a in ahead for m in self._messages_of(a)]
+        self._program_ahead = [self._bound(a, training=False) for a in ahead]
+
+    def _make_reducers(self) -> dict[int, GroupReducer]:
+        groups = enumerate(reduction_groups(self.plan))
+        return {
+            g: GroupReducer(group, g, self.rank, self._bucket(group), self.transport)
+            for g, group in groups
+            if self.rank in group.ranks
+        }
+
+    def _bucket(self, group: ReductionGroup) -> Tensor:
+        if not group.tied:
+            return self.model.flat_grad[: self.model.own_end]
+        first, end = self.model.tied[self.plan.problem.workload.graph.ops[group.ops[0]].name]
+        return self.model.flat_grad[first:end]
+
+    def _messages_of(self, action: Action) -> list[Expected]:
+        """What a rank takes from the network in an action."""
+        if action.kind is Kind.RECV:
+            num_bytes = self.plan.boundary_bytes(action.stage, action.peer, self.rank, role_of(action))
+            return [Expected(action.peer, TOPIC[action.role], action.micro_batch, num_bytes)]
+        if action.kind is Kind.REDUCE:
+            return list(self.reducers[action.group].expected())
+        if action.kind is Kind.STEP and self.config.clip_norm is not None:
+            return [Expected(r, Topic.NORM, 0, 8) for r in range(len(self.plan.ranks)) if r != self.rank]
+        return []
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def run_step(self, step: int) -> StepStats:
+        """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
+        self._step = step
+        self.stats = stats = StepStats(start_s=time.monotonic())
+        self.transport.expect(self._expected)
+        for act in self._program:
+            act()
+        self.transport.end_step()
+        if self.model.is_last:
+            self._take_loss()
+        stats.end_s = time.monotonic()
+        return stats
+
+    def run_validation(self) -> tuple[float, int]:
+        """Loss sum and tokens of one global batch of the validation split, forward only."""
+        self._step = 0
+        self.transport.expect(self._expected_ahead)
+        for act in self._program_ahead:
+            act()
+        self.transport.end_step()
+        losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
+        self._losses = []
+        return float(losses.sum()), self._tokens(len(losses))
+
+    def _tokens(self, num_micro_batches: int) -> int:
+        workload = self.plan.problem.workload
+        return num_micro_batches * workload.micro_batch * workload.seq_len
+
+    def _take_loss(self) -> None:
+        self.stats.num_tokens = self._tokens(len(self._losses))
+        self.stats.loss_sum = float(torch.stack(self._losses).sum())
+        self._losses = []
+        if not math.isfinite(self.stats.loss_sum):
+            raise RunError(
+                f"rank {self.rank}: the loss of step {self._step} is {self.stats.loss_sum}; lower the learning rate"
+            )
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def _bound(self, action: Action, *, training: bool = True) -> Callable[[], None]:
+        """The action as a call without arguments; everything the plan fixes is looked up once."""
+        match action.kind:
+            case Kind.FORWARD:
+                return self._forward(action.micro_batch, training=training)
+            case Kind.BACKWARD:
+                return self._backward(action.micro_batch)
+            case Kind.SEND:
+                return self._send(action)
+            case Kind.RECV:
+                return self._receive(action)
+            case Kind.REDUCE:
+                return self._reduce(self.reducers[action.group])
+            case Kind.STEP:
+                return self._update
+
+    def _span(self, kind: Kind, micro_batch: int, start: float) -> None:
+        self.telemetry.span(kind.value, self._step, micro_batch, start, time.monotonic(), stage=self.stage)
+
+    def _forward(self, m: int, *, training: bool) -> Callable[[], None]:
+        def act() -> None:
+            start = time.monotonic()
+            tokens, labels = self.draw(m, training=training)
+            x = tokens if tokens is not None else self._tensors.pop((Topic.ACTIVATION, m))
+            if training:
+                y = self.runner.forward(m, x, labels, DrawKey(self.config.seed, self._step, m))
+            else:
+                y = self.runner.evaluate(x, labels)
+            if self.model.is_last:
+                self._losses.append(y)
+            else:
+                self._tensors[Topic.ACTIVATION, m] = y
+            if training:
+                self._span(Kind.FORWARD, m, start)
+
+        return act
+
+    def draw(self, m: int, *, training: bool = True) -> tuple[Tensor | None, Tensor | None]:
+        """Tokens on the first stage, labels on the last."""
+        if not (self.model.is_first or self.model.is_last):
+            return None, None
+        assert self.batches is not None
+        tokens, labels = self.batches.draw(self._step, m, "train" if training else "validation")
+        return tokens if self.model.is_first else None, labels if self.model.is_last else None
+
+    def _backward(self, m: int) -> Callable[[], None]:
+        def act() -> None:
+            start = time.monotonic()
+            gradient = self.runner.backward(m, self._tensors.pop((Topic.GRADIENT, m), None))
+            if gradient is not None:
+                self._tensors[Topic.GRADIENT, m] = gradient
+            self._span(Kind.BACKWARD, m, start)
+
+        return act
+
+    def _send(self, action: Action) -> Callable[[], None]:
+        topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
+        codec = tensor_codec(self.plan.codec_between(self.rank, peer, role))
+        num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
+        key = (topic, action.micro_batch)
+
+        def act() -> None:
+            message = self.transport.buffer(num_bytes)
+            codec.encode(self._tensors.pop(key), self.transport.payload(message))
+            sent = self.transport.send(message, peer, topic, action.micro_batch)
+            self.stats.boundary_bytes += num_bytes
+            self.telemetry.span(
+                "send", self._step, action.micro_batch, sent.start_s, sent.arrival_s, num_bytes=num_bytes, peer=peer,
+                stage=action.stage, role=role,
+            )  # fmt: skip
+
+        return act
+
+    def _receive(self, action: Action) -> Callable[[], None]:
+        topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
+        codec = tensor_codec(self.plan.codec_between(peer, self.rank, role))
+        shape = boundary_shape(self.plan.problem.workload, self.plan.stages[action.stage].end_op - 1)
+        (message,) = self._messages_of(action)
+        elements = self.plan.boundary_elements(action.stage)
+
+        def act() -> None:
+            start = time.monotonic()
+            data = self.transport.receive(message)
+            self._tensors[topic, action.micro_batch] = codec.decode(data, elements).view(shape)
+            self.telemetry.span(
+                "recv", self._step, action.micro_batch, start, time.monotonic(), num_bytes=message.num_bytes,
+                peer=peer, stage=action.stage, role=role,
+            )  # fmt: skip
+
+        return act
+
+    def _reduce(self, reducer: GroupReducer) -> Callable[[], None]:
+        def act() -> None:
+            start = time.monotonic()
+            sent = reducer.reduce()
+            self.stats.reduce_bytes += sent
+            self.telemetry.span("reduce", self._step, -1, start, time.monotonic(), num_bytes=sent, stage=self.stage)
+
+        return act
+
+    def _update(self) -> None:
+        start = time.monotonic()
+        self.average_gradients()
+        if self.config.clip_norm is not None:
+            self._clip(self.config.clip_norm)
+        self.consistent = False
+        self.optimizer.step(self.config.learning_rate)
+        self.completed_steps, self.consistent = self._step + 1, True
+        self.model.flat_grad.zero_()
+        self._span(Kind.STEP, -1, start)
+
+    def average_gradients(self) -> None:
+        """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""
+        self.model.flat_grad.mul_(1.0 / self.plan.problem.workload.tokens_per_step)
+
+    def _clip(self, limit: float) -> None:
+        """Scales the gradient down to a global norm of `limit`; stages and tied weights count once."""
+        mine = self._squared_norm()
+        squares = {self.rank: float(mine)}
+        for peer in range(len(self.plan.ranks)):
+            if peer != self.rank:
+                message = self.transport.buffer(8)
+                self.transport.payload(message).view(torch.float64).copy_(mine)
+                self.transport.send(message, peer, Topic.NORM, 0)
+        for peer in range(len(self.plan.ranks)):
+            if peer != self.rank:
+                data = self.transport.receive(Expected(peer, Topic.NORM, 0, 8))
+                squares[peer] = float(data.view(torch.float64))
+        norm = math.sqrt(sum(squares[r] for r in sorted(squares)))
+        self.stats.grad_norm = norm
+        if norm > limit:
+            self.model.flat_grad.mul_(limit / (norm + 1e-6))
+
+    def _squared_norm(self) -> Tensor:
+        """This rank's share, float64 [1]: replica 0 speaks for its stage, a tied weight's owner for the weight."""
+        if self.replica != 0:
+            return torch.zeros(1, dtype=torch.float64)
+        graph = self.plan.problem.workload.graph
+        owned = [self.model.flat_grad[: self.model.own_end]]
+        own_names = {op.name for op in graph.ops[self.model.first_op : self.model.end_op]}
+        owned += [self.model.flat_grad[a:b] for name, (a, b) in self.model.tied.items() if name in own_names]
+        return sum((part.double().square().sum() for part in owned), torch.zeros(1, dtype=torch.float64))
+
+
+def role_of(action: Action) -> Role:
+    """Role of a SEND or RECV."""
+    return "activation" if action.role == "activation" else "gradient"

@@ -1,0 +1,227 @@
+"""Our GPT-2-style and Llama-style transformers, one `nn.Module` per op of the OP-DAG.
+
+A stage is a list of these modules. Each reads the tensor of the op before it; `embedding` reads tokens,
+`loss` reads labels too. Weights have no storage here: they become views into one flat buffer (see `build`),
+which `initial` fills.
+
+Shape legend: B sequences in a micro-batch, T tokens, C hidden width, H heads, K key/value heads, E head width,
+V vocabulary.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (torch's own convention)
+
+from hetplanner.workload.transformer import TransformerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DrawKey:
+    """What dropout is drawn from: the same masks whatever the cut, and again on recompute."""
+
+    seed: int
+    step: int
+    micro_batch: int
+
+
+def stable_seed(*parts: int) -> int:
+    """A 63-bit seed that depends on all parts; equal on every machine and Python."""
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def drop(x: Tensor, share: float, key: DrawKey | None, op_index: int) -> Tensor:
+    """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation)."""
+    if share == 0.0 or key is None:
+        return x
+    generator = torch.Generator().manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
+    return x * torch.empty_like(x).bernoulli_(1.0 - share, generator=generator).div_(1.0 - share)
+
+
+def unfilled(*shape: int) -> nn.Parameter:
+    """A weight without storage; `build` gives it a view into the stage's flat buffer.
+
+    torch's own layers would draw initial values here, which are thrown away (and cost 0.6 s on the meta device).
+    """
+    return nn.Parameter(torch.empty(shape, device="meta"))
+
+
+class Linear(nn.Module):
+    """x · weightᵀ (+ bias)."""
+
+    def __init__(self, wide_in: int, wide_out: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = unfilled(wide_out, wide_in)
+        self.bias = unfilled(wide_out) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Projects the last axis."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Norm(nn.Module):
+    """LayerNorm with bias for GPT-2, RMSNorm for Llama."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = unfilled(config.hidden)
+        self.bias = unfilled(config.hidden) if config.family == "gpt2" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises the last axis."""
+        if self.bias is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class Rows(nn.Module):
+    """A table whose rows are looked up."""
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = unfilled(num_rows, width)
+
+    def forward(self, index: Tensor) -> Tensor:
+        """The rows of these indices."""
+        return F.embedding(index, self.weight)
+
+
+class OpModule(nn.Module):
+    """Base of all ops' modules."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__()
+        self.config = config
+        self.op_index = op_index
+
+    def linear(self, wide_in: int, wide_out: int) -> Linear:
+        """The family's linear layer: GPT-2 has biases, Llama has none."""
+        return Linear(wide_in, wide_out, bias=self.config.family == "gpt2")
+
+
+class Embedding(OpModule):
+    """Token rows, for GPT-2 with learned positions added: [B, T] int64 → [B, T, C]."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        self.tokens = Rows(config.vocab, config.hidden)
+        self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
+
+    def forward(self, tokens_BT: Tensor, key: DrawKey | None = None) -> Tensor:
+        """Looks the tokens up."""
+        x_BTC = self.tokens(tokens_BT)
+        if self.positions is not None:
+            x_BTC = x_BTC + self.positions.weight[: tokens_BT.shape[1]]
+        return drop(x_BTC, self.config.dropout, key, self.op_index)
+
+
+class Attention(OpModule):
+    """Norm, causal self-attention, projection, residual: [B, T, C] → [B, T, C]."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        kv_width = config.num_kv_heads * config.head_dim
+        self.norm_in = Norm(config)
+        self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
+        self.out = self.linear(config.hidden, config.hidden)
+
+    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+        """One attention half of a layer."""
+        c = self.config
+        B, T, _ = x_BTC.shape
+        wide = self.qkv(self.norm_in(x_BTC)).view(B, T, c.heads + 2 * c.num_kv_heads, c.head_dim).transpose(1, 2)
+        q_BHTE, k_BKTE, v_BKTE = wide.split((c.heads, c.num_kv_heads, c.num_kv_heads), dim=1)
+        if c.family == "llama":
+            turn = rotation(T, c.head_dim, c.rope_theta)
+            q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
+        grouped = c.num_kv_heads != c.heads
+        y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped)
+        y_BTC = self.out(y_BHTE.transpose(1, 2).reshape(B, T, c.hidden))
+        return x_BTC + drop(y_BTC, c.dropout, key, self.op_index)
+
+
+class Mlp(OpModule):
+    """Norm, feed-forward, residual: [B, T, C] → [B, T, C]. GELU for GPT-2, SwiGLU for Llama."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        self.norm_in = Norm(config)
+        self.gate = self.linear(config.hidden, config.ffn) if config.family == "llama" else None
+        self.up = self.linear(config.hidden, config.ffn)
+        self.down = self.linear(config.ffn, config.hidden)
+
+    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+        """One feed-forward half of a layer."""
+        y = self.norm_in(x_BTC)
+        wide = F.gelu(self.up(y), approximate="tanh") if self.gate is None else F.silu(self.gate(y)) * self.up(y)
+        return x_BTC + drop(self.down(wide), self.config.dropout, key, self.op_index)
+
+
+class FinalNorm(OpModule):
+    """The norm in front of the head: [B, T, C] → [B, T, C]."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        self.norm_in = Norm(config)
+
+    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+        """Normalises."""
+        return self.norm_in(x_BTC)
+
+
+class Head(OpModule):
+    """Logits: [B, T, C] → [B, T, V]. Its weight may be the embedding's (tied)."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        self.weight = unfilled(config.vocab, config.hidden)
+
+    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+        """Projects on the vocabulary."""
+        return F.linear(x_BTC, self.weight)
+
+
+class Loss(OpModule):
+    """Cross-entropy in nats, *summed* over the micro-batch's tokens: [B, T, V] and [B, T] → scalar.
+
+    The sum (not the mean) makes the gradient of a global batch a plain sum over micro-batches, however
+    unequal their shares; the optimiser divides by the number of tokens once.
+    """
+
+    def forward(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+        """Adds up the tokens' losses in float32."""
+        return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), reduction="sum")
+
+
+MODULES: dict[str, type[OpModule]] = {
+    "embedding": Embedding,
+    "attention": Attention,
+    "mlp": Mlp,
+    "norm": FinalNorm,
+    "head": Head,
+    "loss": Loss,
+}
+"""The module of every kind of op we can train; a new kind of op is one entry here."""
+
+
+@lru_cache(maxsize=8)
+def rotation(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of rotary positions, each [T, E]; halves, not pairs, are turned (as Hugging Face does).
+
+    Source: Su et al. 2021, RoFormer.
+    """
+    rate_E2 = theta ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angle_TE2 = torch.arange(length, dtype=torch.float32)[:, None] * rate_E2
+    angle_TE = torch.cat((angle_TE2, angle_TE2), dim=1)
+    return angle_TE.cos(), angle_TE.sin()
+
+
+def rotated(x: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    """`x` [..., T, E] turned by its positions."""
+    half_1, half_2 = x.chunk(2, dim=-1)
+    return x * cos_TE + torch.cat((-half_2, half_1), dim=-1) * sin_TE

@@ -1,0 +1,44 @@
+"""The prediction: the simulator's step from the ranks' own profiles, written before step 1 and never again."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.simulator.simulation import simulate, summarise_trace
+
+PREDICTION_FILE = "prediction.json"
+NUM_STEPS = 4
+"""Enough for the ranks' skew at the first step to settle."""
+
+
+def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, object]:
+    """The fields of prediction.json."""
+    summary = summarise_trace(simulate(plan, durations, steps=NUM_STEPS))
+    clip_s = _clip_seconds(plan) if config.clip_norm is not None else 0.0
+    return {
+        "format": "hetplanner/prediction@1",
+        "step_s": summary.step_s + clip_s,
+        "bubble": summary.bubble,
+        "terms": summary.terms | ({"clip": clip_s} if clip_s else {}),
+        "per_rank": summary.per_rank,
+        "catalog_step_s": summarise_trace(simulate(plan, steps=NUM_STEPS)).step_s,
+        "created_unix_s": time.time(),
+    }
+
+
+def _clip_seconds(plan: Plan) -> float:
+    """Every rank waits for every other's norm: the longest latency."""
+    rows = [plan.problem.cluster.device_index(d) for d in plan.ranks]
+    return float(plan.problem.cluster.latency_s_DD[np.ix_(rows, rows)].max())
+
+
+def write_prediction(fields: dict[str, object], run_dir: Path) -> None:
+    """Writes the file once. Raises FileExistsError when there is one."""
+    with (run_dir / PREDICTION_FILE).open("x", encoding="utf-8") as file:
+        json.dump(fields, file, indent=1)
+        file.write("\n")

@@ -1,0 +1,193 @@
+"""What a rank's parts of a step cost, measured on the stages themselves, by all ranks at once.
+
+All ranks compute during the same window, so that caches and memory are shared as in training. Costs are CPU
+seconds of the computing thread: what the work would take alone. `cores` is how much CPU all ranks together got
+per second; the simulator shares it out.
+
+Shape legend: N ranks.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+from itertools import cycle, pairwise
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.plan.action import Kind
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.model import Plan
+from hetplanner.runtime.build import boundary_shape
+from hetplanner.runtime.executor import Executor, role_of
+from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.transport import Expected, Topic, Transport
+from hetplanner.schedule.reduction import reduction_groups
+
+WINDOW_S = 0.6
+MIN_ROUNDS = 3
+NUM_PROBES = 24
+MAX_PROBE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Seconds of one rank; the fields of `Durations`, and the CPU seconds per second that the rank got."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    encode_s: float
+    decode_s: float
+    reduce_s: float
+    message_s: float
+    cores: float
+
+
+class _Meter:
+    """Mean CPU seconds of named pieces of work."""
+
+    def __init__(self) -> None:
+        self.total_s: dict[str, float] = {}
+        self.count: dict[str, int] = {}
+
+    def time(self, name: str, work: Callable[[], object]) -> None:
+        start = time.thread_time()
+        work()
+        self.total_s[name] = self.total_s.get(name, 0.0) + time.thread_time() - start
+        self.count[name] = self.count.get(name, 0) + 1
+
+    def mean_s(self, name: str) -> float:
+        return self.total_s[name] / self.count[name] if name in self.count else 0.0
+
+
+class _Rehearsal:
+    """A rank's parts of a step, without the network: each attribute of `parts` does one once."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        plan, rank = executor.plan, executor.rank
+        self.workload = plan.problem.workload
+        self.shape = boundary_shape(self.workload, plan.stages[executor.stage].end_op - 1)
+        self.gradient = None if executor.model.is_last else torch.randn(self.shape)
+        sends = [a for a in executor.actions if a.kind is Kind.SEND]
+        takes = [a for a in executor.actions if a.kind is Kind.RECV]
+        # In turn, so that the mean weighs every message of the step alike.
+        self.sends = cycle([(a.stage, plan.codec_between(rank, a.peer, role_of(a))) for a in sends])
+        self.takes = cycle([(a.stage, plan.codec_between(a.peer, rank, role_of(a))) for a in takes])
+        self.parts: dict[str, Callable[[], object]] = {"forward": self.forward, "backward": self.backward}
+        if sends:
+            self.parts["encode"] = self.encode
+        if takes:
+            self.parts["decode"] = self.decode
+        self.parts["optimizer"] = self.optimizer
+        if executor.reducers:
+            self.parts["reduce"] = self.reduce
+
+    def forward(self) -> None:
+        e = self.executor
+        tokens, labels = e.draw(0)
+        x = tokens if tokens is not None else torch.randn(boundary_shape(self.workload, e.model.first_op - 1))
+        e.runner.forward(0, x, labels, DrawKey(0, 0, 0))
+
+    def backward(self) -> None:
+        self.executor.runner.backward(0, self.gradient)
+
+    def optimizer(self) -> None:
+        """A step that changes nothing: no gradient, no learning rate, so moments stay 0."""
+        self.executor.model.flat_grad.zero_()
+        self.executor.average_gradients()
+        self.executor.optimizer.step(0.0)
+
+    def encode(self) -> None:
+        stage, codec = next(self.sends)
+        x = torch.zeros(boundary_shape(self.workload, self.executor.plan.stages[stage].end_op - 1))
+        out = torch.empty(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8)
+        tensor_codec(codec).encode(x, out)
+
+    def decode(self) -> None:
+        stage, codec = next(self.takes)
+        elements = self.executor.plan.boundary_elements(stage)
+        tensor_codec(codec).decode(torch.zeros(codec.wire_bytes(elements, 4), dtype=torch.uint8), elements)
+
+    def reduce(self) -> None:
+        for reducer in self.executor.reducers.values():
+            reducer.rehearse()
+
+    def end(self) -> None:
+        self.executor.model.flat_grad.zero_()
+        self.executor.optimizer.num_steps = 0
+
+
+def profile_rank(executor: Executor) -> Profile:
+    """Measures this rank; every rank must call it at the same time. Weights and moments end as they began."""
+    rehearsal = _Rehearsal(executor)
+    for work in rehearsal.parts.values():  # first calls allocate
+        work()
+    dist.barrier()
+    meter = _Meter()
+    began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
+    while rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S:
+        for name, work in rehearsal.parts.items():
+            meter.time(name, work)
+        rounds += 1
+    cores = (time.process_time() - cpu_began) / (time.monotonic() - began)
+    rehearsal.end()
+    names = ("forward", "backward", "optimizer", "encode", "decode", "reduce")
+    seconds = {f"{name}_s": meter.mean_s(name) for name in names}
+    return Profile(**seconds, message_s=_message_seconds(executor), cores=cores)
+
+
+def _message_seconds(executor: Executor) -> float:
+    """CPU seconds to hand over one message or to take one, gloo's thread included: a ring of probes."""
+    plan, rank = executor.plan, executor.rank
+    n, num_bytes = len(plan.ranks), _probe_bytes(executor.plan)
+    if n == 1:
+        return 0.0
+    transport = Transport(rank, None, window=NUM_PROBES)
+    probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(NUM_PROBES)]
+    transport.expect(probes)
+    dist.barrier()
+    began = time.process_time()
+    for i, probe in enumerate(probes):
+        transport.send(transport.buffer(num_bytes), (rank + 1) % n, Topic.PROBE, i)
+        transport.receive(probe)
+    transport.finish()
+    return (time.process_time() - began) / (2 * NUM_PROBES)
+
+
+def _probe_bytes(plan: Plan) -> int:
+    """The longest message of the plan."""
+    paths = {plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)}
+    lengths = [plan.boundary_bytes(s, a, b, "activation") for p in paths for s, (a, b) in enumerate(pairwise(p))]
+    lengths += [group.shard_bytes(0) for group in reduction_groups(plan)]
+    return min(MAX_PROBE_BYTES, max(lengths, default=0))
+
+
+def gather_profiles(mine: Profile) -> list[Profile]:
+    """All ranks' profiles, on every rank."""
+    row = torch.tensor(astuple(mine), dtype=torch.float64)
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    names = [f.name for f in fields(Profile)]
+    return [Profile(**dict(zip(names, r.tolist(), strict=True))) for r in rows]
+
+
+def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
+    """The simulator's input. `shared`: all ranks are on this machine and share its cores."""
+
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(p, name) for p in profiles])
+
+    return Durations(
+        forward_s_N=column("forward_s"),
+        backward_s_N=column("backward_s"),
+        optimizer_s_N=column("optimizer_s"),
+        encode_s_N=column("encode_s"),
+        decode_s_N=column("decode_s"),
+        reduce_s_N=column("reduce_s"),
+        message_s=float(column("message_s").mean()),
+        cores=float(column("cores").sum()) if shared else None,
+    )

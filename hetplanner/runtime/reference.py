@@ -1,0 +1,50 @@
+"""The reference: one process accumulating the same micro-batches in order, with torch's own AdamW.
+
+Every uncompressed run must equal it; nothing of the pipeline is used.
+"""
+
+import torch
+
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.data import Batches, load_corpus
+from hetplanner.runtime.models import DrawKey
+from hetplanner.workload.workload import Workload
+
+
+def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel, list[float]]:
+    """Trains the whole model in this process.
+
+    Args:
+        workload: model and batch.
+        config: steps, seed, data and optimiser settings.
+
+    Returns:
+        The model, and the mean loss (nats per token) of every step.
+    """
+    model = StageModel(workload, 0, len(workload.graph.ops), config.seed)
+    corpus = load_corpus(config.data, workload)
+    batches = Batches(corpus, config.seed, workload.micro_batch, workload.seq_len)
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [w for w in weights if w.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        betas=config.betas,
+    )
+    losses = []
+    for step in range(config.steps):
+        optimizer.zero_grad(set_to_none=False)
+        loss_sum = 0.0
+        for m in range(workload.num_micro_batches):
+            tokens, labels = batches.draw(step, m)
+            loss = model(tokens, labels, DrawKey(config.seed, step, m))
+            (loss / workload.tokens_per_step).backward()
+            loss_sum += float(loss)
+        if config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(weights, config.clip_norm)
+        optimizer.step()
+        losses.append(loss_sum / workload.tokens_per_step)
+    return model, losses

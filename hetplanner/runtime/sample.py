@@ -1,0 +1,92 @@
+"""Using a trained model: loading it from a run directory, and sampling text from it."""
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hetplanner.errors import InvalidInput
+from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
+from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+MAX_PROMPT_BYTES = 100_000
+
+
+def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
+    """The whole model of a run.
+
+    Args:
+        run_dir: holds model.json and model.safetensors (or one part per stage, after a stop in which the ranks
+            could not meet).
+
+    Raises:
+        InvalidInput: nothing was saved there, or the files do not belong together.
+    """
+    folder = Path(run_dir)
+    files = [folder / MODEL_FILE] if (folder / MODEL_FILE).exists() else sorted(folder.glob("model-stage-*.safetensors"))
+    if not files or not (folder / MODEL_INFO_FILE).exists():
+        raise InvalidInput(f"{folder}: holds no saved model; a run saves one when it ends or is stopped")
+    info = check_format(parse_json(read_text(folder / MODEL_INFO_FILE), MODEL_INFO_FILE), "model", int(FORMAT[-1]), MODEL_INFO_FILE)
+    config = checked(TransformerConfig, info.get("transformer"), f"{MODEL_INFO_FILE}: transformer", from_file=True)
+    fields = {"name": config.name, "transformer": config, "global_batch": 1, "micro_batch": 1, "dtype": "float32"}
+    workload = checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
+    model = StageModel(workload, 0, len(workload.graph.ops), seed=None)
+    _fill(model, files)
+    return model.requires_grad_(False).eval()
+
+
+@torch.no_grad()
+def _fill(model: StageModel, files: list[Path]) -> None:
+    missing = model.saved_weights()
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (not a dict)
+                    if name not in missing or missing[name].shape != file.get_tensor(name).shape:
+                        raise InvalidInput(f"{path}: weight {name!r:.80} does not fit the model in {MODEL_INFO_FILE}")
+                    missing.pop(name).copy_(file.get_tensor(name))
+        except (SafetensorError, OSError) as error:
+            raise InvalidInput(f"{path}: cannot be read as safetensors: {error}") from None
+    if missing:
+        raise InvalidInput(f"{files[0].parent}: {len(missing)} weights were not saved, the first is {min(missing)!r}")
+
+
+@torch.inference_mode()
+def generate(model: StageModel, prompt: str, tokens: int = 200, temperature: float = 0.8, seed: int = 0) -> str:
+    """Continues a text.
+
+    Args:
+        model: from `load_model`.
+        prompt: UTF-8 text; empty starts from a line break.
+        tokens: bytes to add.
+        temperature: 0 takes the likeliest byte; 1 samples from the model as it is.
+        seed: of the draws.
+
+    Returns:
+        The prompt and its continuation; bytes that are no UTF-8 show as replacement characters.
+
+    Raises:
+        InvalidInput: a negative temperature or number of tokens, or a prompt that is too long.
+    """
+    if temperature < 0 or tokens < 0:
+        raise InvalidInput(f"sample: tokens and temperature must be 0 or more, got {tokens} and {temperature}")
+    text = list((prompt or "\n").encode())
+    if len(text) > MAX_PROMPT_BYTES:
+        raise InvalidInput(f"sample: the prompt must be at most {MAX_PROMPT_BYTES} bytes, got {len(text)}")
+    generator = torch.Generator().manual_seed(seed)
+    window = model.config.max_seq_len
+    for _ in range(tokens):
+        text.append(_next(model, torch.tensor([text[-window:]]), temperature, generator))
+    return bytes(text).decode("utf-8", errors="replace")
+
+
+def _next(model: StageModel, tokens_1T: Tensor, temperature: float, generator: torch.Generator) -> int:
+    logits_V = model.logits(tokens_1T)[0, -1, :256]
+    if temperature == 0:
+        return int(logits_V.argmax())
+    return int(torch.multinomial((logits_V / temperature).softmax(dim=0), 1, generator=generator))

@@ -1,0 +1,212 @@
+"""One rank from start to end: connect, build, profile, predict, train, save.
+
+`worker` calls it under torchrun; tests call it from processes of their own.
+"""
+
+import gc
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import StageModel, check_trainable
+from hetplanner.runtime.connect import Place, agree, join, open_store
+from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
+from hetplanner.runtime.emulation import LinkEmulator, create_clocks
+from hetplanner.runtime.executor import Executor, StepStats
+from hetplanner.runtime.prediction import predict, write_prediction
+from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
+from hetplanner.runtime.save import save_model, save_part, write_info
+from hetplanner.runtime.stop_vote import StopVote
+from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.transport import Transport
+from hetplanner.runtime.watch import StopWatcher
+
+log = logging.getLogger(__name__)
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Session:
+    """One rank's run.
+
+    Attributes:
+        plan, config: the same on all ranks.
+        place: rank, number of ranks, where they meet.
+        run_dir: where telemetry, prediction and model go.
+        watcher: tells when to stop; started.
+    """
+
+    plan: Plan
+    config: TrainConfig
+    place: Place
+    run_dir: Path
+    telemetry: Telemetry
+    watcher: StopWatcher
+
+    def run(self, store: Store | None = None) -> None:
+        """Runs from connecting to the saved model.
+
+        Args:
+            store: where the ranks meet; None opens the one that the environment names.
+
+        Raises:
+            InvalidInput: the plan does not fit the number of ranks, the model or the data.
+            RunError: the loss is no number, or a peer is lost.
+        """
+        self._check()
+        try:
+            self._run(store)
+        except RuntimeError as error:  # gloo's word for a peer that is gone
+            raise RunError(f"rank {self.place.rank}: {_first_line(error)}") from error
+
+    def _check(self) -> None:
+        ranks, world = len(self.plan.ranks), self.place.world_size
+        if ranks != world:
+            raise InvalidInput(
+                f"plan: has {ranks} ranks, but {world} processes were started; use --nproc-per-node={ranks}"
+                " (times --nnodes)"
+            )
+        check_trainable(self.plan.problem.workload)
+        check_vocabulary(self.plan.problem.workload)
+        if self.config.emulate_links and not self.place.is_loopback:
+            raise InvalidInput(
+                f"emulate_links: all ranks must be on one machine and meet at 127.0.0.1, got {self.place.address}"
+            )
+
+    def _run(self, store: Store | None) -> None:
+        self.telemetry.phase("connecting")
+        if self.place.rank == 0 and self.config.emulate_links:
+            create_clocks(self.plan, self.run_dir)
+        join(self.place, store or open_store(self.place), loopback=self.place.is_loopback)
+        agree((self.plan.digest() + self.config.model_dump_json()).encode(), "plan and settings")
+        self.telemetry.phase("building")
+        executor = self._build()
+        self.watcher.on_overdue = lambda: self._give_up(executor)
+        self._predict(executor)
+        self.telemetry.phase("training")
+        stopped = self._train(executor)
+        if not stopped:
+            self._validate(executor)
+        self._finish(executor)
+
+    # -- before the first step --------------------------------------------------------------------
+
+    def _build(self) -> Executor:
+        plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
+        stage = plan.stages[plan.place_of_rank[rank][0]]
+        model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
+        batches = None
+        if model.is_first or model.is_last:
+            corpus = load_corpus(self.config.data, workload)
+            batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
+        emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
+        if emulator:
+            self.watcher.on_request = emulator.draining.set
+            if self.watcher.requested.is_set():
+                emulator.draining.set()
+        transport = Transport(rank, emulator, window=2 * stage.in_flight + 4)
+        return Executor(plan, rank, self.config, model, transport, batches, self.telemetry)
+
+    def _predict(self, executor: Executor) -> None:
+        self.telemetry.phase("profiling")
+        profiles = gather_profiles(profile_rank(executor))
+        mine = profiles[self.place.rank]
+        self.telemetry.write(
+            "profile",
+            rank=self.place.rank,
+            stage=executor.stage,
+            **{name: getattr(mine, name) for name in mine.__slots__},
+        )
+        self.telemetry.phase("predicting")
+        if self.place.rank == 0:
+            durations = durations_from(profiles, shared=self.place.is_loopback)
+            write_prediction(predict(self.plan, self.config, durations), self.run_dir)
+        self._agree_on_origin()
+        gc.collect()
+        gc.freeze()  # what is alive now stays; later collections need not look at it
+
+    def _agree_on_origin(self) -> None:
+        """All ranks wait for rank 0 (and its prediction) and take one origin for their spans."""
+        times = torch.tensor([time.monotonic(), time.time()], dtype=torch.float64)
+        dist.broadcast(times, src=0)
+        monotonic_s, unix_s = times.tolist()
+        # One machine has one monotonic clock; between machines the broadcast's arrival has to do.
+        self.telemetry.set_origin(monotonic_s if self.place.is_loopback else time.monotonic(), unix_s)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _train(self, executor: Executor) -> bool:
+        """Performs the steps. Returns whether a stop ended them early."""
+        vote = StopVote()
+        for step in range(self.config.steps):
+            vote.begin(self.watcher.requested.is_set())
+            stats = executor.run_step(step)
+            self._report(executor, step, stats)
+            if vote.decided():
+                log.info("stopped after step %d", step)
+                return True
+        return False
+
+    def _report(self, executor: Executor, step: int, stats: StepStats) -> None:
+        emulator = executor.transport.emulator
+        late, late_s = emulator.take_lateness() if emulator else (0, 0.0)
+        self.telemetry.write(
+            "step",
+            step=step,
+            start_s=round(stats.start_s - self.telemetry.origin_s, 6),
+            end_s=round(stats.end_s - self.telemetry.origin_s, 6),
+            loss_sum=stats.loss_sum,
+            num_tokens=stats.num_tokens,
+            boundary_bytes=stats.boundary_bytes,
+            reduce_bytes=stats.reduce_bytes,
+            late=late,
+            late_s=round(late_s, 6),
+            grad_norm=stats.grad_norm,
+            memory_bytes=_resident_bytes(),
+        )
+
+    # -- after the last step ----------------------------------------------------------------------
+
+    def _validate(self, executor: Executor) -> None:
+        loss_sum, num_tokens = executor.run_validation()
+        if num_tokens:
+            step = executor.completed_steps - 1
+            self.telemetry.write("validation", step=step, loss_sum=loss_sum, num_tokens=num_tokens)
+
+    def _finish(self, executor: Executor) -> None:
+        self.watcher.leave_steps()
+        self.telemetry.phase("saving")
+        executor.transport.finish()
+        save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
+        dist.barrier()
+        dist.destroy_process_group()
+        self.telemetry.phase("done")
+
+    def _give_up(self, executor: Executor) -> None:
+        """From the watcher's thread: a stop was asked for and this rank is still inside a step."""
+        log.warning("the step did not end in time after the stop; saving this stage alone")
+        if executor.consistent:
+            save_part(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
+            if self.place.rank == 0:
+                write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
+        self.telemetry.phase("done")
+        os._exit(0)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * PAGE_BYTES

@@ -1,0 +1,141 @@
+"""Messages between ranks over gloo point-to-point: tagged, sizes fixed by the plan, sends never waited for.
+
+gloo aborts the process when a message is longer than the buffer posted for it, and closes the pair for good when a
+wait times out. So both sides compute every size from the same plan (its digest is compared first), receives are
+posted before the sender sends, and nothing is ever polled.
+
+With an emulator, a message starts with a header that holds its arrival time; it is not counted as traffic.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hetplanner.runtime.emulation import LinkEmulator
+
+HEADER_BYTES = 16
+"""A float64 stamp, padded so that what follows stays aligned for every dtype."""
+
+
+class Topic(IntEnum):
+    """What a message is about; with an index (micro-batch or group) it makes the tag."""
+
+    ACTIVATION = 0
+    GRADIENT = 1
+    PART = 2
+    SUM = 3
+    NORM = 4
+    WEIGHTS = 5
+    PROBE = 6
+
+
+def tag_of(topic: Topic, index: int) -> int:
+    """gloo's tag; one topic has fewer than 2^24 indices."""
+    return (int(topic) << 24) + index
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A message that a rank will take: from whom, about what, how long."""
+
+    peer: int
+    topic: Topic
+    index: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """When the emulated link took a message and delivers it (without emulator: both the time of sending)."""
+
+    start_s: float
+    arrival_s: float
+
+
+class Transport:
+    """One rank's messages.
+
+    Args:
+        rank: this rank.
+        emulator: delays deliveries; None sends as fast as the network is.
+        window: receives posted ahead of the one that is taken next.
+    """
+
+    def __init__(self, rank: int, emulator: LinkEmulator | None, window: int = 8) -> None:
+        self.rank, self.emulator, self.window = rank, emulator, window
+        self._header = HEADER_BYTES if emulator else 0
+        self._queue: deque[Expected] = deque()
+        self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._sent_before: list[tuple[dist.Work, Tensor]] = []
+
+    # -- receiving --------------------------------------------------------------------------------
+
+    def expect(self, messages: Iterable[Expected]) -> None:
+        """Announces messages in the order in which they will be taken; the first few receives are posted now."""
+        self._queue.extend(messages)
+        self._post()
+
+    def _post(self) -> None:
+        while self._queue and len(self._posted) < self.window:
+            message = self._queue.popleft()
+            data = torch.empty(self._header + message.num_bytes, dtype=torch.uint8)
+            work = dist.irecv(data, message.peer, tag=tag_of(message.topic, message.index))
+            assert work is not None
+            self._posted[message] = work, data
+
+    def receive(self, message: Expected) -> Tensor:
+        """Waits for an announced message and returns its bytes [uint8], which the caller owns."""
+        asked_s = time.monotonic()
+        while message not in self._posted:
+            self.window += 1  # taken in another order than announced; costs a buffer, nothing else
+            self._post()
+        work, data = self._posted.pop(message)
+        work.wait()
+        self._post()
+        if self.emulator:
+            self.emulator.hold(float(data[:8].view(torch.float64)), asked_s)
+        return data[self._header :]
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def buffer(self, num_bytes: int) -> Tensor:
+        """A message to be filled: its payload is `payload(message)`."""
+        return torch.empty(self._header + num_bytes, dtype=torch.uint8)
+
+    def payload(self, message: Tensor) -> Tensor:
+        """The part of a message behind the header."""
+        return message[self._header :]
+
+    def send(self, message: Tensor, peer: int, topic: Topic, index: int) -> Sent:
+        """Hands a message to the network and returns at once; the buffer is kept until it is delivered."""
+        if self.emulator:
+            start, arrival = self.emulator.book(self.rank, peer, message.numel() - self._header)
+            message[:8].view(torch.float64).fill_(arrival)
+        else:
+            start = arrival = time.monotonic()
+        work = dist.isend(message, peer, tag=tag_of(topic, index))
+        assert work is not None
+        self._sent.append((work, message))
+        return Sent(start, arrival)
+
+    def end_step(self) -> None:
+        """Lets go of the buffers of the step before.
+
+        Never blocks: ending this step took messages from every peer that it could only send after it had
+        taken all of ours of the step before.
+        """
+        for work, _ in self._sent_before:
+            work.wait()
+        self._sent_before, self._sent = self._sent, []
+
+    def finish(self) -> None:
+        """Waits until every message is delivered."""
+        self.end_step()
+        self.end_step()

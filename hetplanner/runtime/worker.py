@@ -1,0 +1,156 @@
+"""One rank of a run, started by torchrun: `torchrun --nproc-per-node=N -m hetplanner.runtime.worker plan.json`.
+
+torch is imported late: first the log file, the phases and the stop signals are in place, so that a slow or failing
+start can be seen.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.watch import StopWatcher, block_signals
+
+if TYPE_CHECKING:
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.train import TrainConfig
+
+log = logging.getLogger(__name__)
+
+RUN_VERSION = 1
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="hetplanner.runtime.worker",
+        description="One rank of a run; start it with torchrun. Settings of a run.json next to PLAN hold.",
+    )
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json; its folder is the run's if it has a run.json")
+    parser.add_argument("--steps", type=int, help="optimiser steps")
+    parser.add_argument("--seed", type=int, help="of weights, data and dropout")
+    parser.add_argument("--data", help="folder of text files (default: the Python standard library's sources)")
+    parser.add_argument("--emulate-links", action="store_true", default=None, help="delay transfers as the plan's links do")
+    parser.add_argument("-o", "--output", type=Path, help="the run's folder (default: PLAN's name with -run)")
+    return parser.parse_args(arguments)
+
+
+def run_directory(arguments: argparse.Namespace) -> tuple[Path, bool]:
+    """The run's folder, and whether its settings are given by a run.json there."""
+    folder = arguments.plan.resolve().parent
+    if arguments.output is None and (folder / "run.json").is_file():
+        return folder, True
+    return (arguments.output or folder / f"{arguments.plan.stem}-run").resolve(), False
+
+
+def read_settings(arguments: argparse.Namespace, run_dir: Path, given: bool) -> "tuple[Plan, TrainConfig]":
+    """Plan and settings. Raises InvalidInput."""
+    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.schema import check_format, checked, parse_json, read_text
+
+    plan = load_plan(arguments.plan)
+    if given:
+        path = run_dir / "run.json"
+        fields = check_format(parse_json(read_text(path), "run.json"), "run", RUN_VERSION, "run.json")
+        # JSON has no tuples.
+        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    else:
+        names = ("steps", "seed", "data", "emulate_links")
+        fields = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    return plan, checked(TrainConfig, fields, "run.json" if given else "settings")
+
+
+def write_settings(plan: "Plan", config: "TrainConfig", run_dir: Path) -> None:
+    """plan.json and run.json of a run that was started without them."""
+    import json
+
+    from hetplanner.plan.files import save_plan
+
+    save_plan(plan, run_dir / "plan.json")
+    fields = {"format": f"hetplanner/run@{RUN_VERSION}"} | config.model_dump(mode="json")
+    (run_dir / "run.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+
+
+def redirect_output(run_dir: Path, rank: int) -> None:
+    """Sends stdout and stderr, those of C++ included, to log-R.txt."""
+    log_file = os.open(run_dir / f"log-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log_file, 1)
+    os.dup2(log_file, 2)
+    os.close(log_file)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+
+
+def start_telemetry(run_dir: Path, rank: int) -> Telemetry:
+    """The rank's telemetry. Raises InvalidInput when the folder holds a run already."""
+    try:
+        return Telemetry(run_dir / f"rank-{rank}.jsonl", rank)
+    except FileExistsError:
+        raise InvalidInput(f"{run_dir}: holds a run already; give another folder with -o") from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs this rank; the exit code is 0, or 1 after an `error` line in rank-R.jsonl and log-R.txt."""
+    block_signals()
+    parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    run_dir, given = run_directory(parsed)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    terminal = os.dup(2)
+    redirect_output(run_dir, rank)
+    try:
+        telemetry = start_telemetry(run_dir, rank)
+    except InvalidInput as error:
+        return _fail(None, error, terminal)
+    watcher = StopWatcher(run_dir)
+    watcher.on_overdue = lambda: os._exit(0)  # nothing to save before the stage is built
+    watcher.start()
+    try:
+        telemetry.phase("importing")
+        plan, config = read_settings(parsed, run_dir, given)
+        if not given and rank == 0:
+            write_settings(plan, config, run_dir)
+        _train(plan, config, run_dir, telemetry, watcher)
+        return 0
+    except Exception as error:
+        return _fail(telemetry, error, terminal)
+    finally:
+        watcher.close()
+        telemetry.close()
+
+
+def _train(plan: "Plan", config: "TrainConfig", run_dir: Path, telemetry: Telemetry, watcher: StopWatcher) -> None:
+    from hetplanner.runtime.connect import place_from_environment
+    from hetplanner.runtime.session import Session
+
+    Session(plan, config, place_from_environment(), run_dir, telemetry, watcher).run()
+
+
+def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
+    known = isinstance(error, HetplannerError)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    log.error("%s", line)
+    trace = traceback.format_exc()
+    if not isinstance(error, InvalidInput):
+        log.error("%s", trace)
+    if telemetry:
+        telemetry.write("error", text=line, traceback=trace)
+        telemetry.flush()
+    os.write(terminal, f"hetplanner worker: {line}\n".encode())
+    return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    # Interpreter shutdown would wait for gloo's threads and free every tensor one by one.
+    os._exit(code)
