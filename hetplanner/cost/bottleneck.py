@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -42,7 +43,7 @@ def find_bottleneck(plan: Plan, arrays: StepArrays, times: StepTimes) -> Bottlen
             best[suspect.width] = (gain, suspect)
     widths = sorted(best)
     gain, suspect = best[widths[-1]]
-    for width, wider in zip(widths, widths[1:], strict=False):
+    for width, wider in pairwise(widths):
         worth = width > 0 or best[width][0] >= SPECIFIC_ENOUGH * best[wider][0]
         if worth and best[width][0] >= WORTH_NAMING * times.step_s:
             gain, suspect = best[width]
@@ -93,7 +94,7 @@ def _links(plan: Plan, paths: list[list[str]], arrays: StepArrays) -> Iterator[_
     pairs: dict[tuple[str, str], list[tuple[int, int]]] = {}
     sites: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for p, path in enumerate(paths):
-        for e, (one, two) in enumerate(zip(path[:-1], path[1:], strict=True)):
+        for e, (one, two) in enumerate(pairwise(path)):
             pairs.setdefault((one, two), []).append((p, e))
             ends = sorted((cluster.site_of(one).name, cluster.site_of(two).name))
             sites.setdefault((ends[0], ends[1]), []).append((p, e))
@@ -105,9 +106,9 @@ def _links(plan: Plan, paths: list[list[str]], arrays: StepArrays) -> Iterator[_
 
 
 def _without_links(arrays: StepArrays, places: list[tuple[int, int]]) -> StepArrays:
-    activation, gradient, wire = (
-        arrays.activation_s_PE.copy(), arrays.gradient_s_PE.copy(), arrays.wire_s_PE.copy(),
-    )  # fmt: skip
     rows, columns = (list(axis) for axis in zip(*places, strict=True))
-    activation[rows, columns] = gradient[rows, columns] = wire[rows, columns] = 0.0
-    return replace(arrays, activation_s_PE=activation, gradient_s_PE=gradient, wire_s_PE=wire)
+    names = ("activation_s_PE", "gradient_s_PE", "activation_wire_s_PE", "gradient_wire_s_PE")
+    changed = {name: getattr(arrays, name).copy() for name in names}
+    for array in changed.values():
+        array[rows, columns] = 0.0
+    return replace(arrays, **changed)

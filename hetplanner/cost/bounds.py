@@ -65,3 +65,12 @@ def _least_reduction(tables: CostTables, links: LinkTable, usable: np.ndarray, r
 def _off_diagonal(matrix_DD: np.ndarray, usable: np.ndarray) -> np.ndarray:
     part = matrix_DD[np.ix_(usable, usable)]
     return np.asarray(part[~np.eye(len(usable), dtype=bool)])
+
+
+def bound_cost(tables: CostTables) -> float:
+    """Dollars per million tokens below which no plan can train: every FLOP on the device that is cheapest for it."""
+    problem = tables.problem
+    usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
+    usd_per_flop = tables.devices.price_usd_per_s_D[usable] / tables.devices.rate_flops_per_s_D[usable]
+    flops = float(tables.flops_O[-1]) * problem.workload.num_micro_batches
+    return float(np.nan_to_num(usd_per_flop).min()) * flops / problem.workload.tokens_per_step * 1e6

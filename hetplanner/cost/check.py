@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
@@ -64,9 +66,7 @@ def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replic
     have = sum(m for m, _ in memory)
     limit, device = memory[-1]
     edges = [0, *tables.cuts.tolist(), tables.num_ops]
-    least = max(
-        tables.stage_bytes(a, b, 1, True) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    )
+    least = max(tables.stage_bytes(a, b, 1, True) for a, b in pairwise(edges))
     if least > limit:
         return Infeasible(
             f"{problem.workload.name} fits nowhere: its largest layer needs {short_bytes(least)} for weights,"
@@ -136,7 +136,7 @@ def _advice(problem: Problem, tables: CostTables, stages: int) -> str:
 
     def smallest_peak(parts: int, recompute: bool) -> float:
         spans = [edges[round(i * (len(edges) - 1) / parts)] for i in range(parts + 1)]
-        pairs = [(a, b) for a, b in zip(spans[:-1], spans[1:], strict=True) if b > a]
+        pairs = [(a, b) for a, b in pairwise(spans) if b > a]
         return max(tables.stage_bytes(a, b, 1, recompute) for a, b in pairs)
 
     if not problem.workload.recompute and smallest_peak(stages, True) <= median:

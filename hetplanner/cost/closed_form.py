@@ -3,7 +3,7 @@
     fill_p = sum over stages (F + B) + sum over links (latency + wire, both ways)
     more_p = max( (n - 1) * slowest stage compute, (n - 1) * slowest link wire, NIC busy time,
                   floor((n - 1) / w_s) * round_trip_s + ((n - 1) mod w_s) * slowest, over stages s with w_s < n )
-    T_pipe = max_p (fill_p + more_p)
+    T_pipe = max_p (fill_p + more_p);   GPipe: the first two of more_p once for forwards and once for backwards
     T      = max_s (end_s + reduce_s) + optimizer,  end_s = T_pipe - backward drain of the earlier stages if overlapped
 
 n micro-batches pass a replica, w_s of them may be in flight at stage s, and round_trip_s is the time from a
@@ -33,12 +33,13 @@ class StepArrays:
         in_flight_S: micro-batches in flight allowed at a stage.
         forward_s_PS, backward_s_PS: one micro-batch, codec work included.
         activation_s_PE, gradient_s_PE: latency and wire of one message across a boundary.
-        wire_s_PE: the slower way's wire time, for which the link stays busy per micro-batch.
+        activation_wire_s_PE, gradient_wire_s_PE: wire time alone, for which the link stays busy.
         nic_s_P: NIC seconds of the busiest host on the route, beyond its first micro-batch.
         reduce_s_S: gradient reduction of every stage.
         tied_s: reduction of the weights tied across stages, and the stages it waits for.
         optimizer_s: slowest optimizer step.
         overlap: whether a stage reduces while earlier stages still drain.
+        phased: GPipe: all forwards of a rank come before its backwards.
     """
 
     through_PS: IntArray
@@ -47,12 +48,14 @@ class StepArrays:
     backward_s_PS: FloatArray
     activation_s_PE: FloatArray
     gradient_s_PE: FloatArray
-    wire_s_PE: FloatArray
+    activation_wire_s_PE: FloatArray
+    gradient_wire_s_PE: FloatArray
     nic_s_P: FloatArray
     reduce_s_S: FloatArray
     tied: tuple[tuple[float, tuple[int, ...]], ...]
     optimizer_s: float
     overlap: bool
+    phased: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,12 @@ def time_step(arrays: StepArrays) -> StepTimes:
     behind = np.cumsum(hop[:, ::-1], axis=1)[:, ::-1] if hop.shape[1] else hop
     round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
     round_trip[:, :-1] += behind
-    more = ((arrays.through_PS - 1) * compute).max(axis=1)
-    if hop.shape[1]:
-        link_load = (np.minimum(arrays.through_PS[:, :-1], arrays.through_PS[:, 1:]) - 1) * arrays.wire_s_PE
-        more = np.maximum(more, link_load.max(axis=1))
+    if arrays.phased:
+        more = _slowest_load(arrays, arrays.forward_s_PS, arrays.activation_wire_s_PE)
+        more = more + _slowest_load(arrays, arrays.backward_s_PS, arrays.gradient_wire_s_PE)
+    else:
+        wire = np.maximum(arrays.activation_wire_s_PE, arrays.gradient_wire_s_PE)
+        more = _slowest_load(arrays, compute, wire)
     more = np.maximum(more, arrays.nic_s_P)
     slowest = more / np.maximum(arrays.through_PS.max(axis=1) - 1, 1)
     rounds, rest = np.divmod(arrays.through_PS - 1, arrays.in_flight_S)
@@ -92,3 +97,12 @@ def time_step(arrays: StepArrays) -> StepTimes:
     for seconds, stages in arrays.tied:
         reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
     return StepTimes(pipeline_s, reduced_s, reduced_s + arrays.optimizer_s)
+
+
+def _slowest_load(arrays: StepArrays, compute_s_PS: FloatArray, wire_s_PE: FloatArray) -> FloatArray:
+    """Seconds that the busiest device or link of each route needs beyond the first micro-batch."""
+    load = ((arrays.through_PS - 1) * compute_s_PS).max(axis=1)
+    if wire_s_PE.shape[1]:
+        through = np.minimum(arrays.through_PS[:, :-1], arrays.through_PS[:, 1:])
+        load = np.maximum(load, ((through - 1) * wire_s_PE).max(axis=1))
+    return np.asarray(load)

@@ -56,7 +56,8 @@ class DeviceTable:
         table = np.array(rows, dtype=np.float64)
         known = np.nan_to_num(table, nan=-1.0)
         _, class_D = np.unique(known, axis=0, return_inverse=True)
-        return DeviceTable(*(np.ascontiguousarray(column) for column in table.T), class_D.reshape(-1))
+        rate, memory, bandwidth, price = (np.ascontiguousarray(column) for column in table.T)
+        return DeviceTable(rate, memory, bandwidth, price, class_D.reshape(-1))
 
     @cached_property
     def first_of_class(self) -> IntArray:

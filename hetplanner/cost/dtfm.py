@@ -11,6 +11,8 @@ NeurIPS 2022 (arXiv 2206.01288), section 3, and the constants of its published s
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -46,7 +48,7 @@ def score_dtfm(placement_SR: ArrayLike, delay_ms_DD: ArrayLike, bandwidth_gbps_D
     Source: DT-FM section 3.2 (sharded parameter server) and 3.3 (open-loop path over bottleneck matchings).
     """
     placement, delay, bandwidth = _checked(placement_SR, delay_ms_DD, bandwidth_gbps_DD)
-    num_stages, num_replicas = placement.shape
+    num_replicas = placement.shape[1]
     data_parallel = 0.0
     for stage in placement:
         for device in stage:
@@ -56,10 +58,8 @@ def score_dtfm(placement_SR: ArrayLike, delay_ms_DD: ArrayLike, bandwidth_gbps_D
                     shared += _both_ways(delay, bandwidth, device, peer, GRADIENT_GB / num_replicas)
             data_parallel = max(data_parallel, shared)
     pipeline = 0.0
-    for first, second in zip(placement[:-1], placement[1:], strict=True):
-        pipeline += max(
-            _both_ways(delay, bandwidth, a, b, ACTIVATION_GB) for a, b in zip(first, second, strict=True)
-        )
+    for first, second in pairwise(placement):
+        pipeline += max(_both_ways(delay, bandwidth, a, b, ACTIVATION_GB) for a, b in zip(first, second, strict=True))
     return DtfmCost(
         data_parallel_s=float(data_parallel),
         pipeline_s=float(pipeline),

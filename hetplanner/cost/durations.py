@@ -29,7 +29,9 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     """
     tables = tables or CostTables(plan.problem)
     cluster = plan.problem.cluster
-    columns: dict[str, list[float]] = {name: [] for name in ("forward", "backward", "step", "encode", "decode", "reduce")}
+    columns: dict[str, list[float]] = {
+        name: [] for name in ("forward", "backward", "step", "encode", "decode", "reduce")
+    }
     for rank, device_id in enumerate(plan.ranks):
         device = cluster.device_index(device_id)
         index, _ = plan.place_of_rank[rank]

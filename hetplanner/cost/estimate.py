@@ -6,6 +6,7 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1), N ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_N[rank_PS] + handling, durations.backward_s_N[rank_PS] + handling
     num_edges = len(plan.stages) - 1
-    hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "wire")}
+    hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "there", "back")}
     sends: list[tuple[int, int, float]] = []
     for p, route in enumerate(plan.routes):
         for e in range(num_edges):
@@ -95,7 +96,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             wire_back = back * model.links.seconds_per_byte_DD[device_N[two], device_N[one]]
             hops["activation"][p, e] = wire_there + model.links.latency_s_DD[device_N[one], device_N[two]]
             hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
-            hops["wire"][p, e] = max(wire_there, wire_back)
+            hops["there"][p, e], hops["back"][p, e] = wire_there, wire_back
             sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links, model.tables)
     return StepArrays(
@@ -105,12 +106,14 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         backward_s_PS=backward,
         activation_s_PE=hops["activation"],
         gradient_s_PE=hops["gradient"],
-        wire_s_PE=hops["wire"],
+        activation_wire_s_PE=hops["there"],
+        gradient_wire_s_PE=hops["back"],
         nic_s_P=_nic_seconds(plan, model.links, device_N, rank_PS, sends),
         reduce_s_S=reduce_s_S,
         tied=tied,
         optimizer_s=float(durations.optimizer_s_N.max()),
         overlap=plan.overlap,
+        phased=plan.schedule == "gpipe",
     )
 
 
@@ -122,13 +125,14 @@ def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
     adds behind the pipeline's end; optimizer: the slowest optimizer step.
     """
     compute = float((arrays.through_PS * (arrays.forward_s_PS + arrays.backward_s_PS)).max())
-    nothing = np.zeros_like(arrays.wire_s_PE)
+    nothing = np.zeros_like(arrays.activation_s_PE)
     ideal = time_step(
         replace(
             arrays,
             activation_s_PE=nothing,
             gradient_s_PE=nothing,
-            wire_s_PE=nothing,
+            activation_wire_s_PE=nothing,
+            gradient_wire_s_PE=nothing,
             nic_s_P=np.zeros_like(arrays.nic_s_P),
         )
     ).pipeline_s
@@ -150,7 +154,7 @@ def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
     moves = reduction_bytes(plan, model.tables)
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
-        for e, (one, two) in enumerate(zip(path[:-1], path[1:], strict=True)):
+        for e, (one, two) in enumerate(pairwise(path)):
             moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
             moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
     if not moves:

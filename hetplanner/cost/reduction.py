@@ -42,9 +42,7 @@ def shared_gradients(plan: Plan, tables: CostTables) -> Iterator[SharedGradients
         if len(members[s]) > 1 and elements:
             yield SharedGradients((s,), members[s], elements, stage.reduce_codec)
     for ops in graph.tied_groups.values():
-        stages = tuple(
-            s for s, k in enumerate(plan.stages) if any(k.first_op <= op < k.end_op for op in ops)
-        )
+        stages = tuple(s for s, k in enumerate(plan.stages) if any(k.first_op <= op < k.end_op for op in ops))
         if len(stages) > 1:
             ranks = tuple(rank for s in stages for rank in members[s])
             yield SharedGradients(stages, ranks, graph.ops[ops[1]].num_params, plan.stages[stages[0]].reduce_codec)

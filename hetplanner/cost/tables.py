@@ -38,27 +38,27 @@ class CostTables:
         return DeviceTable.of(self.problem.cluster, self.problem.workload.dtype)
 
     @cached_property
-    def forward_s_CO(self) -> FloatArray:
+    def forward_s_CO(self) -> FloatArray:  # noqa: N802
         """Forward seconds of one micro-batch through the ops before each boundary, by device class."""
         return self._prefix_seconds(self._forward_flops, passes=1.0)
 
     @cached_property
-    def backward_s_CO(self) -> FloatArray:
+    def backward_s_CO(self) -> FloatArray:  # noqa: N802
         """Backward seconds, without recomputation."""
         return self._prefix_seconds(self._backward_flops, passes=2.0)
 
     @cached_property
-    def flops_O(self) -> FloatArray:
+    def flops_O(self) -> FloatArray:  # noqa: N802
         """Forward and backward FLOPs of one micro-batch before each boundary."""
         return _prefix(self._forward_flops + self._backward_flops)
 
     @cached_property
-    def activation_bytes_O(self) -> FloatArray:
+    def activation_bytes_O(self) -> FloatArray:  # noqa: N802
         """Bytes kept from forward to backward by one micro-batch before each boundary."""
         return _prefix(self._per_op("activation_bytes") * self.problem.workload.micro_batch)
 
     @cached_property
-    def boundary_bytes_O(self) -> FloatArray:
+    def boundary_bytes_O(self) -> FloatArray:  # noqa: N802
         """Dense bytes of one micro-batch that cross each boundary (0 at both ends)."""
         crossing = np.zeros(self.num_ops + 1)
         crossing[1:] = self._per_op("output_bytes") * self.problem.workload.micro_batch
@@ -114,10 +114,7 @@ class CostTables:
         """
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
-        if recompute:
-            kept = kept + inputs * in_flight
-        else:
-            kept = kept * in_flight
+        kept = kept + inputs * in_flight if recompute else kept * in_flight
         return self.stage_params(first, end) * STATE_BYTES_PER_PARAM + kept + 2.0 * (inputs + outputs)
 
     @cached_property

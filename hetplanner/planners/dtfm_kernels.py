@@ -10,13 +10,30 @@ stages the pipelines are matched optimally (bottleneck assignment). ``members_N`
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from hetplanner.planners.kernel_random import next_below, next_uniform
 
+Array = NDArray[Any]
+
+
 @njit(cache=True)
-def match_groups(pp_DD, members_N, first, second, num_replicas, limit, work_RR, column_of_R, row_of_R, scratch_R3):
+def match_groups(
+    pp_DD: Array,
+    members_N: Array,
+    first: int,
+    second: int,
+    num_replicas: int,
+    limit: float,
+    work_RR: Array,
+    column_of_R: Array,
+    row_of_R: Array,
+    scratch_R3: Array,
+) -> tuple[float, float]:
     """Bottleneck matching of two groups: minimax augmentation above the row/column-minimum bound.
 
     Returns ``(value, nearest)``: the bottleneck, or a bound above ``limit`` as soon as it is known to exceed it,
@@ -98,7 +115,7 @@ def match_groups(pp_DD, members_N, first, second, num_replicas, limit, work_RR, 
 
 
 @njit(cache=True)
-def share_gradients(dp_DD, members_N, group, num_replicas):
+def share_gradients(dp_DD: Array, members_N: Array, group: int, num_replicas: int) -> float:
     """Data-parallel seconds of one group: its slowest member's sum over the others."""
     base = group * num_replicas
     worst = 0.0
@@ -112,7 +129,7 @@ def share_gradients(dp_DD, members_N, group, num_replicas):
 
 
 @njit(cache=True)
-def fill_edges(pp_DD, members_N, edge_SS, num_stages, num_replicas):
+def fill_edges(pp_DD: Array, members_N: Array, edge_SS: Array, num_stages: int, num_replicas: int) -> None:
     """Bottleneck edge between every two groups, into the symmetric ``edge_SS``."""
     work_RR = np.empty((num_replicas, num_replicas))
     column_of_R = np.empty(num_replicas, np.int64)
@@ -129,7 +146,7 @@ def fill_edges(pp_DD, members_N, edge_SS, num_stages, num_replicas):
 
 
 @njit(cache=True)
-def shortest_path(edge_SS, order_S, best_full, last_full):
+def shortest_path(edge_SS: Array, order_S: Array, best_full: Array, last_full: Array) -> float:
     """Exact open path over all groups (Held-Karp) into ``order_S``; scratch tables are 2^S x S."""
     num = len(edge_SS)
     full = 1 << num
@@ -166,7 +183,7 @@ def shortest_path(edge_SS, order_S, best_full, last_full):
 
 
 @njit(cache=True)
-def improve_path(edge_SS, order_S):
+def improve_path(edge_SS: Array, order_S: Array) -> float:
     """2-opt on an open path, for more stages than Held-Karp can hold."""
     num = len(order_S)
     improved = True
@@ -192,7 +209,16 @@ def improve_path(edge_SS, order_S):
 
 
 @njit(cache=True)
-def score_population(dp_DD, pp_DD, members_PN, order_PS, cost_P, num_stages, num_replicas, exact_stages):
+def score_population(
+    dp_DD: Array,
+    pp_DD: Array,
+    members_PN: Array,
+    order_PS: Array,
+    cost_P: Array,
+    num_stages: int,
+    num_replicas: int,
+    exact_stages: int,
+) -> None:
     """Full evaluation of many placements; the stage order of each is optimised in place."""
     edge_SS = np.empty((num_stages, num_stages))
     small = num_stages <= exact_stages
@@ -212,7 +238,9 @@ def score_population(dp_DD, pp_DD, members_PN, order_PS, cost_P, num_stages, num
 
 
 @njit(cache=True)
-def deal_segment(members_N, order_S, first, count, num_replicas, mode, pivot_row, out):
+def deal_segment(
+    members_N: Array, order_S: Array, first: int, count: int, num_replicas: int, mode: int, pivot_row: Array, out: Array
+) -> None:
     """Re-deals the devices of ``count`` consecutive stages: sorted, then round-robin (mode 0) or in blocks."""
     total = count * num_replicas
     keys = np.empty(total)
@@ -232,8 +260,19 @@ def deal_segment(members_N, order_S, first, count, num_replicas, mode, pivot_row
 
 @njit(cache=True)
 def anneal(
-    dp_DD, pp_DD, members_N, order_S, num_replicas, num_moves, hot, cold, guide_weight, state, best_N, best_order_S
-):
+    dp_DD: Array,
+    pp_DD: Array,
+    members_N: Array,
+    order_S: Array,
+    num_replicas: int,
+    num_moves: int,
+    hot: float,
+    cold: float,
+    guide_weight: float,
+    state: Array,
+    best_N: Array,
+    best_order_S: Array,
+) -> float:
     """Low-temperature annealing of one placement; returns the best cost met (kept in ``best_*``).
 
     Moves: swap two devices (of two stages, or of a stage and the spare ones), reverse a stretch of stages, re-deal
@@ -422,7 +461,16 @@ def anneal(
 
 
 @njit(cache=True)
-def cross_over(mother_N, mother_order_S, father_N, father_order_S, num_replicas, num_cuts, state, child_N):
+def cross_over(
+    mother_N: Array,
+    mother_order_S: Array,
+    father_N: Array,
+    father_order_S: Array,
+    num_replicas: int,
+    num_cuts: int,
+    state: Array,
+    child_N: Array,
+) -> None:
     """Five-point crossover on the device-to-stage string, with size repair (DT-FM's, on aligned stages).
 
     Stages are aligned by their position on each parent's path, read in the direction in which more devices agree.
@@ -481,7 +529,7 @@ def cross_over(mother_N, mother_order_S, father_N, father_order_S, num_replicas,
 
 
 @njit(cache=True)
-def align_columns(pair_DD, members_N, order_S, num_replicas, placed_SR):
+def align_columns(pair_DD: Array, members_N: Array, order_S: Array, num_replicas: int, placed_SR: Array) -> None:
     """Writes the stages in path order and lines their devices up so that every edge is a bottleneck matching."""
     num_stages = len(order_S)
     work_RR = np.empty((num_replicas, num_replicas))

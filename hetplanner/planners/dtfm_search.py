@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.dtfm import pair_costs, score_dtfm
+from hetplanner.plan.problem import Problem
 from hetplanner.planners import seeds
 from hetplanner.planners.population import Candidate
 
@@ -75,6 +76,12 @@ class DtfmSpecies:
             guesses.append(Candidate(score_dtfm(placed, self._delay, self._bandwidth).total_s, (layout, order)))
         return guesses
 
+    def random(self) -> Candidate:
+        """One random partition, with its best stage order."""
+        members = self._rng.permutation(len(self._ids)).astype(np.int64)
+        cost, order = self._score(members[None])
+        return Candidate(float(cost[0]), (members, order[0]))
+
     def warm_up(self) -> None:
         """Loads the kernels by running each once on the first guess."""
         guess = self.first_guesses()[0]
@@ -117,19 +124,23 @@ class DtfmSpecies:
         from hetplanner.planners import dtfm_kernels
 
         child = np.empty_like(mother.genes[0])
-        dtfm_kernels.cross_over(*mother.genes, *father.genes, self.replicas, NUM_CUTS, self._state, child)
+        dtfm_kernels.cross_over(
+            mother.genes[0], mother.genes[1], father.genes[0], father.genes[1], self.replicas, NUM_CUTS, self._state,
+            child,
+        )  # fmt: skip
         cost, order = self._score(child[None])
         return Candidate(float(cost[0]), (child, order[0]))
 
-    def placement_SR(self, candidate: Candidate) -> IntArray:
+    def placement_SR(self, candidate: Candidate) -> IntArray:  # noqa: N802
         """Device index by stage and replica, with the pipelines matched."""
         from hetplanner.planners import dtfm_kernels
 
         placed = np.empty((self.stages, self.replicas), dtype=np.int64)
-        dtfm_kernels.align_columns(self._piped, *candidate.genes, self.replicas, placed)
+        members, order = candidate.genes
+        dtfm_kernels.align_columns(self._piped, members, order, self.replicas, placed)
         return self._canonical[placed]
 
-    def unmatched_SR(self, candidate: Candidate) -> IntArray:
+    def unmatched_SR(self, candidate: Candidate) -> IntArray:  # noqa: N802
         """Device index by stage and replica as the genes stand, without the kernels."""
         members, order = candidate.genes
         return self._canonical[members[: self.stages * self.replicas].reshape(self.stages, self.replicas)[order]]
@@ -141,12 +152,24 @@ class DtfmSpecies:
     def _score(self, members_PN: IntArray, order_PS: IntArray | None = None) -> tuple[FloatArray, NDArray[Any]]:
         from hetplanner.planners import dtfm_kernels
 
-        if order_PS is None:
-            order = np.tile(np.arange(self.stages), (len(members_PN), 1))
-        else:
-            order = order_PS.copy()
+        natural = np.tile(np.arange(self.stages), (len(members_PN), 1))
+        order = natural if order_PS is None else order_PS.copy()
         cost = np.empty(len(members_PN))
         dtfm_kernels.score_population(
             self._shared, self._piped, members_PN, order, cost, self.stages, self.replicas, EXACT_STAGES
         )
         return cost, order
+
+
+def dtfm_species(problem: Problem, shape: tuple[int, int], seed: int, starts: str) -> DtfmSpecies:
+    """The species of a problem's usable devices under DT-FM's objective."""
+    rows = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
+    grid = np.ix_(rows, rows)
+    return DtfmSpecies(
+        problem.cluster.published_delay_ms_DD[grid],
+        problem.cluster.published_bandwidth_gbps_DD[grid],
+        problem.usable_devices,
+        shape,
+        seed,
+        starts,
+    )

@@ -6,12 +6,17 @@ kernels' files too (or clear the caches).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
 
 
 @njit(cache=True, inline="always")
-def next_uniform(state):
+def next_uniform(state: Array) -> float:
     """Draws from [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
@@ -22,6 +27,6 @@ def next_uniform(state):
 
 
 @njit(cache=True, inline="always")
-def next_below(state, bound):
+def next_below(state: Array, bound: int) -> int:
     """Draws an integer from 0 .. bound - 1."""
     return int(next_uniform(state) * bound)

@@ -65,70 +65,119 @@ class Species(Protocol):
         ...
 
 
-def evolve(species: Species, settings: EvolutionSettings, progress: Progress, rng: np.random.Generator) -> Candidate:
-    """Searches until the budget is spent or the search is cancelled.
+class Evolution:
+    """The population of one species.
 
     Args:
-        species: candidates of one objective.
+        species: candidates of one objective (and shape).
         settings: sizes and temperatures.
         progress: clock, budget, events; its `evaluations` counts layouts scored.
         rng: picks parents; the species has its own stream.
+    """
+
+    def __init__(
+        self, species: Species, settings: EvolutionSettings, progress: Progress, rng: np.random.Generator
+    ) -> None:
+        self.species, self.settings = species, settings
+        self._progress, self._rng = progress, rng
+        self._turn = 0
+        self.population = sorted(species.first_guesses(), key=lambda c: c.value)
+        progress.evaluations += len(self.population)
+
+    @property
+    def best(self) -> Candidate:
+        """The best candidate met."""
+        return min(self.population, key=lambda c: c.value)
+
+    @property
+    def phase(self) -> str:
+        """What it does now, in a word."""
+        return "anneal" if self._turn < len(self.population) else "evolve"
+
+    def sow(self) -> None:
+        """Scores the starting layouts."""
+        seeds, count = self.species.seeds(self._progress.remaining_evaluations)
+        self._progress.evaluations += count
+        self.population = _keep(self.population + seeds, self.settings.population)
+
+    def advance(self) -> None:
+        """One chunk: anneals the next member of the first population, later one child."""
+        left = self._progress.remaining_evaluations
+        moves = self.settings.chain if left is None else min(self.settings.chain, left)
+        if self._turn < len(self.population):
+            parent = self.population[self._turn]
+            child = self.species.anneal(parent, moves, self.settings.heat)
+            self.population[self._turn] = min(parent, child, key=lambda c: c.value)
+        else:
+            child = self._breed(moves)
+            self.population = _keep([*self.population, child], self.settings.population)
+        self._turn += 1
+        self._progress.evaluations += moves
+
+    def report(self, phase: str) -> None:
+        """Sends an event about this population."""
+        values = np.array([c.value for c in self.population])
+        best = self.best
+        self._progress.report(
+            best.value, float(values.mean()), float(values.std()), self.species.placement(best), phase
+        )
+
+    def _breed(self, moves: int) -> Candidate:
+        """A child of two parents, or of one re-heated; better candidates are likelier parents (rank selection)."""
+        ranked = sorted(self.population, key=lambda c: c.value)
+        weight = 1.0 / np.arange(1, len(ranked) + 1)
+        first, second = self._rng.choice(len(ranked), size=2, p=weight / weight.sum())
+        heat = self.settings.heat * float(10.0 ** self._rng.uniform(-1.0, 0.3))
+        parent = ranked[first]
+        if first != second and self._rng.random() < self.settings.crossover:
+            parent = self.species.cross(ranked[first], ranked[second])
+        return self.species.anneal(parent, moves, heat)
+
+
+def evolve(evolutions: list[Evolution], progress: Progress, finalists: int = 3) -> Evolution:
+    """Searches until the budget is spent or the search is cancelled.
+
+    All populations (one per shape of the plan) get their seeds and one chain; the best few then take turns.
+
+    Args:
+        evolutions: the populations; their order breaks ties.
+        progress: the clock and budget that they share.
+        finalists: how many go on after the first round.
 
     Returns:
-        The best candidate met.
+        The population that holds the best candidate.
     """
-    population = sorted(species.first_guesses(), key=lambda c: c.value)
-    progress.evaluations += len(population)
-    best = population[0]
-    _report(species, progress, population, best, "seeds")
+    _leader(evolutions).report("seeds")
     if progress.is_over():
-        return best
-    species.warm_up()
+        return _leader(evolutions)
+    for evolution in evolutions:
+        evolution.species.warm_up()
     progress.start_budget()
-    seeds, count = species.seeds(progress.remaining_evaluations)
-    progress.evaluations += count
-    population = _keep(population + seeds, settings.population)
-    best = population[0]
+    going: list[Evolution] = []
+    for evolution in evolutions:
+        if progress.is_over():
+            break
+        evolution.sow()
+        if len(evolutions) > 1 and not progress.is_over():
+            evolution.advance()
+        going.append(evolution)
+        if progress.is_event_due():
+            _leader(going).report("shapes")
+    going = sorted(going, key=lambda e: e.best.value)[:finalists]
     turn = 0
     while not progress.is_over():
-        if progress.is_event_due():
-            _report(species, progress, population, best, "evolve" if turn >= len(population) else "anneal")
-        left = progress.remaining_evaluations
-        moves = settings.chain if left is None else min(settings.chain, left)
-        if turn < len(population):
-            child = species.anneal(population[turn], moves, settings.heat)
-            progress.evaluations += moves
-            population[turn] = min(population[turn], child, key=lambda c: c.value)
-        else:
-            child = _breed(species, settings, population, rng, moves)
-            progress.evaluations += moves
-            population = _accept(population, child, settings.population)
+        going[turn % len(going)].advance()
         turn += 1
-        best = min(best, child, key=lambda c: c.value)
-    _report(species, progress, population, best, "done")
-    return best
+        if progress.is_event_due():
+            leader = _leader(going)
+            leader.report(leader.phase)
+    leader = _leader(evolutions)
+    leader.report("done")
+    return leader
 
 
-def _breed(
-    species: Species,
-    settings: EvolutionSettings,
-    population: list[Candidate],
-    rng: np.random.Generator,
-    moves: int,
-) -> Candidate:
-    """A child of two parents, or of one re-heated; better candidates are likelier parents (rank selection)."""
-    weight = 1.0 / np.arange(1, len(population) + 1)
-    first, second = rng.choice(len(population), size=2, p=weight / weight.sum())
-    heat = settings.heat * float(10.0 ** rng.uniform(-1.0, 0.3))
-    parent = population[first]
-    if first != second and rng.random() < settings.crossover:
-        parent = species.cross(population[first], population[second])
-    return species.anneal(parent, moves, heat)
-
-
-def _accept(population: list[Candidate], child: Candidate, size: int) -> list[Candidate]:
-    """Takes the child in place of the worst, unless a candidate of its value is there already."""
-    return _keep([*population, child], size)
+def _leader(evolutions: list[Evolution]) -> Evolution:
+    return min(evolutions, key=lambda e: e.best.value)
 
 
 def _keep(candidates: list[Candidate], size: int) -> list[Candidate]:
@@ -140,10 +189,3 @@ def _keep(candidates: list[Candidate], size: int) -> list[Candidate]:
         if len(kept) == size:
             break
     return kept
-
-
-def _report(
-    species: Species, progress: Progress, population: list[Candidate], best: Candidate, phase: str
-) -> None:
-    values = np.array([c.value for c in population])
-    progress.report(best.value, float(values.mean()), float(values.std()), species.placement(best), phase)

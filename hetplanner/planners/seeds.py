@@ -73,9 +73,7 @@ def deal_layout(order_D: IntArray, runs: Sequence[int], replicas: int) -> IntArr
     return layout
 
 
-def structured_layouts(
-    orders: Sequence[IntArray], stages: int, replicas: int, rng: np.random.Generator
-) -> IntArray:
+def structured_layouts(orders: Sequence[IntArray], stages: int, replicas: int, rng: np.random.Generator) -> IntArray:
     """All orders x compositions (and, with spare devices, a few windows of each order), as ``layouts_PD``."""
     compositions = list_compositions(stages, rng)
     layouts = [

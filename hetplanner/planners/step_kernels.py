@@ -10,48 +10,52 @@ the two equal.
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from hetplanner.planners.kernel_random import next_below, next_uniform
 
-# All that a search never changes. Links: seconds per byte as pipelines see them (best codec) and as reductions do.
-StepProblem = namedtuple(
-    "StepProblem",
-    [
-        "class_D",
-        "forward_CK",
-        "backward_CK",
-        "boundary_K",
-        "state_K",
-        "kept_K",
-        "reduced_K",
-        "tied_bytes",
-        "memory_D",
-        "optimizer_rate_D",
-        "add_rate_D",
-        "latency_DD",
-        "pipe_rate_DD",
-        "reduce_rate_DD",
-        "host_D",
-        "nic_out_H",
-        "nic_in_H",
-        "price_D",
-        "egress_DD",
-        "has_nics",
-        "priced",
-        "recompute",
-    ],
-)
+Array = NDArray[Any]
+# Depth and end of every stage, and four rows per host: scratch that the caller makes once.
+Work = tuple[Array, Array, Array]
+
+
+class StepProblem(NamedTuple):
+    """All that a search never changes; links in seconds per byte, for pipelines with each link's best codec."""
+
+    class_D: Array
+    forward_CK: Array
+    backward_CK: Array
+    boundary_K: Array
+    state_K: Array
+    kept_K: Array
+    reduced_K: Array
+    tied_bytes: float
+    memory_D: Array
+    optimizer_rate_D: Array
+    add_rate_D: Array
+    latency_DD: Array
+    pipe_rate_DD: Array
+    reduce_rate_DD: Array
+    host_D: Array
+    nic_out_H: Array
+    nic_in_H: Array
+    price_D: Array
+    egress_DD: Array
+    has_nics: bool
+    priced: bool
+    recompute: bool
+
 
 # A layout that does not fit costs this many steps per share of memory that is missing, so that the search leaves it.
 OVERFLOW_PENALTY = 20.0
 
 
 @njit(cache=True)
-def fit_depth(problem, place_N, cut_S, stage, num_replicas):
+def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, num_replicas: int) -> tuple[int, float]:
     """Micro-batches that every replica of a stage can hold, and the share of memory missing for even one."""
     first, end = cut_S[stage], cut_S[stage + 1]
     state = problem.state_K[end] - problem.state_K[first]
@@ -74,7 +78,7 @@ def fit_depth(problem, place_N, cut_S, stage, num_replicas):
 
 
 @njit(cache=True)
-def reduce_phase(problem, place_N, first, count, num_bytes):
+def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, num_bytes: float) -> float:
     """Slowest link of one phase among ``count`` devices from position ``first``, each owning one shard."""
     shard = num_bytes / count
     worst = 0.0
@@ -88,7 +92,16 @@ def reduce_phase(problem, place_N, first, count, num_bytes):
 
 
 @njit(cache=True)
-def route_seconds(problem, place_N, cut_S, depth_S, num_replicas, p, num_micro_batches, nic_s):
+def route_seconds(
+    problem: StepProblem,
+    place_N: Array,
+    cut_S: Array,
+    depth_S: Array,
+    num_replicas: int,
+    p: int,
+    num_micro_batches: int,
+    nic_s: float,
+) -> float:
     """End of pipeline p's last backward."""
     num_stages = len(cut_S) - 1
     round_trip = 0.0
@@ -125,7 +138,16 @@ def route_seconds(problem, place_N, cut_S, depth_S, num_replicas, p, num_micro_b
 
 
 @njit(cache=True)
-def load_nics(problem, place_N, cut_S, share_R, out_H, in_H, reduce_out_H, reduce_in_H):
+def load_nics(
+    problem: StepProblem,
+    place_N: Array,
+    cut_S: Array,
+    share_R: Array,
+    out_H: Array,
+    in_H: Array,
+    reduce_out_H: Array,
+    reduce_in_H: Array,
+) -> None:
     """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of all reductions."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     out_H[:] = 0.0
@@ -157,7 +179,7 @@ def load_nics(problem, place_N, cut_S, share_R, out_H, in_H, reduce_out_H, reduc
 
 
 @njit(cache=True)
-def egress_usd(problem, place_N, cut_S, share_R):
+def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array) -> float:
     """Dollars for bytes that leave a site in one step."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     total = 0.0
@@ -175,11 +197,8 @@ def egress_usd(problem, place_N, cut_S, share_R):
 
 
 @njit(cache=True)
-def evaluate(problem, place_N, cut_S, share_R, work):
-    """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides.
-
-    ``work`` is ``(depth_S, end_S, four rows per host)``, scratch that the caller makes once.
-    """
+def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: Work) -> tuple[float, float]:
+    """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides."""
     depth_S, end_S, nic_4H = work
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     missing = 0.0
@@ -243,7 +262,7 @@ def evaluate(problem, place_N, cut_S, share_R, work):
 
 
 @njit(cache=True)
-def _tied_phase(problem, place_N, num_stages, num_replicas):
+def _tied_phase(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int) -> float:
     """Embedding and head share a weight: their replicas reduce it together."""
     shard = problem.tied_bytes / (2 * num_replicas)
     last = (num_stages - 1) * num_replicas
@@ -258,7 +277,7 @@ def _tied_phase(problem, place_N, num_stages, num_replicas):
 
 
 @njit(cache=True)
-def fit_cut(problem, place_N, share_R, num_stages, cut_S):
+def fit_cut(problem: StepProblem, place_N: Array, share_R: Array, num_stages: int, cut_S: Array) -> bool:
     """Cuts the model so that the busiest stage is least busy and every stage holds a micro-batch; exact, by DP.
 
     A stage is as busy as its busiest replica (seconds x share). False (and ``cut_S`` untouched) if no cut fits.
@@ -269,7 +288,6 @@ def fit_cut(problem, place_N, share_R, num_stages, cut_S):
     best = np.full((num_stages + 1, num_cuts), np.inf)
     last = np.zeros((num_stages + 1, num_cuts), np.int64)
     best[0, 0] = 0.0
-    seen = np.empty(num_replicas, np.int64)
     trial = np.empty(num_stages + 1, np.int64)
     for s in range(num_stages):
         for end in range(s + 1, num_cuts - (num_stages - 1 - s)):
@@ -303,7 +321,9 @@ def fit_cut(problem, place_N, share_R, num_stages, cut_S):
 
 
 @njit(cache=True)
-def fit_shares(problem, place_N, cut_S, num_micro_batches, share_R, work):
+def fit_shares(
+    problem: StepProblem, place_N: Array, cut_S: Array, num_micro_batches: int, share_R: Array, work: Work
+) -> None:
     """Deals micro-batches one by one to the pipeline that would end first."""
     depth_S = work[0]
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
@@ -320,13 +340,13 @@ def fit_shares(problem, place_N, cut_S, num_micro_batches, share_R, work):
             if next_end[p] < next_end[pick] or (next_end[p] == next_end[pick] and share_R[p] < share_R[pick]):
                 pick = p
         share_R[pick] += 1
-        next_end[pick] = route_seconds(
-            problem, place_N, cut_S, depth_S, num_replicas, pick, share_R[pick] + 1, 0.0
-        )
+        next_end[pick] = route_seconds(problem, place_N, cut_S, depth_S, num_replicas, pick, share_R[pick] + 1, 0.0)
 
 
 @njit(cache=True)
-def refit(problem, place_N, cut_S, share_R, num_micro_batches, work):
+def refit(
+    problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, num_micro_batches: int, work: Work
+) -> float:
     """Fits cut and shares to a placement in turn and keeps what is better; returns the value."""
     num_stages = len(cut_S) - 1
     value, _ = evaluate(problem, place_N, cut_S, share_R, work)
@@ -350,7 +370,16 @@ def refit(problem, place_N, cut_S, share_R, num_micro_batches, work):
 
 
 @njit(cache=True)
-def score_layouts(problem, place_PN, cut_PS, share_PR, num_micro_batches, fit, value_P, work):
+def score_layouts(
+    problem: StepProblem,
+    place_PN: Array,
+    cut_PS: Array,
+    share_PR: Array,
+    num_micro_batches: int,
+    fit: bool,
+    value_P: Array,
+    work: Work,
+) -> None:
     """Scores many layouts; with ``fit`` cut and shares are fitted to each first."""
     for i in range(len(place_PN)):
         if fit:
@@ -360,7 +389,7 @@ def score_layouts(problem, place_PN, cut_PS, share_PR, num_micro_batches, fit, v
 
 
 @njit(cache=True)
-def mutate(place_N, cut_S, share_R, state):
+def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array) -> bool:
     """One random change other than a swap of two devices; False if it changed nothing.
 
     Reverses a stretch of stages, exchanges a stretch of two pipelines, deals a stretch of stages anew, shifts a cut,
@@ -418,7 +447,21 @@ def mutate(place_N, cut_S, share_R, state):
 
 
 @njit(cache=True)
-def anneal(problem, place_N, cut_S, share_R, num_moves, hot, cold, guide_weight, state, best_N, best_S, best_R, work):
+def anneal(
+    problem: StepProblem,
+    place_N: Array,
+    cut_S: Array,
+    share_R: Array,
+    num_moves: int,
+    hot: float,
+    cold: float,
+    guide_weight: float,
+    state: Array,
+    best_N: Array,
+    best_S: Array,
+    best_R: Array,
+    work: Work,
+) -> float:
     """Low-temperature annealing of one layout; the best met is kept in ``best_*`` and its value returned."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     num_placed, num_devices = num_stages * num_replicas, len(place_N)

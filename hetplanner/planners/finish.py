@@ -1,0 +1,76 @@
+"""What planners share behind their search: the plan of a placement, and the result."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.dtfm import bound_dtfm, pair_costs
+from hetplanner.cost.estimate import CostModel
+from hetplanner.plan.model import Plan, Provenance
+from hetplanner.plan.problem import Problem
+from hetplanner.planners.interface import Progress, SearchResult
+from hetplanner.planners.layout import package_version, plan_of, value_of
+from hetplanner.planners.shapes import feasible_shapes
+from hetplanner.planners.step_search import StepSpecies
+
+
+def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
+    """The best plan of a given placement: cut, shares, depths and codecs by the closed form.
+
+    Args:
+        placement_SR: device index of the cluster by stage and pipeline.
+        model: the cost model of the problem.
+
+    Raises:
+        Infeasible: if no cut fits the devices' memory in this placement.
+    """
+    stages, replicas = placement_SR.shape
+    ((shape, recompute),) = feasible_shapes(model, [(stages, replicas)])
+    species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
+    layout = species.layout(species.fitted(placement_SR))
+    return plan_of(layout, model, Provenance())
+
+
+def usable_rows(problem: Problem) -> NDArray[np.int64]:
+    """Rows of the usable devices in the cluster's matrices."""
+    return np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
+
+
+def lower_bound(problem: Problem, model: CostModel, shape: tuple[int, int]) -> float:
+    """A bound below the objective of every plan of a problem (for `dtfm`: of this shape)."""
+    if problem.objective == "step-time":
+        return bound_step(model.tables, model.links)
+    if problem.objective == "cost":
+        return bound_cost(model.tables)
+    rows = usable_rows(problem)
+    grid = np.ix_(rows, rows)
+    cluster = problem.cluster
+    costs = pair_costs(cluster.published_delay_ms_DD[grid], cluster.published_bandwidth_gbps_DD[grid], shape[1])
+    return bound_dtfm(*costs, *shape)
+
+
+def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostModel) -> SearchResult:
+    """The result of a search: value and bound, with everything written into the plan's provenance."""
+    bound = lower_bound(plan.problem, model, (len(plan.stages), len(plan.routes)))
+    seconds = progress.seconds
+    provenance = Provenance(
+        planner=planner,
+        seed=seed,
+        budget=progress.budget.text(),
+        evaluations=progress.evaluations,
+        seconds=seconds,
+        lower_bound=bound,
+        version=package_version(),
+    )
+    return SearchResult(
+        plan=plan.replace(provenance=provenance),
+        value=value_of(plan),
+        lower_bound=bound,
+        evaluations=progress.evaluations,
+        seconds=seconds,
+        seed=seed,
+        events=tuple(progress.events),
+        cancelled=progress.cancelled,
+    )

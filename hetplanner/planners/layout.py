@@ -1,0 +1,252 @@
+"""From a layout (who serves what) to a Plan: codecs, in-flight depth, estimate, provenance.
+
+Legend of array suffixes: S stages, R replicas, P routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.cost.check import check_plan
+from hetplanner.cost.closed_form import StepArrays, time_step
+from hetplanner.cost.durations import durations_of
+from hetplanner.cost.estimate import CostModel, estimate, step_arrays, usd_per_step
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.plan.model import LinkCodec, Plan, Provenance, Role, Route, Stage
+from hetplanner.plan.problem import Problem
+
+IntArray = NDArray[np.int64]
+
+# A codec that shortens the step by less than this share is not worth changing the numbers trained.
+WORTH_A_CODEC = 0.002
+# Depth may cost this share of the step, for fewer activations in memory.
+DEPTH_TOLERANCE = 1e-3
+# A first guess that does not fit ranks behind everything that does.
+UNFIT_FACTOR = 1e3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who serves what: device index by stage and replica, op boundaries of the stages, shares, depths."""
+
+    placement_SR: IntArray
+    op_cut_S: tuple[int, ...]
+    share_R: tuple[int, ...]
+    depth_S: tuple[int, ...]
+    recompute: bool
+
+
+def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
+    """Makes the best plan of a layout: codecs on the links where they shorten the step, no needless depth.
+
+    Args:
+        layout: the layout; its depths are the most that memory allows.
+        model: the cost model of the problem.
+        provenance: where the layout comes from.
+
+    Returns:
+        The plan with its estimate.
+
+    Raises:
+        Infeasible: if a device cannot hold its share.
+    """
+    plan = replace_depth(_dense_plan(layout, model.tables.problem, provenance), model)
+    plan = choose_codecs(plan, model)
+    check_plan(plan, model.tables)
+    return plan.replace(estimate=estimate(plan, model=model))
+
+
+def rough_value(layout: Layout, model: CostModel) -> float:
+    """The objective's value of a layout as it stands, large if it does not fit; needs no compiled kernels."""
+    plan = _dense_plan(layout, model.tables.problem, Provenance())
+    step_s = _step_s(plan, model)
+    try:
+        check_plan(plan, model.tables)
+    except Infeasible:
+        step_s *= UNFIT_FACTOR
+    if plan.problem.objective == "cost":
+        return usd_per_step(plan, step_s, model) or step_s
+    return step_s
+
+
+def value_of(plan: Plan) -> float:
+    """What the problem's objective gives a plan with an estimate.
+
+    Raises:
+        InvalidInput: for objective `cost` if a device's price is unknown.
+    """
+    assert plan.estimate is not None
+    objective = plan.problem.objective
+    if objective == "step-time":
+        return plan.estimate.step_s
+    if objective == "dtfm":
+        assert plan.estimate.dtfm is not None
+        return plan.estimate.dtfm.total_s
+    require_prices(plan.problem)
+    assert plan.estimate.usd_per_mtoken is not None
+    return plan.estimate.usd_per_mtoken
+
+
+def require_prices(problem: Problem) -> None:
+    """Refuses objective `cost` where a usable device has no price. Raises InvalidInput."""
+    from hetplanner.cluster.catalog import resolve_device
+
+    for device_id in problem.usable_devices:
+        device = problem.cluster.devices[problem.cluster.device_index(device_id)]
+        if resolve_device(device).price_usd_per_hour is None:
+            raise InvalidInput(
+                f"objective cost needs every device's price; {device_id!r:.60} ({device.kind}) has none: set"
+                " price_usd_per_hour"
+            )
+
+
+def package_version() -> str:
+    """Version of this package, for provenance."""
+    try:
+        return version("hetplanner")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def even_cut(cuts: IntArray, num_ops: int, layers_before: IntArray, stages: int) -> tuple[int, ...]:
+    """Op boundaries that give every stage the same number of layers, as nearly as possible.
+
+    Args:
+        cuts: boundaries where a stage may end.
+        num_ops: ops of the model.
+        layers_before: number of layers before each of `cuts`.
+        stages: number of stages.
+    """
+    total = int(layers_before[-1])
+    chosen = [0]
+    for s in range(1, stages):
+        wanted = s * total / stages
+        # Each stage needs a boundary behind the last one, and one must be left for every later stage.
+        first = 0 if s == 1 else int(np.searchsorted(cuts, chosen[-1], side="right"))
+        last = len(cuts) - (stages - 1 - s)
+        options = cuts[first:last]
+        chosen.append(int(options[np.argmin(np.abs(layers_before[first:last] - wanted))]))
+    return (*chosen, num_ops)
+
+
+def replace_depth(plan: Plan, model: CostModel) -> Plan:
+    """Lowers the in-flight depths to what the round trips need, as long as the step stays as short."""
+    arrays = step_arrays(plan, durations_of(plan, model.tables), model)
+    needed = np.minimum(_needed_depth(arrays), arrays.in_flight_S)
+    with_less = time_step(replace(arrays, in_flight_S=needed)).step_s
+    if with_less > time_step(arrays).step_s * (1 + DEPTH_TOLERANCE):
+        needed = arrays.in_flight_S
+    stages = tuple(s.replace(in_flight=int(w)) for s, w in zip(plan.stages, needed, strict=True))
+    return plan.replace(stages=stages)
+
+
+def choose_codecs(plan: Plan, model: CostModel) -> Plan:
+    """Puts the allowed codec with the shortest message time on every link, then drops those that do not pay.
+
+    Links between the same two sites are treated alike. A lossy codec stays only where the step gets longer
+    without it.
+    """
+    allowed = [_codec(name, plan.problem) for name in plan.problem.constraints.codecs if name != "none"]
+    if not allowed or len(plan.stages) < 2:
+        return plan
+    groups = _best_codecs(plan, model, allowed)
+    best = _with_codecs(plan, groups.values())
+    best_s = _step_s(best, model)
+    dense_s = _step_s(plan, model)
+    if best_s >= dense_s * (1 - WORTH_A_CODEC):
+        return plan
+    for key in sorted(groups):
+        trial = _with_codecs(plan, [rules for name, rules in groups.items() if name != key])
+        trial_s = _step_s(trial, model)
+        if trial_s <= best_s * (1 + WORTH_A_CODEC / len(groups)):
+            del groups[key]
+            best_s = trial_s
+    return _with_codecs(plan, groups.values())
+
+
+def _dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
+    ids = problem.cluster.device_ids
+    stages = tuple(
+        Stage(
+            first_op=layout.op_cut_S[s],
+            end_op=layout.op_cut_S[s + 1],
+            replicas=tuple((ids[d],) for d in row),
+            in_flight=max(1, min(layout.depth_S[s], max(layout.share_R))),
+            recompute=layout.recompute,
+        )
+        for s, row in enumerate(layout.placement_SR)
+    )
+    routes = tuple(
+        Route(replicas=(r,) * len(stages), micro_batches=int(share)) for r, share in enumerate(layout.share_R)
+    )
+    ranks = tuple(ids[d] for d in layout.placement_SR.reshape(-1))
+    return Plan(problem=problem, stages=stages, routes=routes, ranks=ranks, provenance=provenance)
+
+
+def _needed_depth(arrays: StepArrays) -> IntArray:
+    """Micro-batches in flight that hide a stage's round trip behind the slowest stage or link of its route."""
+    compute = arrays.forward_s_PS + arrays.backward_s_PS
+    hop = arrays.activation_s_PE + arrays.gradient_s_PE
+    round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
+    wire = np.maximum(arrays.activation_wire_s_PE, arrays.gradient_wire_s_PE)
+    slowest = compute.max(axis=1)
+    if hop.shape[1]:
+        round_trip[:, :-1] += np.cumsum(hop[:, ::-1], axis=1)[:, ::-1]
+        slowest = np.maximum(slowest, wire.max(axis=1))
+    depth = np.ceil(round_trip / np.maximum(slowest, 1e-12)[:, None] - 1e-9).max(axis=0).astype(np.int64) + 1
+    num_stages = compute.shape[1]
+    return np.maximum(depth, num_stages - np.arange(num_stages))
+
+
+def _codec(name: str, problem: Problem) -> Codec:
+    return Codec(name=name, block=problem.constraints.codec_block)
+
+
+def _best_codecs(plan: Plan, model: CostModel, allowed: list[Codec]) -> dict[tuple[str, str, str], list[LinkCodec]]:
+    """Rules by (from site, to site, role), only where an allowed codec beats the dense message."""
+    cluster = plan.problem.cluster
+    groups: dict[tuple[str, str, str], list[LinkCodec]] = {}
+    for route in plan.routes:
+        path = [plan.ranks[plan.rank_at(s, r)] for s, r in enumerate(route.replicas)]
+        for e, (one, two) in enumerate(pairwise(path)):
+            ways: tuple[tuple[str, str, Role], ...] = ((one, two, "activation"), (two, one, "gradient"))
+            for source, target, role in ways:
+                codec = _fastest(plan, model, allowed, e, source, target)
+                key = (cluster.site_of(source).name, cluster.site_of(target).name, role)
+                if codec is not None:
+                    rule = LinkCodec(from_device=source, to_device=target, role=role, codec=codec)
+                    groups.setdefault(key, []).append(rule)
+    return groups
+
+
+def _fastest(
+    plan: Plan, model: CostModel, allowed: list[Codec], boundary: int, source: str, target: str
+) -> Codec | None:
+    from hetplanner.codecs.spec import COST_PASSES
+
+    a, b = (plan.problem.cluster.device_index(d) for d in (source, target))
+    elements, width = plan.boundary_elements(boundary), plan.problem.workload.dtype_bytes
+    memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
+
+    def seconds(codec: Codec) -> float:
+        work = COST_PASSES[codec.name] / 2.0 * elements * width * (1.0 / memory[a] + 1.0 / memory[b])
+        return float(codec.wire_bytes(elements, width) * model.links.seconds_per_byte_DD[a, b] + work)
+
+    best = min([NO_CODEC, *allowed], key=seconds)
+    return None if best.name == "none" else best
+
+
+def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
+    rules = {(r.from_device, r.to_device, r.role): r for rules in groups for r in rules}
+    return plan.replace(link_codecs=tuple(rules.values()))
+
+
+def _step_s(plan: Plan, model: CostModel) -> float:
+    return time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s

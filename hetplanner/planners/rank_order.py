@@ -1,0 +1,88 @@
+"""The baseline that knows no network: devices by site in file order, equal layers, one pipeline after the other."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import Infeasible
+from hetplanner.plan.model import Plan, Provenance
+from hetplanner.plan.problem import Problem
+from hetplanner.planners.finish import finish
+from hetplanner.planners.interface import (
+    Budget,
+    OnEvent,
+    PlannerSettings,
+    Progress,
+    SearchResult,
+    ShouldStop,
+)
+from hetplanner.planners.layout import plan_of, require_prices, value_of
+from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
+from hetplanner.planners.step_search import StepSpecies
+
+
+class RankOrderPlanner:
+    """Ranks as a launcher would number them: pipeline p takes the p-th run of S devices, site by site."""
+
+    name: ClassVar[str] = "rank-order"
+    summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
+    settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
+
+    def __init__(self, settings: PlannerSettings | None = None) -> None:
+        self.settings = settings or PlannerSettings()
+
+    def solve(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        budget: Budget | str | float | None = None,
+        on_event: OnEvent | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> SearchResult:
+        """See :class:`hetplanner.planners.interface.Planner`; nothing is searched beyond a free shape."""
+        progress = Progress(Budget.parse(budget), on_event, should_stop)
+        model = CostModel.of(problem)
+        if problem.objective == "cost":
+            require_prices(problem)
+        shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
+        best: Plan | None = None
+        for shape, recompute in feasible_shapes(model, shapes):
+            plan = plan_in_order(model, shape, recompute)
+            progress.evaluations += 1
+            if best is None or value_of(plan) < value_of(best):
+                best = plan
+            if progress.is_over():
+                break
+        assert best is not None
+        value = value_of(best)
+        placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
+        progress.report(value, value, 0.0, placement, "done")
+        return finish(best, progress, seed, self.name, model)
+
+
+def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Device index by stage and replica: usable devices by site in file order, S after S for each pipeline."""
+    stages, replicas = shape
+    cluster = problem.cluster
+    rows = [cluster.device_index(d) for d in problem.usable_devices]
+    rows.sort(key=lambda d: int(cluster.site_index_D[d]))
+    return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
+
+
+def plan_in_order(model: CostModel, shape: tuple[int, int], recompute: bool) -> Plan:
+    """The plan of :func:`order_devices` with equal layers and shares; only if these do not fit, with the best cut.
+
+    Raises:
+        Infeasible: if no cut fits the devices in this order.
+    """
+    species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
+    placement = order_devices(model.tables.problem, shape)
+    try:
+        return plan_of(species.layout(species.unfitted(placement)), model, Provenance())
+    except Infeasible:
+        return plan_of(species.layout(species.fitted(placement)), model, Provenance())

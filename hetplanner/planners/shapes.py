@@ -1,0 +1,119 @@
+"""Numbers of stages and replicas that a problem allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetplanner.cost.check import check_problem, explain_infeasible
+from hetplanner.cost.estimate import CostModel
+from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.problem import Problem
+
+# Shapes that use less than this share of the devices are not tried unless asked for.
+LEAST_USE = 0.75
+
+
+def fixed_shape(problem: Problem) -> tuple[int, int]:
+    """The one shape for objectives and planners that do not choose it: what is free follows from the devices.
+
+    Raises:
+        InvalidInput: if neither degree is given, or they do not fit the cluster or the model.
+    """
+    wanted = problem.constraints
+    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    most_replicas = problem.workload.num_micro_batches
+    if wanted.stages is None and wanted.replicas is None:
+        raise InvalidInput("constraints: give the number of stages or of replicas (the other follows)")
+    if wanted.stages is not None:
+        stages, replicas = wanted.stages, wanted.replicas or max(1, min(usable // wanted.stages, most_replicas))
+    else:
+        assert wanted.replicas is not None
+        stages, replicas = max(1, min(usable // wanted.replicas, layers)), wanted.replicas
+    check_problem(problem, stages, replicas)
+    return stages, replicas
+
+
+def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
+    """All shapes worth a search, within the constraints and the memory of all devices together.
+
+    For each number of stages the most replicas that the devices allow, and for objective `cost` (where leaving
+    devices out may pay) fewer as well.
+
+    Raises:
+        InvalidInput: if fixed degrees do not fit the cluster or the model.
+    """
+    wanted = problem.constraints
+    if wanted.stages is not None and wanted.replicas is not None:
+        check_problem(problem, wanted.stages, wanted.replicas)
+        return [(wanted.stages, wanted.replicas)]
+    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    if wanted.stages is not None or wanted.replicas is not None:
+        check_problem(problem, wanted.stages or 1, wanted.replicas or 1)
+    most = problem.workload.num_micro_batches
+    shapes = []
+    for stages in [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1):
+        top = min(usable // stages, most)
+        options = {wanted.replicas} if wanted.replicas else {top}
+        if not wanted.replicas and problem.objective == "cost":
+            options |= {top >> k for k in range(1, top.bit_length())}
+        shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
+    return _prune(shapes, problem, tables, usable)
+
+
+def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int) -> list[tuple[int, int]]:
+    """Drops shapes whose weights alone exceed all memory, and those that leave many devices idle for nothing."""
+    devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
+    have = float(tables.devices.memory_bytes_D[devices].sum())
+    state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
+    fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
+    if problem.objective == "cost":
+        return fitting
+    return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
+
+
+def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tuple[tuple[int, int], bool]]:
+    """Shapes that memory allows, each with whether activations must be recomputed for it.
+
+    The largest devices are tried: if the model, cut to fit them stage by stage, does not fit, nothing does.
+
+    Raises:
+        Infeasible: if no shape fits.
+    """
+    problem = model.tables.problem
+    found = []
+    for shape in shapes:
+        options = [True] if problem.workload.recompute else [False, True]
+        fitting = [recompute for recompute in options if _fits(model, *shape, recompute)]
+        if fitting:
+            found.append((shape, fitting[0]))
+    if not found:
+        raise explain_infeasible(problem, model.tables, *max(shapes))
+    without = [entry for entry in found if entry[1] == problem.workload.recompute]
+    return without or found
+
+
+def _fits(model: CostModel, stages: int, replicas: int, recompute: bool) -> bool:
+    """Whether the model can be cut so that every stage fits, one micro-batch in flight.
+
+    A stage is limited by the smallest device of its group. Without recomputation the groups (sorted by memory) are
+    tried largest first and smallest first; with it, the last resort, every stage is granted the largest group.
+    """
+    tables = model.tables
+    devices = [tables.problem.cluster.device_index(d) for d in tables.problem.usable_devices]
+    memory = np.sort(tables.devices.memory_bytes_D[devices])[::-1]
+    limits = [float(m) for m in memory[replicas - 1 : stages * replicas : replicas]]
+    tries = [[limits[0]] * stages] if recompute else [limits, limits[::-1]]
+    return any(_fill(tables, option, recompute) for option in tries)
+
+
+def _fill(tables: CostTables, limits: list[float], recompute: bool) -> bool:
+    """Gives each stage in turn as many layers as its limit holds; True if none is left over."""
+    edges = [0, *tables.cuts.tolist(), tables.num_ops]
+    first = 0
+    for limit in limits:
+        end = first
+        while end + 1 < len(edges) and tables.stage_bytes(edges[first], edges[end + 1], 1, recompute) <= limit:
+            end += 1
+        first = end
+    return first == len(edges) - 1
