@@ -65,7 +65,9 @@ def read_inventory(source: TableSource) -> Inventory:
         site.setdefault("longitude", 0)
     named = [row for row in rows if row.get("host")]
     hosts = _merged(place, named, "host", "id", _HOST_COLUMNS)
-    site_by_host = {row["host"]: row["site"] for row in named}
+    site_by_host = {
+        row["host"]: row["site"] for row in reversed(named)
+    }  # the first row's; expansion compares the others
     fields = {
         "sites": sites,
         "hosts": [host | {"site": site_by_host[host["id"]]} for host in hosts],

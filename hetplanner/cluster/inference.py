@@ -28,7 +28,8 @@ def infer_links(
         source, when: how the numbers are known.
     """
     # One complex number a pair, so that equal pairs of (latency, bandwidth) can be counted in one go.
-    value_DD = latency_s_DD + 1j * bandwidth_bytes_per_s_DD
+    value_DD = np.empty(latency_s_DD.shape, dtype=np.complex128)
+    value_DD.real, value_DD.imag = latency_s_DD, bandwidth_bytes_per_s_DD
     rule_DD = np.full_like(value_DD, np.nan)
     known = {"source": source, "when": when}
     links: dict[str, list[LinkValue]] = {"site_links": [], "host_links": [], "device_links": []}

@@ -81,31 +81,33 @@ def read_source(source: TableSource) -> tuple[str, bytes]:
     return one_line(Path(source).name), read_text(source, MAX_TABLE_BYTES)
 
 
-def read_matrix(source: TableSource, quantity: Quantity) -> Matrix:
+def read_matrix(source: TableSource, quantity: Quantity, *, diagonal: bool = False) -> Matrix:
     """A table from a `.npy` file (no names) or a CSV (names in the first row and the first column).
 
-    The diagonal may be blank or not a number; every other cell must be a number in range.
+    The diagonal may be blank or no number; every other cell must be a number in range.
 
     Args:
         source: path, or name and content.
         quantity: bandwidth in Gbit/s, or latency in ms.
+        diagonal: whether a number on the diagonal is meant, and must be in range.
 
     Raises:
         InvalidInput: not square, ragged, unequal names, or a bad cell, which is named.
     """
     place, data = read_source(source)
     matrix = _from_npy(place, data) if data[:6] == b"\x93NUMPY" else _from_csv(place, data)
-    _check_cells(matrix, quantity)
+    _check_cells(matrix, quantity, diagonal)
     return matrix
 
 
 def matrix_from_rows(rows: Sequence[Sequence[float | None]], place: str, quantity: Quantity) -> Matrix:
-    """A table from lists of numbers (None on the diagonal is blank). Raises InvalidInput."""
+    """A table from lists of numbers, its diagonal meant (None there is blank). Raises InvalidInput."""
+    _check_size(place, len(rows), len(rows))
     for i, row in enumerate(rows):
         if len(row) != len(rows):
             raise InvalidInput(f"{place}[{i}]: must have {len(rows)} numbers, as many as rows, has {len(row)}")
     matrix = Matrix(place, None, np.array([[math.nan if v is None else v for v in row] for row in rows]))
-    _check_cells(matrix, quantity)
+    _check_cells(matrix, quantity, diagonal=True)
     return matrix
 
 
@@ -190,12 +192,13 @@ def _from_npy(place: str, data: bytes) -> Matrix:
         return Matrix(place, None, array.astype(np.float64))
 
 
-def _check_cells(matrix: Matrix, quantity: Quantity) -> None:
+def _check_cells(matrix: Matrix, quantity: Quantity, diagonal: bool) -> None:
     least, most, unit = _LIMITS[quantity]
     values_NN = matrix.values_NN
-    good_NN = (values_NN >= least) & (values_NN <= most)
-    bad = [(i, j) for i, j in np.argwhere(~good_NN) if i != j]
-    if bad:
+    bad_NN = ~((values_NN >= least) & (values_NN <= most))
+    np.fill_diagonal(bad_NN, bad_NN.diagonal() & ~np.isnan(values_NN.diagonal()) if diagonal else False)
+    bad = np.argwhere(bad_NN)
+    if len(bad):
         i, j = bad[0]
         law = "above 0" if quantity == "bandwidth" and values_NN[i, j] <= 0 else f"from {least:g} to {most:g}"
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
@@ -203,7 +206,6 @@ def _check_cells(matrix: Matrix, quantity: Quantity) -> None:
             f"{_where(matrix.place, matrix.labels, i, j)}: {quantity} must be {law} {unit},"
             f" got {values_NN[i, j]:g}{more}"
         )
-    np.fill_diagonal(values_NN, np.where(good_NN.diagonal(), values_NN.diagonal(), math.nan))
 
 
 def csv_of_matrix(labels: Sequence[str], texts: Sequence[Sequence[str]]) -> str:

@@ -160,7 +160,7 @@ def cluster_from_site_tables(
     Raises:
         InvalidInput: naming the table and cell.
     """
-    tables = read_matrix(bandwidth, "bandwidth"), read_matrix(latency, "latency")
+    tables = read_matrix(bandwidth, "bandwidth", diagonal=True), read_matrix(latency, "latency", diagonal=True)
     inventory = inventory_of(devices) if isinstance(devices, Cluster) else read_inventory(devices)
     names = [site.name for site in inventory.sites]
     bandwidth_SS, latency_SS = (table.in_order(names) for table in tables)
