@@ -1,1 +1,35 @@
-"""plots"""
+"""Plots for notebooks, each one call that returns a HoloViews object; `hetplanner.plots.live` has the page's figures.
+
+Everything is loaded on first use: importing this package is quick.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "cluster_map": "maps",
+    "allocation": "maps",
+    "heatmap": "matrices",
+    "allocation_grid": "matrices",
+    "convergence": "searches",
+    "cost": "bars",
+    "memory": "bars",
+    "compare_traces": "bars",
+    "gantt": "timelines",
+    "loss": "training",
+    "step_times": "training",
+}
+
+__all__ = ["live", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "live":
+        return import_module("hetplanner.plots.live")
+    if name in _HOMES:
+        return getattr(import_module(f"hetplanner.plots.notebook.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'hetplanner.plots' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -33,6 +33,9 @@ KIND_COLOURS = {
 }
 """Kinds of spans; a transfer has the hue of `pipeline`, a reduction that of `data_parallel`."""
 
+FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
+"""Spans that wait for others are paler than work."""
+
 OTHER_COLOUR = "#999999"
 DARK_INK = "#1a1d21"
 LIGHT_INK = "#ffffff"

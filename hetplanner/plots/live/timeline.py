@@ -7,11 +7,9 @@ from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.data.spans import KINDS, MAX_SPANS, chosen_spans, span_columns
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
-from hetplanner.plots.theme import KIND_COLOURS
+from hetplanner.plots.theme import FILL_ALPHA, KIND_COLOURS
 
 SPAN_NAMES = ("left", "right", "y", "height", "rank", "what", "step", "duration", "when", "bytes", "peer")
-FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
-"""Waiting for others is paler than work."""
 WINDOW_STEPS = 3
 """Steps that are in view while the newest are followed."""
 LABEL_PX = 14

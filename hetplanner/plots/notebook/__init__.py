@@ -1,0 +1,1 @@
+"""HoloViews plots for notebooks and saved pages, from the same columns as the live figures."""

@@ -1,0 +1,86 @@
+"""A search as it converged."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import holoviews as hv
+
+from hetplanner.plan.model import Plan
+from hetplanner.plots.data.curves import event_columns, level_columns, value_range
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, texts
+from hetplanner.plots.theme import LIGHT
+
+UNITS = {"cost": "$ per million tokens"}
+
+
+class Searched(Protocol):
+    """What a search's result has; `lower_bound` and `baselines` are read too, if it has them."""
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """Objects or mappings with seconds, evaluations, best, mean."""
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan."""
+
+
+def objective_value(plan: Plan) -> float | None:
+    """What the plan's objective makes of its estimate; None without one."""
+    found = plan.estimate
+    if found is None:
+        return None
+    if plan.problem.objective == "dtfm":
+        return found.dtfm.total_s if found.dtfm else None
+    return found.usd_per_mtoken if plan.problem.objective == "cost" else found.step_s
+
+
+def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float | Plan] | None = None) -> hv.Overlay:
+    """Best and mean value over seconds of search, against baselines and the lower bound.
+
+    Args:
+        result: of `hetplanner.search`, or its events alone while it is under way.
+        baselines: name -> plan, or value of the objective; by default the result's own, if it has any.
+    """
+    ready()
+    events = result if isinstance(result, Sequence) else result.events
+    columns = event_columns(events)
+    given = baselines if baselines is not None else getattr(result, "baselines", None) or {}
+    values = {name: objective_value(item) if isinstance(item, Plan) else item for name, item in given.items()}
+    levels = {name: value for name, value in values.items() if value is not None}
+    bound = getattr(result, "lower_bound", None)
+    plan = getattr(result, "plan", None)
+    unit = UNITS.get(plan.problem.objective, "s") if plan else ""
+    bounds = {"lower bound": float(bound)} if bound is not None else {}
+    low, high = value_range(columns["best"], columns["mean"], [*levels.values(), *bounds.values()])
+    end = max([1.0, *columns["seconds"]])
+    best, mean = (
+        hv.Curve((columns["seconds"], columns[name]), "seconds", "value", label=name) for name in ("best", "mean")
+    )
+    layers = [
+        best.opts(color="#4477AA", line_width=2.5, tools=["hover"]),
+        mean.opts(color="#7799BB", line_dash="dashed"),
+        *_lines(levels, unit, low, high, end, LIGHT.muted, "dashed", "bottom"),
+        *_lines(bounds, unit, low, high, end, "#228833", "dotted", "top"),
+    ]
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND,
+            logx=True,
+            ylim=(low, high),
+            xlabel="seconds of search",
+            ylabel=f"objective ({unit})" if unit else "objective",
+            title="Convergence",
+        )
+    )
+
+
+def _lines(
+    levels: Mapping[str, float], unit: str, low: float, high: float, end: float, colour: str, dash: str, side: str
+) -> list[hv.Element]:
+    columns = level_columns(levels, unit, high - 0.09 * (high - low), high - low)
+    lines: list[hv.Element] = [hv.HLine(y).opts(color=colour, line_dash=dash, line_width=1.2) for y in columns["y"]]
+    if lines:
+        options = {"text_align": "right", "text_color": colour, "text_font_size": "8pt", "text_baseline": side}
+        lines.append(texts([end] * len(lines), columns["label_y"], columns["text"], **options))
+    return lines

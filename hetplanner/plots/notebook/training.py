@@ -1,0 +1,74 @@
+"""Curves of a run."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import holoviews as hv
+
+from hetplanner.plots.data.curves import padded_range, rolling_median, series_columns, without_spikes
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
+from hetplanner.units import short_seconds
+
+
+class MeasuredRun(Protocol):
+    """What the curves ask of a run; `hetplanner.runs.reader.RunReader` has it."""
+
+    def read_all(self) -> Any:
+        """Reads everything written so far."""
+
+    def losses(self) -> Sequence[tuple[int, float]]:
+        """(step, training loss)."""
+
+    def validation_losses(self) -> Sequence[tuple[int, float]]:
+        """(step, validation loss)."""
+
+    def steps(self) -> Sequence[Any]:
+        """Objects with `step` and `step_s` (None where it is not known)."""
+
+    def predicted_step_s(self) -> float | None:
+        """Seconds of a step, predicted from the ranks' profile before step 0."""
+
+
+def loss(run: MeasuredRun) -> hv.Overlay:
+    """Training and validation loss over steps, as far as the run has come."""
+    ready()
+    run.read_all()
+    training, validation = _pairs(run.losses()), _pairs(run.validation_losses())
+    layers: list[hv.Element] = [
+        hv.Curve((training["x"], training["y"]), "step", "loss", label="training").opts(
+            color="#4477AA", line_width=2, tools=["hover"]
+        )
+    ]
+    if validation["x"]:
+        points = hv.Scatter((validation["x"], validation["y"]), "step", "loss", label="validation")
+        layers.append(points.opts(color="#EE6677", size=7, tools=["hover"]))
+    return hv.Overlay(layers).opts(hv.opts.Overlay(**FRAME | LEGEND, ylabel="loss (nats a token)", title="Loss"))
+
+
+def step_times(run: MeasuredRun) -> hv.Overlay:
+    """Measured step times with their running median, against the prediction made before the first step."""
+    ready()
+    run.read_all()
+    columns = _pairs([(s.step, s.step_s) for s in run.steps() if s.step_s is not None])
+    predicted = run.predicted_step_s()
+    measured = hv.Curve((columns["x"], columns["y"]), "step", "seconds", label="measured")
+    median = hv.Curve((columns["x"], rolling_median(columns["y"])), "step", "seconds", label="running median")
+    layers: list[hv.Element] = [
+        measured.opts(color="#EE6677", line_width=1, alpha=0.6, tools=["hover"]),
+        median.opts(color="#EE6677", line_width=2.5),
+    ]
+    if predicted is not None:
+        ends = (columns["x"][:1] or [0.0]) + (columns["x"][-1:] or [1.0])
+        label = f"predicted {short_seconds(predicted)}"
+        line = hv.Curve((ends, [predicted, predicted]), "step", "seconds", label=label)
+        layers.append(line.opts(color="#4477AA", line_width=2, line_dash="dashed"))
+    shown = [*without_spikes(columns["y"]), *([predicted] if predicted is not None else [])]
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND, ylim=padded_range(shown, floor=0.0), ylabel="step time (s)", title="Step time"
+        )
+    )
+
+
+def _pairs(pairs: Sequence[tuple[int, float]]) -> dict[str, list[Any]]:
+    return series_columns([x for x, _ in pairs], [y for _, y in pairs])
