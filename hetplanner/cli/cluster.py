@@ -95,3 +95,55 @@ def validate(file: ClusterFile, as_json: AsJson = False) -> None:
         print_json({"valid": True, "name": cluster.name} | counts)
     else:
         console.print(f"{file}: valid, " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="A cluster file, a site-tables JSON, or a folder of CSV or NPY tables.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A .json file, or a folder for tables.")],
+    to: Annotated[
+        str, typer.Option(help="json, csv, npy (device × device), site-csv or site-json (site × site).")
+    ] = "json",
+    round_trip: Annotated[bool, typer.Option("--round-trip", help="Latencies in the folder are round trips.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a cluster from one form into another; tables state Gbit/s and ms."""
+    cluster = _read_any(source, round_trip)
+    written = _write_any(cluster, out, to)
+    if as_json:
+        print_json({"name": cluster.name, "devices": len(cluster.devices), "files": [str(file) for file in written]})
+    else:
+        console.print(f"{cluster.name}, {len(cluster.devices)} devices: wrote " + ", ".join(map(str, written)))
+
+
+def _read_any(source: Path, round_trip: bool) -> Any:
+    from hetplanner.cluster.files import cluster_from_json
+    from hetplanner.cluster.tables import cluster_from_folder, cluster_from_site_json
+    from hetplanner.errors import InvalidInput
+    from hetplanner.schema import parse_json, read_text
+
+    if source.is_dir():
+        return cluster_from_folder(source, round_trip=round_trip)
+    if round_trip:
+        raise InvalidInput(f"{source}: --round-trip is for a folder of tables; a JSON file says it itself")
+    text = read_text(source)
+    data = parse_json(text, source.name)
+    is_tables = isinstance(data, dict) and str(data.get("format", "")).startswith("hetplanner/site-tables@")
+    return (cluster_from_site_json if is_tables else cluster_from_json)(text, source.name)
+
+
+def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
+    from typing import get_args
+
+    from hetplanner.cluster.files import save_cluster
+    from hetplanner.cluster.table_export import TableForm, export_tables
+    from hetplanner.errors import InvalidInput
+
+    if to == "json":
+        save_cluster(cluster, out)
+        return [out]
+    if to not in get_args(TableForm):
+        raise InvalidInput(f"--to: must be one of json, {', '.join(get_args(TableForm))}, got {to!r:.40}")
+    return export_tables(cluster, out, to)

@@ -56,15 +56,15 @@ def plan(
         {"stages": stages, "replicas": replicas, "codecs": _listed(codecs), "excluded": _listed(exclude)},
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
-    result = _solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
+    result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
     if out is not None:
         from hetplanner.plan.files import save_plan
 
         save_plan(result.plan, out)
     if as_json:
-        print_json(_result_data(result, out))
+        print_json(result_data(result, out))
     else:
-        _print_plan(result.plan, result)
+        print_plan(result.plan, result)
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
@@ -82,7 +82,7 @@ def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str,
     return checked(Problem, data, "plan")
 
 
-def _solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
+def solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
     import signal
 
@@ -111,7 +111,8 @@ def _solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResu
         signal.signal(signal.SIGINT, before)
 
 
-def _result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
+def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
+    """What `plan --json` prints."""
     from hetplanner.plan.files import plan_to_data
 
     estimate = result.plan.estimate
@@ -137,7 +138,8 @@ def _result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     return data
 
 
-def _print_plan(plan: Plan, result: SearchResult) -> None:
+def print_plan(plan: Plan, result: SearchResult) -> None:
+    """A plan and its estimate for a person."""
     estimate = plan.estimate
     assert estimate is not None
     workload = plan.problem.workload
