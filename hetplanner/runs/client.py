@@ -19,7 +19,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.home import agent_directory, home_directory, socket_path
-from hetplanner.runs.protocol import ERRORS, PROTOCOL, AgentInfo, installation, package_version
+from hetplanner.runs.protocol import ERRORS, MAX_REQUEST_BYTES, PROTOCOL, AgentInfo, installation, package_version
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
 from hetplanner.schema import checked
@@ -210,10 +210,13 @@ def _request(home: Path, method: str, path: str, body: object, timeout_s: float)
     address = socket_path(home)
     if not address.exists():
         raise _NobodyAnswersError("no agent is running; `hetplanner agent` starts one")
+    content = None if body is None else json.dumps(body).encode()
+    if content is not None and len(content) > MAX_REQUEST_BYTES:
+        size, most = len(content) >> 20, MAX_REQUEST_BYTES >> 20
+        raise InvalidInput(f"plan: must be at most {most} MiB as a file, is {size} MiB")
     transport = httpx.HTTPTransport(uds=os.fspath(address))
     try:
         with httpx.Client(transport=transport, base_url="http://agent", timeout=timeout_s) as client:
-            content = None if body is None else json.dumps(body).encode()
             response = client.request(method, path, content=content)
             data = response.json()
     except httpx.TimeoutException:

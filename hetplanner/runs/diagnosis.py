@@ -1,7 +1,7 @@
 """Why a run failed: which rank died first, of what, and its last words.
 
 When one rank dies its peers lose their connections within milliseconds and fail too, so what each left behind
-is weighed: a signal first, then an error of its own, and the echo of a lost connection last.
+is weighed: a signal first, then an error of its own, a bare exit code, and the echo of a lost connection last.
 """
 
 import json
@@ -65,9 +65,9 @@ def diagnose(directory: RunDirectory, labels: tuple[str, ...], exit_code: int | 
 def _symptom(directory: RunDirectory, rank: int, exit_code: int | None) -> _Symptom | None:
     text, _ = last_error(directory, rank)
     if exit_code is not None and exit_code < 0 and exit_code not in _ENDED_BY_LAUNCHER:
-        return _Symptom(3, rank, f"was {_how_it_ended(exit_code)}")
+        return _Symptom(4, rank, f"was {_how_it_ended(exit_code)}")
     if text:
-        return _Symptom(1 if _ECHO.search(text) else 2, rank, f"failed: {text}")
+        return _Symptom(1 if _ECHO.search(text) else 3, rank, f"failed: {text}")
     if exit_code is not None and exit_code != 0:
         return _Symptom(0 if exit_code in _ENDED_BY_LAUNCHER else 2, rank, _how_it_ended(exit_code))
     return None
