@@ -19,11 +19,17 @@ def _field(event: Any, name: str) -> float:
 
 
 def event_columns(events: Sequence[Any]) -> Columns:
-    """Seconds (at least `EARLIEST_S`), evaluations, best, mean, of objects or mappings; not finite becomes NaN."""
+    """Columns of objects or mappings with these fields; what is missing or not finite becomes NaN.
+
+    Columns: seconds (at least `EARLIEST_S`), evaluations, best, mean, and lower, upper: mean ∓ spread.
+    """
     chosen = thinned(len(events))
     columns: Columns = {
         name: [_field(events[i], name) for i in chosen] for name in ("seconds", "evaluations", "best", "mean")
     }
+    spread = [_field(events[i], "spread") for i in chosen]
+    columns["lower"] = [m - s for m, s in zip(columns["mean"], spread, strict=True)]
+    columns["upper"] = [m + s for m, s in zip(columns["mean"], spread, strict=True)]
     columns["seconds"] = [max(s, EARLIEST_S) if math.isfinite(s) else EARLIEST_S for s in columns["seconds"]]
     return columns
 

@@ -21,10 +21,13 @@ class ConvergenceCurve(LiveFigure):
             y_range=Range1d(0, 1),
             x_axis_label="seconds of search",
         )
-        self.source = empty_source("seconds", "evaluations", "best", "mean")
+        self.source = empty_source("seconds", "evaluations", "best", "mean", "lower", "upper")
         self.level_source = empty_source("y", "label_y", "text", "x")
         self.bound_source = empty_source("y", "label_y", "text", "x")
         curve = self.figure.line
+        self._band = self.figure.varea(
+            "seconds", "lower", "upper", source=self.source, fill_color="#4477AA", fill_alpha=0.15
+        )
         self._mean = curve("seconds", "mean", source=self.source, line_dash="dashed", line_width=1.5)
         self._levels = self.figure.hspan(y="y", source=self.level_source, line_dash=[7, 4], line_width=1.3)
         self._bound = self.figure.hspan(y="y", source=self.bound_source, line_dash="dotted", line_width=1.6)
@@ -40,7 +43,7 @@ class ConvergenceCurve(LiveFigure):
         self._add_legend(
             [
                 ("best", [self._best]),
-                ("mean of the population", [self._mean]),
+                ("mean ± spread of the population", [self._mean, self._band]),
                 ("baselines", [self._levels]),
                 ("lower bound", [self._bound]),
             ]

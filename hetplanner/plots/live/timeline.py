@@ -33,8 +33,8 @@ class Timeline(LiveFigure):
         self.sources = {kind: empty_source(*SPAN_NAMES) for kind in KINDS}
         self._bars = {
             kind: self.figure.hbar(
-                y="y", left="left", right="right", height="height", source=source, line_color=None,
-                fill_color=KIND_COLOURS[kind], fill_alpha=FILL_ALPHA.get(kind, 1.0),
+                y="y", left="left", right="right", height="height", source=source, line_width=0.5,
+                color=KIND_COLOURS[kind], alpha=FILL_ALPHA.get(kind, 1.0),
             )
             for kind, source in self.sources.items()
         }  # fmt: skip
