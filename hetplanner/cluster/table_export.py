@@ -51,7 +51,8 @@ def export_tables(cluster: Cluster, folder: str | os.PathLike[str], form: TableF
 
 def tables_of(cluster: Cluster, form: TableForm = "csv") -> dict[str, bytes]:
     """The files of `export_tables`, content by name."""
-    return _WRITERS[form](cluster)
+    # A devices.csv knows the sites and hosts of devices alone, so links of others would name nobody.
+    return _WRITERS[form](cluster if form == "site-json" else cluster.subset(cluster.device_ids))
 
 
 def _device_csv(cluster: Cluster) -> dict[str, bytes]:
