@@ -143,7 +143,8 @@ def _advice(problem: Problem, tables: CostTables, stages: int) -> str:
         return "recomputing activations (recompute) would help"
     for more in range(stages + 1, layers + 1):
         if smallest_peak(more, True) <= median:
-            return f"more stages would help ({more} of them, with recompute)"
+            lacking = "" if more <= len(sizes) else f"; that takes {more - len(sizes)} more devices"
+            return f"more stages would help ({more} of them, with recompute{lacking})"
     if problem.workload.micro_batch > 1:
         return "a smaller micro_batch would help"
     return "tensor parallelism or optimizer sharding would help (not supported), else larger devices"

@@ -40,7 +40,7 @@ class CostModel:
         return CostModel(CostTables(problem), LinkTable.of(problem.cluster))
 
 
-def estimate(plan: Plan, *, durations: Durations | None = None, model: CostModel | None = None) -> Estimate:
+def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: CostModel | None = None) -> Estimate:
     """Estimates one step of a plan by the closed form.
 
     Args:

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
-from hetplanner.plan.model import Plan, Provenance
+from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import finish, fit_plan, usable_rows
+from hetplanner.planners.finish import finish, fit_plan, try_plan, usable_rows
 from hetplanner.planners.interface import Budget, OnEvent, Progress, SearchResult, ShouldStop
-from hetplanner.planners.layout import plan_of, require_prices
+from hetplanner.planners.layout import require_prices
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
@@ -64,6 +65,9 @@ class EvolutionPlanner:
         ]
         streams = [np.random.default_rng([seed, 0, i]) for i in range(len(species))]
         evolutions = [Evolution(one, self.settings, progress, rng) for one, rng in zip(species, streams, strict=True)]
-        winner = evolve(evolutions, progress)
-        chosen = species[evolutions.index(winner)]
-        return plan_of(chosen.layout(winner.best), model, Provenance())
+        evolve(evolutions, progress)
+        for i in sorted(range(len(species)), key=lambda k: evolutions[k].best.value):
+            plan = try_plan(species[i].layout(evolutions[i].best), model)
+            if plan is not None:
+                return plan
+        raise explain_infeasible(problem, model.tables, species[0].stages, species[0].replicas)

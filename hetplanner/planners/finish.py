@@ -6,12 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import Progress, SearchResult
-from hetplanner.planners.layout import package_version, plan_of, value_of
+from hetplanner.planners.layout import Layout, package_version, plan_of, value_of
 from hetplanner.planners.shapes import feasible_shapes
 from hetplanner.planners.step_search import StepSpecies
 
@@ -26,11 +28,29 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     Raises:
         Infeasible: if no cut fits the devices' memory in this placement.
     """
-    stages, replicas = placement_SR.shape
-    ((shape, recompute),) = feasible_shapes(model, [(stages, replicas)])
-    species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
-    layout = species.layout(species.fitted(placement_SR))
-    return plan_of(layout, model, Provenance())
+    best: Plan | None = None
+    for shape, recompute in feasible_shapes(model, [placement_SR.shape]):
+        species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
+        plan = try_plan(species.layout(species.fitted(placement_SR)), model)
+        if plan is not None and (best is None or step_seconds(plan) < step_seconds(best)):
+            best = plan
+    if best is None:
+        raise explain_infeasible(model.tables.problem, model.tables, *placement_SR.shape)
+    return best
+
+
+def try_plan(layout: Layout, model: CostModel) -> Plan | None:
+    """The plan of a layout, or None if a device cannot hold its share."""
+    try:
+        return plan_of(layout, model, Provenance())
+    except Infeasible:
+        return None
+
+
+def step_seconds(plan: Plan) -> float:
+    """Estimated seconds of a finished plan's step."""
+    assert plan.estimate is not None
+    return plan.estimate.step_s
 
 
 def usable_rows(problem: Problem) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.closed_form import StepArrays, time_step
 from hetplanner.cost.durations import durations_of
-from hetplanner.cost.estimate import CostModel, estimate, step_arrays, usd_per_step
+from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays, usd_per_step
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import LinkCodec, Plan, Provenance, Role, Route, Stage
 from hetplanner.plan.problem import Problem
@@ -60,7 +60,7 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
     plan = replace_depth(_dense_plan(layout, model.tables.problem, provenance), model)
     plan = choose_codecs(plan, model)
     check_plan(plan, model.tables)
-    return plan.replace(estimate=estimate(plan, model=model))
+    return plan.replace(estimate=estimate_plan(plan, model=model))
 
 
 def rough_value(layout: Layout, model: CostModel) -> float:

@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
-from hetplanner.plan.model import Provenance
+from hetplanner.errors import Infeasible
+from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.dtfm_search import DtfmSpecies, dtfm_species
-from hetplanner.planners.finish import finish, fit_plan, usable_rows
+from hetplanner.planners.finish import finish, fit_plan, try_plan, usable_rows
 from hetplanner.planners.interface import (
     Budget,
     OnEvent,
@@ -20,10 +22,13 @@ from hetplanner.planners.interface import (
     SearchResult,
     ShouldStop,
 )
-from hetplanner.planners.layout import plan_of, require_prices
+from hetplanner.planners.layout import require_prices
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
+
+# Placements that do not fit the devices' memory are drawn anew, this often.
+MOST_UNFIT = 100
 
 
 class RandomSettings(PlannerSettings):
@@ -63,18 +68,28 @@ class RandomPlanner:
         species = make_species(model, problem, seed, rng)
         keep = 1 if self.settings.keep == "first" else self.settings.most
         tried: list[Candidate] = []
-        while not tried or (len(tried) < keep and not progress.is_over()):
+        plan: Plan | None = None
+        while plan is None or (len(tried) < keep and not progress.is_over()):
+            if len(tried) >= max(keep, MOST_UNFIT):
+                raise explain_infeasible(problem, model.tables, species.stages, species.replicas)
             tried.append(species.random())
             progress.evaluations += 1
+            if plan is None or tried[-1].value < min(c.value for c in tried[:-1]):
+                plan = _plan(species, tried[-1], model) or plan
             if progress.is_event_due():
                 _report(species, progress, tried, "random")
         _report(species, progress, tried, "done")
-        best = min(tried, key=lambda c: c.value)
-        if isinstance(species, DtfmSpecies):
-            plan = fit_plan(usable_rows(problem)[species.placement_SR(best)], model)
-        else:
-            plan = plan_of(species.layout(best), model, Provenance())
         return finish(plan, progress, seed, self.name, model)
+
+
+def _plan(species: DtfmSpecies | StepSpecies, candidate: Candidate, model: CostModel) -> Plan | None:
+    """The plan of a candidate, or None if it does not fit."""
+    if isinstance(species, StepSpecies):
+        return try_plan(species.layout(candidate), model)
+    try:
+        return fit_plan(usable_rows(model.tables.problem)[species.placement_SR(candidate)], model)
+    except Infeasible:
+        return None
 
 
 def make_species(model: CostModel, problem: Problem, seed: int, rng: np.random.Generator) -> DtfmSpecies | StepSpecies:

@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
-from hetplanner.errors import Infeasible
-from hetplanner.plan.model import Plan, Provenance
+from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.finish import finish
+from hetplanner.planners.finish import finish, try_plan
 from hetplanner.planners.interface import (
     Budget,
     OnEvent,
@@ -20,7 +20,7 @@ from hetplanner.planners.interface import (
     SearchResult,
     ShouldStop,
 )
-from hetplanner.planners.layout import plan_of, require_prices, value_of
+from hetplanner.planners.layout import require_prices, value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
 
@@ -54,11 +54,12 @@ class RankOrderPlanner:
         for shape, recompute in feasible_shapes(model, shapes):
             plan = plan_in_order(model, shape, recompute)
             progress.evaluations += 1
-            if best is None or value_of(plan) < value_of(best):
+            if plan is not None and (best is None or value_of(plan) < value_of(best)):
                 best = plan
-            if progress.is_over():
+            if best is not None and progress.is_over():
                 break
-        assert best is not None
+        if best is None:
+            raise explain_infeasible(problem, model.tables, *shapes[-1])
         value = value_of(best)
         placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
         progress.report(value, value, 0.0, placement, "done")
@@ -74,15 +75,13 @@ def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]
     return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
 
 
-def plan_in_order(model: CostModel, shape: tuple[int, int], recompute: bool) -> Plan:
+def plan_in_order(model: CostModel, shape: tuple[int, int], recompute: bool) -> Plan | None:
     """The plan of :func:`order_devices` with equal layers and shares; only if these do not fit, with the best cut.
 
-    Raises:
-        Infeasible: if no cut fits the devices in this order.
+    Returns:
+        None if no cut fits the devices in this order.
     """
     species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
     placement = order_devices(model.tables.problem, shape)
-    try:
-        return plan_of(species.layout(species.unfitted(placement)), model, Provenance())
-    except Infeasible:
-        return plan_of(species.layout(species.fitted(placement)), model, Provenance())
+    equal = try_plan(species.layout(species.unfitted(placement)), model)
+    return equal or try_plan(species.layout(species.fitted(placement)), model)

@@ -73,28 +73,30 @@ def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, 
 
 
 def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tuple[tuple[int, int], bool]]:
-    """Shapes that memory allows, each with whether activations must be recomputed for it.
+    """Shapes that memory allows, each with whether its stages recompute activations.
 
-    The largest devices are tried: if the model, cut to fit them stage by stage, does not fit, nothing does.
+    Where memory holds a layer's activations, but not those of a full pipeline, both ways are worth a search.
 
     Raises:
         Infeasible: if no shape fits.
     """
     problem = model.tables.problem
     found = []
-    for shape in shapes:
-        options = [True] if problem.workload.recompute else [False, True]
-        fitting = [recompute for recompute in options if _fits(model, *shape, recompute)]
-        if fitting:
-            found.append((shape, fitting[0]))
+    for stages, replicas in shapes:
+        full_depth = min(stages + 1, problem.workload.num_micro_batches // replicas)
+        if not problem.workload.recompute and _fits(model, stages, replicas, 1, recompute=False):
+            found.append(((stages, replicas), False))
+            if _fits(model, stages, replicas, full_depth, recompute=False):
+                continue
+        if _fits(model, stages, replicas, 1, recompute=True):
+            found.append(((stages, replicas), True))
     if not found:
         raise explain_infeasible(problem, model.tables, *max(shapes))
-    without = [entry for entry in found if entry[1] == problem.workload.recompute]
-    return without or found
+    return found
 
 
-def _fits(model: CostModel, stages: int, replicas: int, recompute: bool) -> bool:
-    """Whether the model can be cut so that every stage fits, one micro-batch in flight.
+def _fits(model: CostModel, stages: int, replicas: int, in_flight: int, *, recompute: bool) -> bool:
+    """Whether the model can be cut so that every stage fits with so many micro-batches in flight.
 
     A stage is limited by the smallest device of its group. Without recomputation the groups (sorted by memory) are
     tried largest first and smallest first; with it, the last resort, every stage is granted the largest group.
@@ -104,16 +106,18 @@ def _fits(model: CostModel, stages: int, replicas: int, recompute: bool) -> bool
     memory = np.sort(tables.devices.memory_bytes_D[devices])[::-1]
     limits = [float(m) for m in memory[replicas - 1 : stages * replicas : replicas]]
     tries = [[limits[0]] * stages] if recompute else [limits, limits[::-1]]
-    return any(_fill(tables, option, recompute) for option in tries)
+    return any(_fill(tables, option, in_flight, recompute) for option in tries)
 
 
-def _fill(tables: CostTables, limits: list[float], recompute: bool) -> bool:
+def _fill(tables: CostTables, limits: list[float], in_flight: int, recompute: bool) -> bool:
     """Gives each stage in turn as many layers as its limit holds; True if none is left over."""
     edges = [0, *tables.cuts.tolist(), tables.num_ops]
     first = 0
     for limit in limits:
         end = first
-        while end + 1 < len(edges) and tables.stage_bytes(edges[first], edges[end + 1], 1, recompute) <= limit:
+        while end + 1 < len(edges) and (
+            tables.stage_bytes(edges[first], edges[end + 1], in_flight, recompute) <= limit
+        ):
             end += 1
         first = end
     return first == len(edges) - 1

@@ -7,7 +7,7 @@ from factories import chain_plan, small_cluster, tiny_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.cost.estimate import estimate
+from hetplanner.cost.estimate import estimate_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
 
 
@@ -36,7 +36,7 @@ def plans(draw, nic=st.none()):
 
 
 def ratio(plan):
-    return estimate(plan).step_s / summarise_trace(simulate(plan)).step_s
+    return estimate_plan(plan).step_s / summarise_trace(simulate(plan)).step_s
 
 
 @settings(max_examples=150, deadline=None)
