@@ -1,0 +1,162 @@
+"""The command line as scripts see it: JSON keys, exit codes, one-line errors."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).parents[2] / "sample_clusters"
+LAB = str(SAMPLES / "lab_2_sites_4.json")
+WORLD = str(SAMPLES / "dtfm_5_worldwide.json")
+PROGRAM = shutil.which("hetplanner", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs the installed console script in an empty folder with a home of its own."""
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "home"))
+    assert PROGRAM is not None, "the console script is not installed"
+
+    def run(*arguments):
+        return subprocess.run(
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return run
+
+
+def plan_file(call, tmp_path, *more):
+    done = call(
+        "plan", LAB, "tiny-gpt", "--stages", "2", "--replicas", "2", "--evaluations", "2000", "-o", "plan.json", *more
+    )
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "plan.json"
+
+
+def failure(done, code):
+    """The one line of a refused request."""
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("hetplanner: ")
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def test_cluster_show_lists_devices(call):
+    data = json.loads(call("cluster", "show", WORLD, "--json").stdout)
+    assert len(data["devices"]) == 64
+    assert {"id", "kind", "site", "host"} <= data["devices"][0].keys()
+
+
+def test_cluster_commands_for_people(call):
+    text = call("cluster", "show", WORLD).stdout
+    assert "Tokyo" in text
+    assert "Gbit/s" in text
+    assert "valid" in call("cluster", "validate", WORLD).stdout
+
+
+@pytest.mark.parametrize("form", ["csv", "npy", "site-csv", "site-json", "json"])
+def test_cluster_convert_there_and_back(call, tmp_path, form):
+    out = "copy.json" if form == "json" else "tables"
+    assert call("cluster", "convert", LAB, "--to", form, "-o", out).returncode == 0
+    source = out if form != "site-json" else str(next((tmp_path / out).glob("*.json")).relative_to(tmp_path))
+    assert call("cluster", "convert", source, "-o", "back.json").returncode == 0
+    there, back = (json.loads(call("cluster", "show", f, "--json").stdout) for f in (LAB, "back.json"))
+    assert there["devices"] == back["devices"]
+
+
+def test_workload_show(call):
+    data = json.loads(call("workload", "show", "gpt2", "--json").stdout)
+    assert data["num_params"] == 124_439_808
+    assert "124,439,808" in call("workload", "show", "gpt2").stdout
+
+
+def test_plan_json_has_the_promised_keys(call, tmp_path):
+    done = call(
+        "plan", WORLD, "gpt3-xl", "--objective", "dtfm", "--stages", "8", "--replicas", "8", "--evaluations", "200", "--json"
+    )  # fmt: skip
+    data = json.loads(done.stdout)
+    promised = {"step_s", "tokens_per_s", "terms", "bottleneck", "evaluations", "seconds", "seed", "lower_bound", "gap"}
+    assert promised <= data.keys()
+    assert set(data["dtfm"]) == {"data_parallel_s", "pipeline_s", "total_s"}
+    assert data["plan"]["format"] == "hetplanner/plan@1"
+
+
+def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
+    one, two = (json.loads(plan_file(call, tmp_path).read_text()) for _ in range(2))
+    for plan in (one, two):
+        plan["provenance"].pop("seconds")
+    assert one == two
+
+
+def test_simulate_json_and_trace(call, tmp_path):
+    plan_file(call, tmp_path)
+    data = json.loads(call("simulate", "plan.json", "--trace", "trace.json", "--json").stdout)
+    assert {"step_s", "bubble", "terms", "per_rank"} <= data.keys()
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_train_dry_run_prints_the_torchrun_line_and_starts_nothing(call, tmp_path):
+    plan_file(call, tmp_path)
+    done = call("train", "plan.json", "--emulate-links", "--dry-run")
+    assert "torch.distributed.run" in done.stdout or "torchrun" in done.stdout
+    assert "hetplanner.runtime.worker" in done.stdout
+    assert not list((tmp_path / "home").glob("runs/*"))
+    assert not (tmp_path / "home" / "agent").exists()
+
+
+def test_rehearse_names_what_it_rehearses(call, tmp_path):
+    plan_file(call, tmp_path)
+    assert "rehearsal of" in call("rehearse", "plan.json", "--budget", "0.2s", "-o", "small.json").stdout
+    assert json.loads((tmp_path / "small.json").read_text())["problem"]["rehearsal_of"]
+
+
+def test_runs_list_of_a_new_home_is_empty(call):
+    assert json.loads(call("runs", "list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["cluster", "show", "nowhere.json"], ["nowhere.json", "no such file"]),
+        (["plan", LAB, "gpt5"], ["gpt5"]),
+        (["plan", LAB, "tiny-gpt", "--planner", "magic"], ["planner", "evolution"]),
+        (["plan", LAB, "tiny-gpt", "--objective", "beauty"], ["objective"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "zip"], ["codecs"]),
+        (["plan", LAB, "tiny-gpt", "--budget", "5 parsecs"], ["budget"]),
+        (["plan", LAB, "tiny-gpt", "--stages", "zero"], ["--stages"]),
+        (["plan", LAB, "tiny-gpt", "--stages", "0"], ["stages"]),
+        (["plan", LAB, "tiny-gpt", "--stages", "3", "--replicas", "3"], ["9", "4"]),
+        (["plan", LAB, "tiny-gpt", "--stages", "500", "--replicas", "1"], ["stages"]),
+        (["plan", LAB, "tiny-gpt", "--exclude", "nobody"], ["nobody"]),
+        (["plan", LAB, "tiny-gpt", "--seq-len", "100000"], ["seq_len"]),
+        (["simulate", LAB], ["format", "plan@1"]),
+        (["train", LAB], ["format", "plan@1"]),
+        (["runs", "show", "nothing"], ["nothing"]),
+        (["runs", "sample", "nothing", "hello"], ["nothing"]),
+        (["plam"], ["plam"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(call, arguments, words):
+    line = failure(call(*arguments), 2)
+    assert all(word in line for word in words), line
+
+
+def test_a_model_that_fits_nowhere_is_infeasible(call):
+    line = failure(call("plan", LAB, "llama-70b", "--stages", "2", "--replicas", "2", "--budget", "1s"), 3)
+    assert "GB" in line
+
+
+def test_debug_shows_the_traceback(call):
+    assert "Traceback" in call("--debug", "cluster", "show", "nowhere.json").stderr
+
+
+def test_help_names_every_command(call):
+    text = call("--help").stdout
+    for command in ("plan", "simulate", "train", "runs", "agent", "dashboard", "cluster", "workload"):
+        assert command in text
