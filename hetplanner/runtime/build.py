@@ -146,14 +146,9 @@ class StageModel(nn.Module):
         return {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """The weights that this stage saves: all but replicas of a weight that another stage owns."""
-        graph = self.workload.graph
+        """The weights that this stage saves, in the saved model's order: all but replicas of another stage's."""
         held = self.named_weights()
-        return {
-            w.name: held[w.name]
-            for w in self.weights
-            if (owner := graph.ops[w.op_index].tied) is None or self._holds(owner)
-        }
+        return {name: held[name] for name, _, _ in saved_layout(self.workload) if name in held}
 
     # -- computing --------------------------------------------------------------------------------
 

@@ -77,6 +77,7 @@ class Executor:
         )
         self.completed_steps, self.consistent = 0, True
         self.stats, self._step = StepStats(), 0
+        self._recording = True  # validation leaves no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
         self._losses: list[Tensor] = []
         self.actions = actions = make_schedule(plan).of_rank(rank)
@@ -129,11 +130,12 @@ class Executor:
 
     def run_validation(self) -> tuple[float, int]:
         """Loss sum and tokens of one global batch of the validation split, forward only."""
-        self._step = 0
+        self._step, self._recording = 0, False
         self.transport.expect(self._expected_ahead)
         for act in self._program_ahead:
             act()
         self.transport.end_step()
+        self._recording = True
         losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
         self._losses = []
         return float(losses.sum()), self._tokens(len(losses))
@@ -169,8 +171,15 @@ class Executor:
             case Kind.STEP:
                 return self._update
 
-    def _span(self, kind: Kind, micro_batch: int, start: float) -> None:
-        self.telemetry.span(kind.value, self._step, micro_batch, start, time.monotonic(), stage=self.stage)
+    def _span(
+        self, kind: Kind, micro_batch: int, start: float, end: float, num_bytes: int = 0, transfer: Action | None = None
+    ) -> None:
+        if not self._recording:
+            return
+        stage, peer, role = (transfer.stage, transfer.peer, transfer.role) if transfer else (self.stage, -1, "")
+        self.telemetry.span(
+            kind.value, self._step, micro_batch, start, end, num_bytes=num_bytes, peer=peer, stage=stage, role=role
+        )
 
     def _forward(self, m: int, *, training: bool) -> Callable[[], None]:
         def act() -> None:
@@ -185,8 +194,7 @@ class Executor:
                 self._losses.append(y)
             else:
                 self._tensors[Topic.ACTIVATION, m] = y
-            if training:
-                self._span(Kind.FORWARD, m, start)
+            self._span(Kind.FORWARD, m, start, time.monotonic())
 
         return act
 
@@ -204,7 +212,7 @@ class Executor:
             gradient = self.runner.backward(m, self._tensors.pop((Topic.GRADIENT, m), None))
             if gradient is not None:
                 self._tensors[Topic.GRADIENT, m] = gradient
-            self._span(Kind.BACKWARD, m, start)
+            self._span(Kind.BACKWARD, m, start, time.monotonic())
 
         return act
 
@@ -219,16 +227,13 @@ class Executor:
             codec.encode(self._tensors.pop(key), self.transport.payload(message))
             sent = self.transport.send(message, peer, topic, action.micro_batch)
             self.stats.boundary_bytes += num_bytes
-            self.telemetry.span(
-                "send", self._step, action.micro_batch, sent.start_s, sent.arrival_s, num_bytes=num_bytes, peer=peer,
-                stage=action.stage, role=role,
-            )  # fmt: skip
+            self._span(Kind.SEND, action.micro_batch, sent.start_s, sent.arrival_s, num_bytes, action)
 
         return act
 
     def _receive(self, action: Action) -> Callable[[], None]:
-        topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
-        codec = tensor_codec(self.plan.codec_between(peer, self.rank, role))
+        topic, peer = TOPIC[action.role], action.peer
+        codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
         shape = boundary_shape(self.plan.problem.workload, self.plan.stages[action.stage].end_op - 1)
         (message,) = self._messages_of(action)
         elements = self.plan.boundary_elements(action.stage)
@@ -237,10 +242,7 @@ class Executor:
             start = time.monotonic()
             data = self.transport.receive(message)
             self._tensors[topic, action.micro_batch] = codec.decode(data, elements).view(shape)
-            self.telemetry.span(
-                "recv", self._step, action.micro_batch, start, time.monotonic(), num_bytes=message.num_bytes,
-                peer=peer, stage=action.stage, role=role,
-            )  # fmt: skip
+            self._span(Kind.RECV, action.micro_batch, start, time.monotonic(), message.num_bytes, action)
 
         return act
 
@@ -249,7 +251,7 @@ class Executor:
             start = time.monotonic()
             sent = reducer.reduce()
             self.stats.reduce_bytes += sent
-            self.telemetry.span("reduce", self._step, -1, start, time.monotonic(), num_bytes=sent, stage=self.stage)
+            self._span(Kind.REDUCE, -1, start, time.monotonic(), sent)
 
         return act
 
@@ -262,7 +264,7 @@ class Executor:
         self.optimizer.step(self.config.learning_rate)
         self.completed_steps, self.consistent = self._step + 1, True
         self.model.flat_grad.zero_()
-        self._span(Kind.STEP, -1, start)
+        self._span(Kind.STEP, -1, start, time.monotonic())
 
     def average_gradients(self) -> None:
         """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""

@@ -42,7 +42,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
             tokens, labels = batches.draw(step, m)
             loss = model(tokens, labels, DrawKey(config.seed, step, m))
             (loss / workload.tokens_per_step).backward()
-            loss_sum += float(loss)
+            loss_sum += float(loss.detach())
         if config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, config.clip_norm)
         optimizer.step()

@@ -1,0 +1,113 @@
+"""Starts real ranks in a fraction of a second: a fork server with torch loaded, a store owned by the parent."""
+
+import json
+import multiprocessing as mp
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from hetplanner.plan.files import save_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.connect import loopback_store
+
+_CONTEXT = mp.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hetplanner.runtime.session", "hetplanner.plan.files"])
+
+
+@dataclass
+class Ranks:
+    """The processes of one run and what they have written."""
+
+    run_dir: Path
+    processes: list[BaseProcess]
+    store: Any
+
+    def wait(self, timeout_s: float = 60.0) -> list[int]:
+        """Exit codes; processes that outlive the time are killed and fail the test."""
+        deadline = time.monotonic() + timeout_s
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        late = [rank for rank, process in enumerate(self.processes) if process.is_alive()]
+        for rank in late:
+            self.processes[rank].kill()
+            self.processes[rank].join()
+        assert not late, f"ranks {late} were still alive after {timeout_s} s\n{self.logs()}"
+        return [process.exitcode for process in self.processes]
+
+    def lines(self, rank: int, type_: str) -> list[dict[str, Any]]:
+        text = (self.run_dir / f"rank-{rank}.jsonl").read_text()
+        return [line for line in map(json.loads, text.splitlines()) if line["type"] == type_]
+
+    def all_lines(self, type_: str) -> list[dict[str, Any]]:
+        return [line for rank in range(len(self.processes)) for line in self.lines(rank, type_)]
+
+    def losses(self) -> list[float]:
+        """Mean loss of every step, over all ranks of the last stage."""
+        sums, tokens = defaultdict(float), defaultdict(int)
+        for line in self.all_lines("step"):
+            if line["loss_sum"] is not None:
+                sums[line["step"]] += line["loss_sum"]
+                tokens[line["step"]] += line["num_tokens"]
+        return [sums[step] / tokens[step] for step in sorted(sums)]
+
+    def wait_for_step(self, step: int, timeout_s: float = 30.0) -> None:
+        """Returns once rank 0 has reported a step."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            path = self.run_dir / "rank-0.jsonl"
+            if path.exists() and f'"type": "step", "step": {step},' in path.read_text():
+                return
+            assert any(p.is_alive() for p in self.processes), self.logs()
+            time.sleep(0.02)
+        raise AssertionError(f"no step {step} within {timeout_s} s\n{self.logs()}")
+
+    def logs(self) -> str:
+        return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))
+
+
+def start_ranks(plan: Plan, config: TrainConfig, run_dir: Path, num_ranks: int | None = None) -> Ranks:
+    """Writes the run directory and starts every rank of the plan."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    save_plan(plan, run_dir / "plan.json")
+    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
+    (run_dir / "run.json").write_text(json.dumps(fields))
+    world = num_ranks or len(plan.ranks)
+    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
+    processes = [
+        _CONTEXT.Process(target=_rank, args=(str(run_dir), rank, world, store.port), name=f"rank-{rank}")
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return Ranks(run_dir, processes, store)
+
+
+def train(plan: Plan, config: TrainConfig, run_dir: Path) -> Ranks:
+    """Runs to the end; every rank must succeed."""
+    ranks = start_ranks(plan, config, run_dir)
+    codes = ranks.wait()
+    assert codes == [0] * len(codes), ranks.logs()
+    return ranks
+
+
+def _rank(run_dir: str, rank: int, world: int, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
+    from hetplanner.runtime.worker import main
+
+    code = main([f"{run_dir}/plan.json"])
+    sys.stdout.flush()
+    os._exit(code)

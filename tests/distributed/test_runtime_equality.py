@@ -1,0 +1,159 @@
+"""Uncompressed runs equal one process; int8 stays close; what travels is counted."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from hetplanner.codecs.spec import Codec
+from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
+from hetplanner.plan.problem import Problem
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.sample import generate, load_model
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+from tests.distributed.real_ranks import Ranks, train
+from tests.factories import chain_plan, small_cluster
+
+pytestmark = pytest.mark.distributed
+
+STEPS = 30
+
+
+def gpt(*, global_batch: int = 16, **changes: object) -> Workload:
+    shape = {"vocab": 256, "max_seq_len": 32, "hidden": 32, "layers": 4, "heads": 2, "ffn": 64} | changes
+    return Workload(
+        name="test",
+        transformer=TransformerConfig(**shape),
+        global_batch=global_batch,
+        micro_batch=2,
+        seq_len=32,
+        dtype="float32",
+    )
+
+
+def llama(*, global_batch: int = 16) -> Workload:
+    return gpt(global_batch=global_batch, family="llama", kv_heads=1, heads=4, tie_embeddings=False)
+
+
+def ragged_plan(workload: Workload) -> Plan:
+    """1, 3 and 2 replicas; one replica of the last stage serves two routes."""
+    cluster = small_cluster(6)
+    ids = cluster.device_ids
+    return Plan(
+        problem=Problem(cluster=cluster, workload=workload),
+        stages=(
+            Stage(first_op=0, end_op=3, replicas=((ids[3],),), in_flight=5),
+            Stage(first_op=3, end_op=8, replicas=((ids[0],), (ids[1],), (ids[5],)), in_flight=2),
+            Stage(first_op=8, end_op=len(workload.graph.ops), replicas=((ids[2],), (ids[4],)), in_flight=1),
+        ),
+        routes=(
+            Route(replicas=(0, 0, 0), micro_batches=4),
+            Route(replicas=(0, 1, 1), micro_batches=3),
+            Route(replicas=(0, 2, 1), micro_batches=1),
+        ),
+        ranks=ids,
+    )
+
+
+PLANS = {
+    "2x2 uneven layers and shares": lambda: chain_plan([5, 3], [3], workload=gpt()),
+    "3x2 uneven": lambda: chain_plan([7, 1], [1, 8], workload=gpt()),
+    "4x1": lambda: chain_plan([8], [2, 7, 10], workload=gpt()),
+    "2x2 gpipe": lambda: chain_plan([2, 6], [5], workload=gpt(), schedule="gpipe"),
+    "1x2 tied inside one stage": lambda: chain_plan([3, 5], [], workload=gpt()),
+    "4x1 cut before the loss": lambda: chain_plan([8], [4, 10, 11], workload=gpt()),
+    "1-3-2 ragged": lambda: ragged_plan(gpt()),
+    "2x2 llama": lambda: chain_plan([5, 3], [4], workload=llama()),
+    "2x2 dropout": lambda: chain_plan([5, 3], [6], workload=gpt(dropout=0.1)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None:
+    plan = PLANS[name]()
+    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3)
+    model, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    losses = ranks.losses()
+    assert len(losses) == STEPS
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 5e-5
+    assert losses[-1] < losses[0] - 0.5, "the model learns"
+    saved = load_file(tmp_path / "model.safetensors")
+    reference = model.named_weights()
+    assert saved.keys() == reference.keys()
+    for weight_name, weight in reference.items():
+        assert (saved[weight_name] - weight).abs().max() < 1e-3, weight_name
+
+
+def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:
+    plan = chain_plan([5, 3], [4], workload=gpt(dropout=0.1))
+    plan = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))
+    config = TrainConfig(steps=10, seed=1, clip_norm=0.5, learning_rate=3e-3)
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+    norms = [{line["grad_norm"] for line in ranks.all_lines("step") if line["step"] == t} for t in range(10)]
+    assert all(len(n) == 1 and min(n) > 0.5 for n in norms[:1]), "all ranks clip by the same norm"
+
+
+def with_codec(plan: Plan, codec: Codec) -> Plan:
+    """Every boundary link compressed, both ways."""
+    pairs = {
+        (plan.ranks[a], plan.ranks[b])
+        for m in range(plan.problem.workload.num_micro_batches)
+        for path in [plan.path_of_micro_batch(m)]
+        for a, b in zip(path[:-1], path[1:], strict=True)
+    }
+    rules = [LinkCodec(from_device=a, to_device=b, role="activation", codec=codec) for a, b in sorted(pairs)]
+    rules += [LinkCodec(from_device=b, to_device=a, role="gradient", codec=codec) for a, b in sorted(pairs)]
+    return plan.replace(link_codecs=tuple(rules))
+
+
+def boundary_and_reduce_bytes(ranks: Ranks) -> tuple[int, int]:
+    lines = ranks.all_lines("step")
+    return sum(x["boundary_bytes"] for x in lines), sum(x["reduce_bytes"] for x in lines)
+
+
+def test_int8_stays_close_and_travels_light(tmp_path: Path) -> None:
+    plan = chain_plan([5, 3], [4], workload=gpt())
+    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    dense = train(plan, config, tmp_path / "dense")
+    light = train(with_codec(plan, Codec(name="int8", block=256)), config, tmp_path / "int8")
+    assert abs(light.losses()[-1] / dense.losses()[-1] - 1) < 0.01
+    assert light.losses() != dense.losses()
+    dense_boundary, dense_reduce = boundary_and_reduce_bytes(dense)
+    light_boundary, light_reduce = boundary_and_reduce_bytes(light)
+    # 8 micro-batches over one boundary, forth and back, 2 x 32 x 32 float32 each
+    assert dense_boundary == STEPS * 8 * 2 * 2 * 32 * 32 * 4
+    assert light_boundary <= 0.27 * dense_boundary
+    assert light_reduce == dense_reduce
+    spans = [s for s in light.all_lines("span") if s["kind"] == "send"]
+    assert sum(s["bytes"] for s in spans) == light_boundary
+
+
+def test_fp16_and_compressed_reduction_keep_replicas_equal(tmp_path: Path) -> None:
+    plan = with_codec(chain_plan([5, 3], [4], workload=gpt()), Codec(name="fp16"))
+    plan = plan.replace(stages=tuple(s.replace(reduce_codec=Codec(name="int8")) for s in plan.stages))
+    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    assert abs(ranks.losses()[-1] / expected[-1] - 1) < 0.01
+    _, reduced = boundary_and_reduce_bytes(ranks)
+    params = plan.problem.workload.graph.num_params
+    assert reduced < 0.3 * STEPS * params * 4 * 2 * 2
+
+
+def test_saved_model_has_the_loss_it_was_trained_to_and_samples(tmp_path: Path) -> None:
+    plan = chain_plan([8], [4], workload=gpt())
+    config = TrainConfig(steps=STEPS, seed=0, learning_rate=3e-3)
+    ranks = train(plan, config, tmp_path)
+    reference, _ = train_reference(plan.problem.workload, config)
+    model = load_model(tmp_path)
+    assert generate(model, "def ", 20, 0.0) == generate(reference, "def ", 20, 0.0)
+    text = generate(model, "def ", 30, temperature=0.8, seed=1)
+    assert text.startswith("def ")
+    assert text == generate(model, "def ", 30, temperature=0.8, seed=1)
+    (validation,) = ranks.all_lines("validation")
+    assert abs(validation["loss_sum"] / validation["num_tokens"] - ranks.losses()[-1]) < 1.0
