@@ -119,7 +119,7 @@ def _first_line(error: ValidationError, place: str) -> str:
     first, *rest = error.errors(include_url=False, include_context=False)
     # Keys come from the file, so they may be long or hold line breaks.
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p:.60}" for p in first["loc"]).lstrip(".")
-    text = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    text = re.sub(r"^\w+ should", "must", first["msg"].removeprefix("Value error, "))
     if first["type"] == "extra_forbidden":
         text = "unknown field; remove it or correct its spelling"
     elif first["type"] == "missing":
