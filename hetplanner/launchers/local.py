@@ -24,7 +24,8 @@ class LocalLauncher:
 
         Args:
             nodes: torchrun agents to split the ranks over, all on this machine.
-            port: of the rendezvous on 127.0.0.1; None takes a free one.
+            port: of the rendezvous on 127.0.0.1. None leaves the choice to the one agent that binds it (port
+                0, so nobody can take it in between), or picks a free one that several agents can share.
         """
         if nodes < 1:
             raise InvalidInput(f"nodes: must be 1 or more, got {nodes}")
@@ -36,7 +37,9 @@ class LocalLauncher:
         num_ranks = len(plan.ranks)
         if self.nodes > num_ranks:
             raise InvalidInput(f"nodes: must be at most the plan's {num_ranks} ranks, got {self.nodes}")
-        port = self.port if self.port is not None else free_loopback_port()
+        port = self.port
+        if port is None:
+            port = 0 if self.nodes == 1 else free_loopback_port()
         share, rest = divmod(num_ranks, self.nodes)
         sizes = [share + (node < rest) for node in range(self.nodes)]
         commands = tuple(

@@ -77,6 +77,15 @@ def test_local_is_what_a_person_would_type(plan):
     assert command.env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
+def test_one_node_lets_the_rendezvous_choose_its_port_and_several_share_one(plan):
+    one = LocalLauncher().request(plan, RUN_DIR, TrainConfig()).script()
+    two = LocalLauncher(nodes=2).request(plan, RUN_DIR, TrainConfig())
+    assert "--rdzv-endpoint=127.0.0.1:0 " in one
+    ports = {next(a for a in c.argv if a.startswith("--rdzv-endpoint")) for c in two.commands}
+    assert len(ports) == 1
+    assert not ports.pop().endswith(":0")
+
+
 def test_two_nodes_share_the_ranks_and_the_rendezvous():
     plan = chain_plan(shares=(2,), cuts=(3, 6))
     request = LocalLauncher(nodes=2, port=29_555).request(plan, RUN_DIR, TrainConfig())
