@@ -90,19 +90,21 @@ def series_columns(steps: Sequence[float], values: Sequence[float]) -> Columns:
 
 def rolling_median(values: Sequence[float], window: int = 9) -> list[float]:
     """Median of each value with those before it, `window` in all; NaN is left out."""
-    array = np.asarray(values, dtype=np.float64)
-    medians = []
-    for i in range(len(array)):
-        seen = array[max(0, i + 1 - window) : i + 1]
-        seen = seen[np.isfinite(seen)]
-        medians.append(float(np.median(seen)) if seen.size else math.nan)
-    return medians
+    if not len(values):
+        return []
+    padded = np.concatenate([np.full(window - 1, np.nan), np.asarray(values, dtype=np.float64)])
+    sorted_W = np.sort(np.lib.stride_tricks.sliding_window_view(padded, window), axis=1)  # NaN goes last
+    known = np.isfinite(sorted_W).sum(axis=1)
+    row = np.arange(len(values))
+    low, high = sorted_W[row, np.maximum(known - 1, 0) // 2], sorted_W[row, known // 2]
+    return ((low + high) / 2).tolist()
 
 
 def without_spikes(values: Sequence[float], most: float = 4.0) -> list[float]:
     """The values, cut at `most` times their median: a first step that compiles must not flatten all others."""
     known = [v for v in values if math.isfinite(v)]
-    return [min(v, most * float(np.median(known))) for v in known]
+    limit = most * float(np.median(known)) if known else 0.0
+    return [min(v, limit) for v in known]
 
 
 def padded_range(values: Sequence[float], share: float = 0.07, floor: float | None = None) -> tuple[float, float]:

@@ -19,6 +19,14 @@ class Block:
     height: float
 
 
+MAX_NAMED = 60
+
+
+def named_sites(sizes: Sequence[float]) -> list[int]:
+    """The sites that are named on a map, the largest first; with more than `MAX_NAMED` nothing could be read."""
+    return sorted(range(len(sizes)), key=lambda i: -sizes[i])[:MAX_NAMED]
+
+
 def badge_px(text: str) -> float:
     """Width of a badge with its gap to the next."""
     return 13.0 + 6.0 * len(text)

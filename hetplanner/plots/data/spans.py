@@ -1,12 +1,16 @@
 """Spans of a trace as rows of a Gantt chart, few enough to draw."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-from hetplanner.plan.trace import Span, Trace
-from hetplanner.units import short_bytes, short_seconds
+import numpy as np
 
-Columns = dict[str, list[Any]]
+from hetplanner.plan.trace import Span, Trace
+
+Columns = dict[str, Any]
 
 MAX_SPANS = 13_000
 """A canvas redraws this many in well under a second."""
@@ -15,7 +19,8 @@ LANES = {"send": (-0.10, 0.18), "recv": (-0.27, 0.12), "reduce": (-0.38, 0.10)}
 """Offset below a rank's middle and height of what runs beside compute; the rest has the upper lane."""
 COMPUTE_LANE = (0.2, 0.4)
 
-_NAMES = ("left", "right", "y", "height", "rank", "what", "step", "duration", "when", "bytes", "peer")
+NUMBERS = ("left", "right", "y", "height", "milliseconds", "bytes")
+WORDS = ("rank", "role", "micro_batch", "step", "peer")
 
 
 def chosen_spans(trace: Trace, step: int | None, max_spans: int = MAX_SPANS) -> tuple[list[Span], float]:
@@ -39,57 +44,61 @@ def chosen_spans(trace: Trace, step: int | None, max_spans: int = MAX_SPANS) -> 
 
 
 def merged_spans(spans: Sequence[Span], max_spans: int) -> list[Span]:
-    """At most `max_spans` spans: neighbours of one rank and kind with a gap below a resolution become one.
+    """At most `max_spans` spans: neighbours of one rank, kind and step become one, the closest first.
 
-    The resolution starts at a 20,000th of the whole and doubles until few enough are left; bytes are added up.
+    A merged span counts the bytes of its parts and names no micro-batch and no peer.
     """
-    kept = sorted(spans, key=lambda s: (s.rank, s.kind, s.start_s))
-    if len(kept) <= max_spans:
-        return kept
-    gap = (max(s.end_s for s in kept) - min(s.start_s for s in kept)) / 20_000 or 1e-9
-    while len(kept) > max_spans:
-        joined = _joined(kept, gap)
-        if len(joined) == len(kept) and gap > 1e12:
-            return joined[:max_spans]
-        kept, gap = joined, gap * 2
-    return kept
-
-
-def _joined(spans: Sequence[Span], gap: float) -> list[Span]:
+    ordered = sorted(spans, key=lambda s: (s.rank, s.kind, s.start_s))
+    surplus = len(ordered) - max_spans
+    if surplus <= 0:
+        return ordered
+    gaps = np.array([_gap(a, b) for a, b in pairwise(ordered)])
+    joined = np.zeros(len(ordered), dtype=bool)  # with the one before
+    closest = np.argsort(gaps, kind="stable")[:surplus]
+    joined[closest[np.isfinite(gaps[closest])] + 1] = True
     out: list[Span] = []
-    for s in spans:
-        last = out[-1] if out else None
-        if last and (last.rank, last.kind, last.step) == (s.rank, s.kind, s.step) and s.start_s - last.end_s <= gap:
-            end = max(last.end_s, s.end_s)
-            out[-1] = Span(s.rank, s.kind, s.step, -1, last.start_s, end, last.bytes + s.bytes, -1, s.stage, "")
+    for span, belongs in zip(ordered, joined.tolist(), strict=True):
+        if belongs:
+            last = out[-1]
+            out[-1] = replace(
+                last, end_s=max(last.end_s, span.end_s), bytes=last.bytes + span.bytes, micro_batch=-1, peer=-1, role=""
+            )
         else:
-            out.append(s)
-    return out
+            out.append(span)
+    return out[:max_spans]
+
+
+def _gap(a: Span, b: Span) -> float:
+    same_row = (a.rank, a.kind, a.step) == (b.rank, b.kind, b.step)
+    return b.start_s - a.end_s if same_row else math.inf
 
 
 def span_columns(spans: Sequence[Span], rank_labels: Sequence[str], origin_s: float = 0.0) -> dict[str, Columns]:
-    """For every kind of `KINDS` the columns of its bars; row of rank r is y = -r. Unknown kinds count as waiting."""
-    columns: dict[str, Columns] = {kind: {name: [] for name in _NAMES} for kind in KINDS}
-    for s in spans:
-        offset, height = LANES.get(s.kind, COMPUTE_LANE)
-        duration = s.end_s - s.start_s
-        label = " ".join(
-            part for part in (s.kind, s.role, f"micro-batch {s.micro_batch}" if s.micro_batch >= 0 else "") if part
-        )
-        values = (
-            s.start_s - origin_s,
-            s.end_s - origin_s,
-            offset - s.rank,
-            height,
-            f"{s.rank} · {rank_labels[s.rank]}" if 0 <= s.rank < len(rank_labels) else str(s.rank),
-            label,
-            s.step,
-            short_seconds(duration),
-            f"{short_seconds(s.start_s - origin_s)} – {short_seconds(s.end_s - origin_s)}",
-            short_bytes(s.bytes) if s.bytes else "–",
-            rank_labels[s.peer] if 0 <= s.peer < len(rank_labels) else "–",
-        )
-        target = columns.get(s.kind, columns["wait"])
-        for name, value in zip(_NAMES, values, strict=True):
-            target[name].append(value)
-    return columns
+    """For every kind of `KINDS` the columns of its bars; row of rank r is y = -r. Unknown kinds count as waiting.
+
+    `NUMBERS` are arrays (sent in binary), `WORDS` lists; texts are left to the page: this runs once a second.
+    """
+    by_kind: dict[str, list[Span]] = {kind: [] for kind in KINDS}
+    for span in spans:
+        by_kind.get(span.kind, by_kind["wait"]).append(span)
+    labels = dict(enumerate(f"{rank} · {label}" for rank, label in enumerate(rank_labels)))
+    return {kind: _columns_of(kind, group, labels, origin_s) for kind, group in by_kind.items()}
+
+
+def _columns_of(kind: str, spans: list[Span], labels: dict[int, str], origin_s: float) -> Columns:
+    offset, height = LANES.get(kind, COMPUTE_LANE)
+    start = np.array([s.start_s for s in spans], dtype=np.float64)
+    end = np.array([s.end_s for s in spans], dtype=np.float64)
+    return {
+        "left": start - origin_s,
+        "right": end - origin_s,
+        "y": offset - np.array([s.rank for s in spans], dtype=np.float64),
+        "height": np.full(len(spans), height),
+        "milliseconds": (end - start) * 1e3,
+        "bytes": np.array([s.bytes for s in spans], dtype=np.float64),
+        "rank": [labels.get(s.rank, str(s.rank)) for s in spans],
+        "role": [s.role for s in spans],
+        "micro_batch": [s.micro_batch if s.micro_batch >= 0 else "–" for s in spans],
+        "step": [s.step for s in spans],
+        "peer": [labels.get(s.peer, "–") for s in spans],
+    }

@@ -156,6 +156,10 @@ def put(source: ColumnDataSource, columns: Columns) -> None:
 def _equal(one: Any, two: Any) -> bool:
     if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
         return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and np.array_equal(one, two)
+    if len(one) != len(two):
+        return False
+    if len(one) and isinstance(one[0], np.ndarray):  # lines and images: a list of arrays
+        return all(_equal(a, b) for a, b in zip(one, two, strict=True))
     return bool(one == two)
 
 

@@ -17,7 +17,7 @@ from bokeh.models import (
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import WORLD_WIDTH_M, border_lines, land_rings
-from hetplanner.plots.data.labels import LINE_PX, Block, badge_px, block_size, placed_blocks, runs_of
+from hetplanner.plots.data.labels import LINE_PX, Block, badge_px, block_size, named_sites, placed_blocks, runs_of
 from hetplanner.plots.data.maps import (
     ARC_NAMES,
     SHARED_NAMES,
@@ -201,6 +201,9 @@ class DeviceMap(LiveFigure):
         self._box_source.data = {"edge": list(box)}
 
     def _show_labels(self, sites: Columns, stages: list[dict[int, list[str]]]) -> None:
+        largest = named_sites(sites["size"])
+        sites = {name: [values[i] for i in largest] for name, values in sites.items()}
+        stages = [stages[i] for i in largest]
         width, height = self._frame_px(DEFAULT_WIDTH_PX)
         west, east, south, north = fitted(self._box, width, height)
         x_px = (np.asarray(sites["x"]) - west) / (east - west) * width

@@ -17,13 +17,12 @@ from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.data.links import What, colour_limits, link_matrix
 from hetplanner.plots.live.base import FONT, LiveFigure, empty_source, put, set_range
 
-# One row of text for every rule; the image holds rule numbers, so that 512 devices send no 262,144 texts.
-_TEXT_OF_RULE = "return rules.data.text[value] ?? ''"
-_SOURCE_OF_RULE = "return rules.data.source[value] ?? ''"
-_MBIT = "return tick >= 1000 ? `${tick / 1000} Gbit/s` : `${tick} Mbit/s`"
-_MS = "return tick >= 1000 ? `${tick / 1000} s` : tick < 1 ? `${tick * 1000} µs` : `${tick} ms`"
 _ID_OF_COLUMN = "return ids.data.id[Math.floor(special_vars.x)] ?? ''"
 _ID_OF_ROW = "return ids.data.id[ids.data.id.length - 1 - Math.floor(special_vars.y)] ?? ''"
+_SOURCE = "return known.data.text[value] ?? ''"
+# Texts are made by the page: 512 devices would need 262,144 of them.
+_MBIT = "const v = Number(X.toPrecision(3)); return v >= 1000 ? `${v / 1000} Gbit/s` : `${v} Mbit/s`"
+_MS = "const v = Number(X.toPrecision(3)); return v >= 1000 ? `${v / 1000} s` : v < 1 ? `${v * 1000} µs` : `${v} ms`"
 
 
 class LinkHeatmap(LiveFigure):
@@ -36,8 +35,8 @@ class LinkHeatmap(LiveFigure):
         self.mapper = LogColorMapper(
             palette=palette if what == "bandwidth" else palette[::-1], low=1, high=10, nan_color="rgba(0, 0, 0, 0)"
         )
-        self.image_source = empty_source("image", "rule", "known", "dw", "dh")
-        self.rule_source = empty_source("text", "source")
+        self.image_source = empty_source("image", "known", "dw", "dh")
+        self.known_source = empty_source("text")
         self.id_source = empty_source("id")
         self.edge_source = empty_source("x", "y")
         self._image = self.figure.image(
@@ -58,7 +57,7 @@ class LinkHeatmap(LiveFigure):
         self._bar = ColorBar(
             color_mapper=self.mapper,
             ticker=LogTicker(desired_num_ticks=5),
-            formatter=CustomJSTickFormatter(code=_MBIT if self.what == "bandwidth" else _MS),
+            formatter=CustomJSTickFormatter(code=self._text_of("tick")),
             width=10,
             label_standoff=6,
             background_fill_color=None,
@@ -70,20 +69,23 @@ class LinkHeatmap(LiveFigure):
         self.figure.add_layout(self._bar, "right")
 
     def _add_hover(self) -> None:
-        tables = {"rules": self.rule_source, "ids": self.id_source}
+        tables = {"known": self.known_source, "ids": self.id_source}
         self.figure.add_tools(
             HoverTool(
                 renderers=[self._image],
-                tooltips=[("from", "$y{0}"), ("to", "$x{0}"), (self.what, "@rule{0}"), ("known", "@known{0}")],
+                tooltips=[("from", "$y{0}"), ("to", "$x{0}"), (self.what, "@image{0}"), ("known", "@known{0}")],
                 formatters={
                     "$x": CustomJSHover(args=tables, code=_ID_OF_COLUMN),
                     "$y": CustomJSHover(args=tables, code=_ID_OF_ROW),
-                    "@rule": CustomJSHover(args=tables, code=_TEXT_OF_RULE),
-                    "@known": CustomJSHover(args=tables, code=_SOURCE_OF_RULE),
+                    "@image": CustomJSHover(code=self._text_of("value")),
+                    "@known": CustomJSHover(args=tables, code=_SOURCE),
                 },
                 visible=False,
             )
         )
+
+    def _text_of(self, variable: str) -> str:
+        return (_MBIT if self.what == "bandwidth" else _MS).replace("X", variable)
 
     def _recolour(self) -> None:
         super()._recolour()
@@ -96,7 +98,7 @@ class LinkHeatmap(LiveFigure):
     def update(self, cluster: Cluster | None) -> None:
         """Shows the links of a cluster; None empties the figure."""
         if cluster is None:
-            for source in (self.image_source, self.rule_source, self.id_source, self.edge_source):
+            for source in (self.image_source, self.known_source, self.id_source, self.edge_source):
                 put(source, {name: [] for name in source.column_names})
             self._say("choose a cluster to see its links")
             return
@@ -104,14 +106,14 @@ class LinkHeatmap(LiveFigure):
         size = len(matrix.ids)
         low, high = colour_limits(matrix.value_DD)
         self.mapper.update(low=low, high=high)
-        put(self.rule_source, {"text": list(matrix.rule_texts), "source": list(matrix.rule_sources)})
+        put(self.known_source, {"text": list(matrix.sources)})
         put(self.id_source, {"id": list(matrix.ids)})
         edges = matrix.site_edges
         put(self.edge_source, {"x": list(edges), "y": [size - e for e in edges]})
         # An image's first row is at the bottom; ours belongs on top.
-        rule = np.ascontiguousarray(matrix.rule_DD[::-1].astype(np.int32))
+        known = np.ascontiguousarray(matrix.source_DD[::-1])
         image = np.ascontiguousarray(matrix.value_DD[::-1].astype(np.float32))
-        put(self.image_source, {"image": [image], "rule": [rule], "known": [rule], "dw": [size], "dh": [size]})
+        put(self.image_source, {"image": [image], "known": [known], "dw": [size], "dh": [size]})
         names = [shortened(name, 14) for name in matrix.site_names]
         self._label_axis(self.figure.xaxis[0], matrix.site_centres, names)
         self._label_axis(self.figure.yaxis[0], [size - c for c in matrix.site_centres], names)

@@ -1,15 +1,13 @@
 """What every rank does when: a Gantt chart of a simulated or measured run."""
 
-import numpy as np
 from bokeh.models import HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
 
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.data.spans import KINDS, MAX_SPANS, chosen_spans, span_columns
+from hetplanner.plots.data.spans import KINDS, LANES, MAX_SPANS, NUMBERS, WORDS, chosen_spans, span_columns
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import FILL_ALPHA, KIND_COLOURS
 
-SPAN_NAMES = ("left", "right", "y", "height", "rank", "what", "step", "duration", "when", "bytes", "peer")
 WINDOW_STEPS = 3
 """Steps that are in view while the newest are followed."""
 LABEL_PX = 14
@@ -30,7 +28,7 @@ class Timeline(LiveFigure):
             toolbar_inner=True,
         )
         self.max_spans = max_spans
-        self.sources = {kind: empty_source(*SPAN_NAMES) for kind in KINDS}
+        self.sources = {kind: empty_source(*NUMBERS, *WORDS) for kind in KINDS}
         self._bars = {
             kind: self.figure.hbar(
                 y="y", left="left", right="right", height="height", source=source, line_width=0.5,
@@ -51,15 +49,18 @@ class Timeline(LiveFigure):
             pan,
             WheelZoomTool(dimensions="width", modifiers={"ctrl": True}),
             ResetTool(),
-            HoverTool(
-                renderers=list(self._bars.values()),
-                tooltips=[
-                    ("", "@what, step @step"),
-                    ("rank", "@rank"),
-                    ("takes", "@duration (@when)"),
-                    ("bytes, peer", "@bytes, @peer"),
-                ],
-                visible=False,
+            *(
+                HoverTool(
+                    renderers=[bars],
+                    tooltips=[
+                        (kind, "@role micro-batch @micro_batch, step @step"),
+                        ("rank", "@rank"),
+                        ("takes", "@milliseconds{0,0.000} ms, from @left{0,0.0000} s"),
+                        *([("peer", "@peer, @bytes{0,0} bytes")] if kind in LANES else []),
+                    ],
+                    visible=False,
+                )
+                for kind, bars in self._bars.items()
             ),
         )
         self.figure.toolbar.active_drag = pan
@@ -78,7 +79,7 @@ class Timeline(LiveFigure):
         spans, origin = chosen_spans(trace, step, self.max_spans) if trace else ([], 0.0)
         labels = trace.rank_labels if trace else ()
         for kind, columns in span_columns(spans, labels, origin).items():
-            put(self.sources[kind], as_arrays(columns))
+            put(self.sources[kind], columns)
         self._label_ranks(labels)
         self._say("" if spans else "no spans yet: simulate a plan or start a run")
         if follow and spans:
@@ -96,9 +97,3 @@ class Timeline(LiveFigure):
         rows = [float(-rank) for rank in range(0, len(labels), every)]
         self._label_axis(self.figure.yaxis[0], rows, [shortened(label, 18) for label in labels[::every]])
         set_range(self.figure.y_range, 0.5 - max(len(labels), 1), 0.5)
-
-
-def as_arrays(columns: dict[str, list]) -> dict[str, list | np.ndarray]:
-    """Numbers as arrays: sent in binary, a tenth of the bytes of a list."""
-    numeric = {"left", "right", "y", "height"}
-    return {name: np.asarray(v, dtype=np.float64) if name in numeric else v for name, v in columns.items()}

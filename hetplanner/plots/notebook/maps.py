@@ -8,7 +8,7 @@ import holoviews as hv
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plots.coastline import border_lines, land_rings
-from hetplanner.plots.data.labels import LINE_PX, block_size, placed_blocks, runs_of
+from hetplanner.plots.data.labels import LINE_PX, block_size, named_sites, placed_blocks, runs_of
 from hetplanner.plots.data.maps import (
     arc_columns,
     fitted,
@@ -99,7 +99,9 @@ def _labels(
     sites: Mapping[str, Any], stages: dict[int, str], corner: tuple[float, float], metres_per_px: float
 ) -> hv.Labels:
     """Names (and stages) beside the markers, where they cover the least; `corner` is the view's north-west."""
-    words = [f"{label}\n{stages[i]}" if i in stages else label for i, label in enumerate(sites["label"])]
+    named = named_sites(sites["size"])
+    words = [sites["label"][i] + (f"\n{stages[i]}" if i in stages else "") for i in named]
+    sites = {name: [values[i] for i in named] for name, values in sites.items()}
     x_px = [(x - corner[0]) / metres_per_px for x in sites["x"]]
     y_px = [(corner[1] - y) / metres_per_px for y in sites["y"]]
     sizes = [(block_size(max(w.split("\n"), key=len), ())[0], LINE_PX * (1 + w.count("\n"))) for w in words]

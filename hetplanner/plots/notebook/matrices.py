@@ -30,7 +30,7 @@ def heatmap(cluster: Cluster, what: What = "bandwidth") -> hv.Overlay:
         clabel=f"{what} ({unit})",
     )
     # An image has one number a pixel; the ids and texts of a hover need boxes, which are too many beyond 96 devices.
-    layers = [image, _cells(matrix)] if size * size <= MAX_CELLS else [image.opts(tools=["hover"])]
+    layers = [image, _cells(matrix, unit)] if size * size <= MAX_CELLS else [image.opts(tools=["hover"])]
     return hv.Overlay(layers).opts(
         hv.opts.Overlay(
             width=580,
@@ -48,18 +48,17 @@ def heatmap(cluster: Cluster, what: What = "bandwidth") -> hv.Overlay:
     )
 
 
-def _cells(matrix: LinkMatrix) -> hv.Rectangles:
+def _cells(matrix: LinkMatrix, unit: str) -> hv.Rectangles:
     size = len(matrix.ids)
     rows, columns = (m.ravel() for m in np.indices((size, size)))
-    rule = matrix.rule_DD[rows, columns]
     ids = np.array(matrix.ids, dtype=object)
     facts = {
         "from": ids[rows],
         "to": ids[columns],
-        "text": np.array(matrix.rule_texts, dtype=object)[rule],
-        "known": np.array(matrix.rule_sources, dtype=object)[rule],
+        "value": matrix.value_DD[rows, columns],
+        "known": np.array(matrix.sources, dtype=object)[matrix.source_DD[rows, columns]],
     }
-    hover = tooltips(("from", "@from"), ("to", "@to"), ("", "@text, @known"))
+    hover = tooltips(("from", "@from"), ("to", "@to"), ("", f"@value{{0,0.[000]}} {unit}, @known"))
     return boxes((columns, columns + 1), (size - 1 - rows, size - rows), facts, alpha=0.0, tools=[hover])
 
 

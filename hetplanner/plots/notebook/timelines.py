@@ -7,7 +7,7 @@ from hetplanner.plots.data.spans import MAX_SPANS, chosen_spans, span_columns
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, tooltips
 from hetplanner.plots.theme import FILL_ALPHA, KIND_COLOURS
 
-FACTS = ["rank", "what", "step", "duration", "when", "bytes", "peer"]
+FACTS = ("rank", "role", "micro_batch", "step", "milliseconds", "bytes", "peer")
 
 
 def gantt(trace: Trace, step: int | None = None) -> hv.Overlay:
@@ -19,17 +19,17 @@ def gantt(trace: Trace, step: int | None = None) -> hv.Overlay:
     """
     ready()
     spans, origin = chosen_spans(trace, step, MAX_SPANS)
-    hover = tooltips(
-        ("", "@what, step @step"), ("rank", "@rank"), ("takes", "@duration (@when)"), ("bytes, peer", "@bytes, @peer")
-    )
     layers = []
     for kind, columns in span_columns(spans, trace.rank_labels, origin).items():
-        if columns["y"]:
-            edges = (
-                [y - h / 2 for y, h in zip(columns["y"], columns["height"], strict=True)],
-                [y + h / 2 for y, h in zip(columns["y"], columns["height"], strict=True)],
-            )
+        if len(columns["y"]):
+            edges = columns["y"] - columns["height"] / 2, columns["y"] + columns["height"] / 2
             facts = {fact: columns[fact] for fact in FACTS}
+            hover = tooltips(
+                (kind, "@role micro-batch @micro_batch, step @step"),
+                ("rank", "@rank"),
+                ("takes", "@milliseconds{0,0.000} ms"),
+                ("peer", "@peer, @bytes{0,0} bytes"),
+            )
             options = {"color": KIND_COLOURS[kind], "alpha": FILL_ALPHA.get(kind, 1.0), "tools": [hover]}
             layers.append(boxes((columns["left"], columns["right"]), edges, facts, kind, **options))
     ranks = len(trace.rank_labels)
