@@ -35,7 +35,7 @@ _TOO_DEEP = f"{{place}}: must be nested at most {MAX_DEPTH} deep; is this one of
 
 
 class Noun(BaseModel):
-    """Base of every noun that is stored in a file: immutable, unknown fields refused, no coercion of types."""
+    """Base of every noun that is stored in a file: immutable, unknown fields and infinite numbers refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 

@@ -118,7 +118,7 @@ def format_flops_per_s(value: float) -> str:
 
 def short_bytes(value: float) -> str:
     """A size for a person, three digits ('12.3 MB'); not meant to be read back."""
-    return _short(value, [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)])
+    return _short(value, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)])
 
 
 def short_seconds(value: float) -> str:
