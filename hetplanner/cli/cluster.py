@@ -119,19 +119,16 @@ def convert(
 
 
 def _read_any(source: Path, round_trip: bool) -> Any:
-    from hetplanner.cluster.files import cluster_from_json
-    from hetplanner.cluster.tables import cluster_from_folder, cluster_from_site_json
+    from hetplanner.cluster.tables import cluster_from_folder
+    from hetplanner.cluster.uploads import cluster_from_any_json
     from hetplanner.errors import InvalidInput
-    from hetplanner.schema import parse_json, read_text
+    from hetplanner.schema import read_text
 
     if source.is_dir():
         return cluster_from_folder(source, round_trip=round_trip)
     if round_trip:
         raise InvalidInput(f"{source}: --round-trip is for a folder of tables; a JSON file says it itself")
-    text = read_text(source)
-    data = parse_json(text, source.name)
-    is_tables = isinstance(data, dict) and str(data.get("format", "")).startswith("hetplanner/site-tables@")
-    return (cluster_from_site_json if is_tables else cluster_from_json)(text, source.name)
+    return cluster_from_any_json(read_text(source), source.name)
 
 
 def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
