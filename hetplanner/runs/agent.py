@@ -28,7 +28,8 @@ from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files import PLAN_VERSION
 from hetplanner.plan.model import Plan
 from hetplanner.runs.directory import list_run_ids
-from hetplanner.runs.home import agent_directory, home_directory, socket_path
+from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
+from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.protocol import (
     MAX_REQUEST_BYTES,
     PROTOCOL,
@@ -273,9 +274,8 @@ def serve_agent(
     except filelock.Timeout:
         raise RunError(f"an agent is running already{_holder(folder)}") from None
     try:
-        (folder / "agent.json").write_text(
-            json.dumps({"pid": os.getpid(), "version": package_version()}), encoding="utf-8"
-        )
+        holder = {"pid": os.getpid(), "version": package_version(), "began_s": created_unix_s(os.getpid())}
+        (folder / AGENT_FILE).write_text(json.dumps(holder), encoding="utf-8")
         agent = Agent(Supervisor(home, max_running, max_queued, launcher), idle_exit_s)
         logger.info("agent %d of %s starts", os.getpid(), home)
         asyncio.run(agent.run(socket_path(home)))
@@ -286,7 +286,7 @@ def serve_agent(
 
 def _holder(folder: Path) -> str:
     try:
-        holder = json.loads((folder / "agent.json").read_text(encoding="utf-8"))
+        holder = json.loads((folder / AGENT_FILE).read_text(encoding="utf-8"))
         return f" (process {int(holder['pid'])}, version {holder['version']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
@@ -298,7 +298,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--idle-exit-s", type=float, default=IDLE_EXIT_S)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    os.umask(0o077)
     try:
         serve_agent(idle_exit_s=options.idle_exit_s)
     except RunError as error:

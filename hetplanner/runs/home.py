@@ -13,6 +13,9 @@ from hetplanner.errors import RunError
 MAX_SOCKET_PATH_BYTES = 100
 """A Unix socket's path has 108 bytes on Linux and 104 on macOS, the final zero included."""
 
+AGENT_FILE = "agent.json"
+"""In the agent's directory: pid and version of who holds the lock."""
+
 
 def home_directory() -> Path:
     """The directory that holds `runs/` and `agent/`, absolute; it may not exist yet."""

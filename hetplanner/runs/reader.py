@@ -204,7 +204,7 @@ class RunReader:
         """The prediction written before step 0; None when there is none yet."""
         try:
             data = json.loads(read_text(self.directory.prediction_file, MAX_PREDICTION_BYTES))
-        except (InvalidInput, ValueError):
+        except (InvalidInput, ValueError, RecursionError):
             return None
         return data if isinstance(data, dict) else None
 

@@ -1,13 +1,15 @@
 """A run in the hands of a person: read it, wait for it, stop it."""
 
 import contextlib
+import json
 import time
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.directory import find_run, list_run_ids
-from hetplanner.runs.home import home_directory
+from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory
+from hetplanner.runs.processes import is_same_process
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, read_status
 
@@ -67,9 +69,29 @@ def open_run(name: str | Path, home: Path | None = None) -> Run:
 
 
 def list_runs(home: Path | None = None) -> list[RunStatus]:
-    """Statuses of all registered runs as their directories tell them, oldest first; needs no agent."""
+    """Statuses of all registered runs as their directories tell them, oldest first; needs no agent.
+
+    A run whose processes are gone while no agent lives (the machine was restarted, say) is given as failed;
+    the next agent writes that down.
+    """
+    agent_lives = _agent_lives(home)
     found = []
     for run_id in list_run_ids(home):
         with contextlib.suppress(InvalidInput):
-            found.append(read_status(find_run(run_id, home)[1].status_file))
+            status = read_status(find_run(run_id, home)[1].status_file)
+            found.append(status if agent_lives else _as_it_is(status))
     return found
+
+
+def _agent_lives(home: Path | None) -> bool:
+    try:
+        holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
+        return is_same_process(int(holder["pid"]), float(holder["began_s"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _as_it_is(status: RunStatus) -> RunStatus:
+    if status.is_over or status.state == "queued" or is_same_process(status.pid, status.pid_created_unix_s):
+        return status
+    return status.replace(state="failed", message="lost: its processes are gone, and no agent saw them end")

@@ -85,6 +85,7 @@ class Supervisor:
         max_queued: int = MAX_QUEUED,
         launcher: Callable[[str], Launcher] = make_launcher,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """An owner of no runs yet; `adopt` takes over those of an earlier one.
 
@@ -93,13 +94,15 @@ class Supervisor:
             max_running: runs alive at the same time.
             max_queued: runs that may wait.
             launcher: launcher by name.
-            clock: unix time in seconds.
+            clock: unix time in seconds, for records.
+            timer: seconds that never jump, for deadlines.
         """
         self.home = home
         self.max_running = max_running
         self.max_queued = max_queued
         self._launcher = launcher
         self._clock = clock
+        self._timer = timer
         self._runs: dict[str, OwnedRun] = {}  # in order of submission
 
     @property
@@ -168,7 +171,7 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 run.directory.stop_file.touch()
             grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
-            run.terminate_at_s = self._clock() + grace
+            run.terminate_at_s = self._timer() + grace
             run.kill_at_s = run.terminate_at_s + TERMINATE_S
             self._set(run, state="stopping", message="stopping after the current step")
         return run.status
@@ -199,6 +202,8 @@ class Supervisor:
                 alive = sum(r.status.state != "queued" for r in self._runs.values())
                 if alive < self.max_running:
                     self._start(run)
+                else:
+                    self._set(run, message=self._why_it_waits())
             else:
                 self._watch(run)
 
@@ -252,7 +257,7 @@ class Supervisor:
 
     def _press(self, run: OwnedRun) -> None:
         """The rough part of a stop: SIGTERM after the grace, then SIGKILL until nothing is left."""
-        now = self._clock()
+        now = self._timer()
         if run.kill_at_s is not None and now >= run.kill_at_s:
             send_signal(self._processes(run), signal.SIGKILL)
         elif run.terminate_at_s is not None and now >= run.terminate_at_s:
@@ -316,7 +321,7 @@ class Supervisor:
             self._runs[run_id] = run
             self._audit("adopt", run, state=status.state)
             if status.state == "stopping":  # its grace is over
-                run.terminate_at_s = run.kill_at_s = self._clock()
+                run.terminate_at_s = run.kill_at_s = self._timer()
         self.tick()
 
     # -- files ------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class RankTelemetry:
         try:
             record = json.loads(line)
             self._read[record["type"]](record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.corrupted += 1
 
     def _phase(self, record: dict[str, Any]) -> None:
@@ -193,5 +193,5 @@ def _span_of(line: bytes) -> Span | None:
     try:
         record = json.loads(line)
         return Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None

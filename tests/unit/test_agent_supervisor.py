@@ -212,7 +212,7 @@ def test_the_deadlines_of_a_stop_leave_room_in_five_seconds(supervise, plan):
 
     assert module.GRACE_S + module.TERMINATE_S + 5 * TICK_S <= 4.5
     now = [100.0]
-    supervisor = supervise("deaf", clock=lambda: now[0])
+    supervisor = supervise("deaf", timer=lambda: now[0])
     run_id = supervisor.submit(plan, LONG).run
     reach(supervisor, run_id, "running")
     supervisor.stop(run_id)
@@ -240,7 +240,9 @@ def test_runs_take_turns_in_order(supervise, plan):
     supervisor = supervise()
     ids = [supervisor.submit(plan, TrainConfig(steps=3)).run for _ in range(3)]
     assert supervisor.status(ids[1]).message == f"waits for {ids[0]}"
-    ends = [reach(supervisor, i, "finished") for i in ids]
+    ends = [reach(supervisor, ids[0], "finished")]
+    until(supervisor, lambda: supervisor.status(ids[2]).message == f"waits for {ids[1]}")
+    ends += [reach(supervisor, i, "finished") for i in ids[1:]]
     for before, after in itertools.pairwise(ends):
         assert before.ended_unix_s <= after.started_unix_s
 

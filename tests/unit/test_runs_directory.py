@@ -4,6 +4,7 @@ import stat
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from factories import chain_plan
 
@@ -180,3 +181,18 @@ def test_lists_need_no_agent_and_pass_over_damaged_runs(home, plan):
     assert [status.run for status in list_runs()] == [run_id]
     assert open_run(run_id).status().state == "finished"
     assert repr(open_run(run_id)) == f"Run({run_id!r})"
+
+
+def test_without_an_agent_a_run_without_processes_is_shown_as_lost(home, plan):
+    run_id, directory = create_run_directory(plan, TrainConfig())
+    running = RunStatus(run=run_id, state="running", created_unix_s=1.0, ranks=2, pid=2**22 + 1, pid_created_unix_s=1.0)
+    write_status(directory.status_file, running)
+    (lost,) = list_runs()
+    assert lost.state == "failed"
+    assert "no agent saw them end" in lost.message
+    assert read_status(directory.status_file) == running  # a reader writes nothing
+
+    me = psutil.Process()
+    holder = {"pid": me.pid, "began_s": me.create_time()}
+    (homes.agent_directory() / homes.AGENT_FILE).write_text(json.dumps(holder))
+    assert list_runs() == [running]  # a living agent is about to say how it ended
