@@ -145,6 +145,8 @@ def _advice(problem: Problem, tables: CostTables, stages: int) -> str:
         if smallest_peak(more, True) <= median:
             lacking = "" if more <= len(sizes) else f"; that takes {more - len(sizes)} more devices"
             return f"more stages would help ({more} of them, with recompute{lacking})"
-    if problem.workload.micro_batch > 1:
+    micro_batch = problem.workload.micro_batch
+    state = max(tables.stage_params(a, b) for a, b in pairwise(edges)) * STATE_BYTES_PER_PARAM
+    if micro_batch > 1 and state + (smallest_peak(layers, True) - state) / micro_batch <= median:
         return "a smaller micro_batch would help"
     return "tensor parallelism or optimizer sharding would help (not supported), else larger devices"

@@ -57,7 +57,7 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
     Raises:
         Infeasible: if a device cannot hold its share.
     """
-    plan = replace_depth(_dense_plan(layout, model.tables.problem, provenance), model)
+    plan = replace_depth(dense_plan(layout, model.tables.problem, provenance), model)
     plan = choose_codecs(plan, model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
@@ -65,7 +65,7 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 def rough_value(layout: Layout, model: CostModel) -> float:
     """The objective's value of a layout as it stands, large if it does not fit; needs no compiled kernels."""
-    plan = _dense_plan(layout, model.tables.problem, Provenance())
+    plan = dense_plan(layout, model.tables.problem, Provenance())
     step_s = _step_s(plan, model)
     try:
         check_plan(plan, model.tables)
@@ -171,7 +171,8 @@ def choose_codecs(plan: Plan, model: CostModel) -> Plan:
     return _with_codecs(plan, groups.values())
 
 
-def _dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
+def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
+    """The plan of a layout as it stands: no codecs, the depths given; fitting memory is not checked."""
     ids = problem.cluster.device_ids
     stages = tuple(
         Stage(

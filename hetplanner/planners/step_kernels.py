@@ -138,6 +138,12 @@ def route_seconds(
 
 
 @njit(cache=True)
+def _tied_member(place_N: Array, num_stages: int, num_replicas: int, index: int) -> int:
+    """The first stage's devices, then the last's: who uses a weight that embedding and head share."""
+    return place_N[index] if index < num_replicas else place_N[(num_stages - 2) * num_replicas + index]
+
+
+@njit(cache=True)
 def load_nics(
     problem: StepProblem,
     place_N: Array,
@@ -173,6 +179,15 @@ def load_nics(
                 if problem.host_D[b] != ha:
                     reduce_out_H[ha] += shard
                     reduce_in_H[problem.host_D[b]] += shard
+    if problem.tied_bytes > 0 and num_stages > 1:
+        shard = problem.tied_bytes / (2 * num_replicas)
+        for i in range(2 * num_replicas):
+            a = _tied_member(place_N, num_stages, num_replicas, i)
+            for j in range(2 * num_replicas):
+                b = _tied_member(place_N, num_stages, num_replicas, j)
+                if problem.host_D[a] != problem.host_D[b]:
+                    reduce_out_H[problem.host_D[a]] += shard
+                    reduce_in_H[problem.host_D[b]] += shard
     for h in range(len(out_H)):
         out_H[h] = max(out_H[h] * problem.nic_out_H[h], in_H[h] * problem.nic_in_H[h])
         reduce_out_H[h] = max(reduce_out_H[h] * problem.nic_out_H[h], reduce_in_H[h] * problem.nic_in_H[h])
@@ -206,6 +221,7 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
         depth_S[s], lack = fit_depth(problem, place_N, cut_S, s, num_replicas)
         missing += lack
         end_S[s] = 0.0
+    nic_4H[:] = 0.0
     if problem.has_nics:
         load_nics(problem, place_N, cut_S, share_R, nic_4H[0], nic_4H[1], nic_4H[2], nic_4H[3])
     soft = 0.0
@@ -248,7 +264,7 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
         if s == 0 or s == num_stages - 1:
             tied_ready = max(tied_ready, done)
     if problem.tied_bytes > 0 and num_stages > 1:
-        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, num_stages, num_replicas))
+        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, num_stages, num_replicas, nic_4H[2]))
     value = step + optimizer
     if problem.priced:
         price = 0.0
@@ -262,15 +278,15 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
 
 
 @njit(cache=True)
-def _tied_phase(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int) -> float:
+def _tied_phase(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int, reduce_s_H: Array) -> float:
     """Embedding and head share a weight: their replicas reduce it together."""
     shard = problem.tied_bytes / (2 * num_replicas)
-    last = (num_stages - 1) * num_replicas
     worst = 0.0
     for i in range(2 * num_replicas):
-        a = place_N[i] if i < num_replicas else place_N[last + i - num_replicas]
+        a = _tied_member(place_N, num_stages, num_replicas, i)
+        worst = max(worst, reduce_s_H[problem.host_D[a]])
         for j in range(2 * num_replicas):
-            b = place_N[j] if j < num_replicas else place_N[last + j - num_replicas]
+            b = _tied_member(place_N, num_stages, num_replicas, j)
             if a != b:
                 worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
     return worst

@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -79,15 +80,16 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
     for label, (shares, cuts) in shapes.items():
         for codec in ("none", "int8"):
             ranks = len(shares) * (len(cuts) + 1)
-            yield f"{label} {codec}", with_codec(
-                chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload), codec
+            yield (
+                f"{label} {codec}",
+                with_codec(chain_plan(shares, cuts, cluster=uneven_cluster(ranks), workload=workload), codec),
             )
 
 
 def measured_step_s(ranks: Ranks) -> float:
     """Median over steps of the time from one step's end to the next on rank 0; the first step is left out."""
     ends = [line["end_s"] for line in ranks.lines(0, "step")]
-    return statistics.median(b - a for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return statistics.median(b - a for a, b in pairwise(ends))
 
 
 def bench(label: str, plan: Plan, steps: int) -> dict[str, object]:
@@ -122,7 +124,10 @@ def main() -> None:
     args = parser.parse_args()
     workload = preset(args.preset)
     if not args.json:
-        print(f"{'case':10} {'predicted':>10} {'measured':>10} {'ratio':>6} {'catalog':>9} {'late':>12} {'cores':>6} {'message':>9}")
+        print(
+            f"{'case':10} {'predicted':>10} {'measured':>10} {'ratio':>6} {'catalog':>9} {'late':>12}"
+            f" {'cores':>6} {'message':>9}"
+        )
     for label, plan in cases(workload):
         if args.only not in label:
             continue
@@ -132,7 +137,8 @@ def main() -> None:
             continue
         print(
             f"{row['case']:10} {1e3 * row['predicted_s']:8.1f}ms {1e3 * row['measured_s']:8.1f}ms {row['ratio']:6.3f}"
-            f" {1e3 * row['catalog_s']:7.1f}ms {row['late']:5}/{row['deliveries']:<6} {row['cores']:6.2f} {row['message_us']:7.0f}us",
+            f" {1e3 * row['catalog_s']:7.1f}ms {row['late']:5}/{row['deliveries']:<6}"
+            f" {row['cores']:6.2f} {row['message_us']:7.0f}us",
             flush=True,
         )
 

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from factories import chain_plan, small_cluster, tiny_workload
+
+from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cost.durations import durations_of
+from hetplanner.cost.links import LinkTable
+from hetplanner.cost.reduction import reduce_seconds, reduction_bytes, shared_gradients
+from hetplanner.cost.tables import CostTables
+from hetplanner.plan.problem import Problem
+from hetplanner.schedule.reduction import reduction_groups
+
+
+def tables(**workload):
+    return CostTables(Problem(cluster=small_cluster(4), workload=tiny_workload(**workload)))
+
+
+def test_compute_is_flops_over_achieved_rate_where_arithmetic_rules():
+    costs = tables()
+    op = next(i for i, op in enumerate(costs.problem.workload.graph.ops) if op.kind == "mlp")
+    spec = resolve_device(costs.problem.cluster.devices[0])
+    ops = costs.problem.workload.graph.ops
+    arithmetic = 2 * ops[op].forward_flops / (spec.flops_per_s("float32") * spec.efficiency)
+    seconds = costs.forward_s_CO[0, op + 1] - costs.forward_s_CO[0, op]
+    assert seconds >= arithmetic * (1 - 1e-9)
+    params, moved = ops[op].num_params * 4, 2 * (ops[op].activation_bytes + ops[op].output_bytes)
+    assert seconds == pytest.approx(max(arithmetic, (params + moved) / spec.memory_bandwidth_bytes_per_s))
+
+
+def test_ranges_add_up_and_double_with_the_micro_batch():
+    one, two = tables(micro_batch=1), tables(micro_batch=2)
+    assert np.all(np.diff(one.forward_s_CO) >= 0)
+    assert two.flops_O[-1] == pytest.approx(2 * one.flops_O[-1])
+    assert two.boundary_bytes_O[5] == 2 * one.boundary_bytes_O[5]
+
+
+def test_stages_are_cut_between_layers_only():
+    costs = tables(layers=4)
+    ops = costs.problem.workload.graph.ops
+    assert len(costs.cuts) == 5  # before each layer and behind the last
+    assert all(ops[k].layer != ops[k - 1].layer for k in costs.cuts)
+
+
+def test_tied_weights_are_held_twice_but_only_across_stages():
+    costs = tables(layers=2)
+    whole = costs.stage_params(0, costs.num_ops)
+    assert whole == costs.problem.workload.graph.num_params
+    parts = costs.stage_params(0, 3) + costs.stage_params(3, costs.num_ops)
+    assert parts == whole + 256 * 32
+    assert costs.reduced_params(0, costs.num_ops) == whole
+    assert costs.reduced_params(0, 3) + costs.reduced_params(3, costs.num_ops) == whole - 256 * 32
+
+
+def test_memory_grows_with_depth_and_shrinks_with_recompute():
+    costs = tables(layers=4)
+    state = 16 * costs.stage_params(1, 5)
+    one, four = (costs.stage_bytes(1, 5, depth, False) for depth in (1, 4))
+    kept = float(costs.activation_bytes_O[5] - costs.activation_bytes_O[1])
+    assert four - one == pytest.approx(3 * kept)
+    assert one > state
+    assert costs.stage_bytes(1, 5, 4, True) < four
+
+
+def test_durations_follow_the_ranks():
+    plan = chain_plan((5, 3), (3, 6))
+    durations = durations_of(plan)
+    costs = CostTables(plan.problem)
+    for rank, (stage, _) in enumerate(plan.place_of_rank):
+        first, end = plan.stages[stage].first_op, plan.stages[stage].end_op
+        assert durations.forward_s_N[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
+    deeper = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))
+    again = durations_of(deeper, costs)
+    assert np.allclose(again.backward_s_N, durations.backward_s_N + durations.forward_s_N)
+    assert not durations.encode_s_N.any()
+
+
+@pytest.mark.parametrize("plan", [chain_plan((5, 3), (3, 6)), chain_plan((8, 8, 8), (5,)), chain_plan((4, 4), ())])
+def test_buckets_are_those_that_the_runtime_reduces(plan):
+    mine = {(tuple(sorted(b.ranks)), b.num_elements) for b in shared_gradients(plan, CostTables(plan.problem))}
+    assert mine == {(group.ranks, group.num_elements) for group in reduction_groups(plan)}
+
+
+def test_one_reduction_by_hand():
+    plan = chain_plan((4, 4), ())
+    costs, links = CostTables(plan.problem), LinkTable.of(plan.problem.cluster)
+    reduced, tied = reduce_seconds(plan, durations_of(plan), links, costs)
+    shard = plan.problem.workload.graph.num_params / 2 * 4
+    adding = durations_of(plan).reduce_s_N[0]
+    assert reduced[0] == pytest.approx(2 * (0.010 + shard / (50e6 / 8)) + adding, rel=1e-6)
+    assert tied == ()
+    assert sum(size for _, _, size in reduction_bytes(plan, costs)) == pytest.approx(4 * shard, rel=1e-6)
+
+
+def test_a_nic_is_a_ceiling_and_is_shared():
+    free = LinkTable.of(small_cluster(3, bandwidth="1 Gbit/s"))
+    capped = LinkTable.of(small_cluster(3, bandwidth="1 Gbit/s", nic="100 Mbit/s"))
+    assert not free.has_nics
+    assert capped.seconds_per_byte_DD[0, 1] == pytest.approx(10 * free.seconds_per_byte_DD[0, 1])
+    busy = capped.nic_seconds(np.array([0, 0]), np.array([1, 2]), np.array([1e6, 1e6]))
+    assert busy == pytest.approx([2e6 / 12.5e6, 1e6 / 12.5e6, 1e6 / 12.5e6])
+
+
+def test_bytes_are_charged_where_they_leave_a_site():
+    cluster = small_cluster(2)
+    priced = cluster.replace(sites=(cluster.sites[0].replace(egress_usd_per_gb=0.1), cluster.sites[1]))
+    links = LinkTable.of(priced)
+    assert links.egress_usd(np.array([0, 1]), np.array([1, 0]), np.array([2e9, 5e9])) == pytest.approx(0.2)

@@ -1,0 +1,172 @@
+"""What every planner promises, whatever its name."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import small_cluster, tiny_workload
+
+from hetplanner.cluster.files import load_cluster
+from hetplanner.cost.check import check_plan
+from hetplanner.cost.dtfm import score_dtfm
+from hetplanner.cost.estimate import estimate_plan
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.plan.files import plan_from_json, plan_to_data
+from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.planners.registry import make_planner, planner_names
+from hetplanner.workload.presets import preset
+
+SAMPLES = Path(__file__).parents[2] / "sample_clusters"
+OBJECTIVES = ("step-time", "cost", "dtfm")
+BUDGET = "30000 evaluations"
+
+
+def problem(objective="step-time", cluster="continents_4_sites_8", **constraints):
+    loaded = load_cluster(SAMPLES / f"{cluster}.json")
+    if objective == "cost":
+        loaded = loaded.replace(devices=tuple(d.replace(price_usd_per_hour=1.0) for d in loaded.devices))
+    shape = {"stages": 4, "replicas": 2} | constraints
+    return Problem(
+        cluster=loaded,
+        workload=preset("tiny-gpt"),
+        objective=objective,
+        constraints=Constraints(**{k: v for k, v in shape.items() if v is not None}),
+    )
+
+
+def solve(name, task, **options):
+    return make_planner(name).solve(task, **({"budget": BUDGET} | options))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", planner_names())
+def test_plans_are_valid_and_scored_as_reported(name, objective):
+    task = problem(objective)
+    result = solve(name, task)
+    plan = result.plan
+    assert plan.problem == task
+    check_plan(plan)
+    assert (len(plan.stages), len(plan.routes)) == (4, 2)
+    assert plan.estimate == estimate_plan(plan)
+    value = {"step-time": plan.estimate.step_s, "cost": plan.estimate.usd_per_mtoken}.get(objective)
+    if objective == "dtfm":
+        index = task.cluster.device_index
+        placement = [[index(replica[0]) for replica in stage.replicas] for stage in plan.stages]
+        cluster = task.cluster
+        cost = score_dtfm(placement, cluster.published_delay_ms_DD, cluster.published_bandwidth_gbps_DD)
+        assert cost == plan.estimate.dtfm
+        value = cost.total_s
+    assert result.value == value
+    assert 0 < result.lower_bound <= result.value
+    assert 0 <= result.gap < 1
+    assert plan.provenance.planner == name
+    assert plan.provenance.lower_bound == result.lower_bound
+    assert plan.provenance.evaluations == result.evaluations
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", planner_names())
+def test_same_seed_and_evaluations_give_the_same_plan(name, objective):
+    one, two = (solve(name, problem(objective), seed=3) for _ in range(2))
+    assert one.plan.stages == two.plan.stages
+    assert one.plan.routes == two.plan.routes
+    assert one.value == two.value
+    assert one.evaluations == two.evaluations
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", planner_names())
+def test_events_only_get_better(name, objective):
+    seen = []
+    result = solve(name, problem(objective), budget="0.5 s", on_event=seen.append)
+    assert seen
+    assert tuple(seen) == result.events
+    assert [e.best for e in seen] == sorted((e.best for e in seen), reverse=True)
+    assert [e.evaluations for e in seen] == sorted(e.evaluations for e in seen)
+    gaps = np.diff([e.seconds for e in seen[:-1]])
+    assert (gaps >= 0.1 - 1e-9).all()
+    assert all(math.isfinite(e.mean) and e.spread >= 0 for e in seen)
+    used = [d for stage in seen[-1].placement for d in stage]
+    assert len(set(used)) == len(used) == 8
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_cancel_returns_the_best_so_far(name):
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 2
+
+    result = solve(name, problem(), budget="60 s", should_stop=stop)
+    check_plan(result.plan)
+    assert result.cancelled == (len(asked) > 2)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", planner_names())
+def test_a_budget_of_zero_still_gives_a_plan(name, objective):
+    check_plan(solve(name, problem(objective), budget="0 s").plan)
+    check_plan(solve(name, problem(objective), budget="0 evaluations").plan)
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_plans_survive_their_file(name):
+    import json
+
+    plan = solve(name, problem()).plan
+    assert plan_from_json(json.dumps(plan_to_data(plan))) == plan
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_excluded_devices_stay_out(name):
+    task = problem(stages=2, replicas=2)
+    out = task.cluster.device_ids[:3]
+    constraints = task.constraints.replace(excluded=out)
+    plan = solve(name, task.replace(constraints=constraints)).plan
+    assert not set(plan.ranks) & set(out)
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_a_free_shape_is_chosen(name):
+    plan = solve(name, problem(stages=None, replicas=None)).plan
+    check_plan(plan)
+    plan = solve(name, problem(stages=None, replicas=2)).plan
+    assert len(plan.routes) == 2
+    plan = solve(name, problem(stages=2, replicas=None)).plan
+    assert len(plan.stages) == 2
+
+
+@pytest.mark.parametrize("objective", ["step-time", "dtfm"])
+@pytest.mark.parametrize("name", planner_names())
+def test_impossible_shapes_and_models_are_refused(name, objective):
+    with pytest.raises(InvalidInput, match="devices"):
+        solve(name, problem(objective, stages=3, replicas=3))
+    with pytest.raises(InvalidInput, match="layers"):
+        solve(name, problem(objective, stages=8, replicas=1))
+    huge = problem(objective).replace(workload=preset("llama-70b"))
+    with pytest.raises(Infeasible, match="short by"):
+        solve(name, huge)
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_one_device_is_a_cluster_too(name):
+    task = Problem(cluster=small_cluster(1), workload=tiny_workload())
+    result = solve(name, task)
+    assert len(result.plan.ranks) == 1
+    assert result.lower_bound <= result.value
+
+
+@pytest.mark.parametrize("name", planner_names())
+def test_dollars_need_prices(name):
+    task = problem()
+    own = {"kind": "prototype", "peak": {"float32": 1e12}, "memory": 1e10, "memory_bandwidth": 1e10}
+    unpriced = task.cluster.replace(devices=tuple(d.replace(**own) for d in task.cluster.devices))
+    with pytest.raises(InvalidInput, match="price_usd_per_hour"):
+        solve(name, task.replace(cluster=unpriced, objective="cost"))
+
+
+def test_dtfm_needs_a_shape():
+    with pytest.raises(InvalidInput, match="number of stages"):
+        solve("evolution", problem("dtfm", stages=None, replicas=None))
