@@ -49,9 +49,7 @@ class StageModel(nn.Module):
         self.workload, self.config = workload, workload.transformer
         self.first_op, self.end_op = first_op, end_op
         self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
-        self.op_modules = nn.ModuleList(
-            MODULES[op.kind](self.config, first_op + i) for i, op in enumerate(self.ops)
-        )
+        self.op_modules = nn.ModuleList(MODULES[op.kind](self.config, first_op + i) for i, op in enumerate(self.ops))
         self.tied: dict[str, tuple[int, int]] = {}
         self._lay_out(seed)
 
@@ -168,7 +166,6 @@ class StageModel(nn.Module):
             x = module(x, labels_BT) if isinstance(module, Loss) else module(x, key)
         return x
 
-
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """[B, T, V] of a whole model, for sampling."""
         x = tokens_BT
@@ -211,4 +208,6 @@ def check_trainable(workload: Workload) -> None:
         )
     unknown = [op for op in workload.graph.ops if op.kind not in MODULES]
     if unknown:
-        raise InvalidInput(f"workload {workload.name}: op {unknown[0].name!r} of kind {unknown[0].kind!r} has no module")
+        raise InvalidInput(
+            f"workload {workload.name}: op {unknown[0].name!r} of kind {unknown[0].kind!r} has no module"
+        )

@@ -87,7 +87,9 @@ def check_vocabulary(workload: Workload) -> None:
     """Bytes are tokens: the model must know 256 of them. Raises InvalidInput."""
     config = workload.transformer
     if config is not None and config.vocab < VOCAB:
-        raise InvalidInput(f"workload {workload.name}: vocab must be at least {VOCAB} for byte-level text, got {config.vocab}")
+        raise InvalidInput(
+            f"workload {workload.name}: vocab must be at least {VOCAB} for byte-level text, got {config.vocab}"
+        )
 
 
 def _texts(root: Path) -> Iterator[tuple[str, bytes]]:
@@ -99,7 +101,9 @@ def _texts(root: Path) -> Iterator[tuple[str, bytes]]:
             with path.open("rb") as file:
                 text = file.read(min(MAX_FILE_BYTES, MAX_BYTES - total))
         except OSError as error:
-            raise InvalidInput(f"data: {path} cannot be read: {error.strerror}; make it readable or remove it") from None
+            raise InvalidInput(
+                f"data: {path} cannot be read: {error.strerror}; make it readable or remove it"
+            ) from None
         if text:
             total += len(text)
             yield path.relative_to(root).as_posix(), text

@@ -28,10 +28,14 @@ def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
         InvalidInput: nothing was saved there, or the files do not belong together.
     """
     folder = Path(run_dir)
-    files = [folder / MODEL_FILE] if (folder / MODEL_FILE).exists() else sorted(folder.glob("model-stage-*.safetensors"))
+    files = (
+        [folder / MODEL_FILE] if (folder / MODEL_FILE).exists() else sorted(folder.glob("model-stage-*.safetensors"))
+    )
     if not files or not (folder / MODEL_INFO_FILE).exists():
         raise InvalidInput(f"{folder}: holds no saved model; a run saves one when it ends or is stopped")
-    info = check_format(parse_json(read_text(folder / MODEL_INFO_FILE), MODEL_INFO_FILE), "model", int(FORMAT[-1]), MODEL_INFO_FILE)
+    info = check_format(
+        parse_json(read_text(folder / MODEL_INFO_FILE), MODEL_INFO_FILE), "model", int(FORMAT[-1]), MODEL_INFO_FILE
+    )
     config = checked(TransformerConfig, info.get("transformer"), f"{MODEL_INFO_FILE}: transformer", from_file=True)
     fields = {"name": config.name, "transformer": config, "global_batch": 1, "micro_batch": 1, "dtype": "float32"}
     workload = checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)

@@ -52,6 +52,7 @@ class Session:
     run_dir: Path
     telemetry: Telemetry
     watcher: StopWatcher
+    _step: int = -1
 
     def run(self, store: Store | None = None) -> None:
         """Runs from connecting to the saved model.
@@ -66,8 +67,11 @@ class Session:
         self._check()
         try:
             self._run(store)
-        except RuntimeError as error:  # gloo's word for a peer that is gone
-            raise RunError(f"rank {self.place.rank}: {_first_line(error)}") from error
+        except (RuntimeError, dist.DistError) as error:
+            if isinstance(error, RunError) or not _is_lost_peer(error):
+                raise
+            where = f"in step {self._step}" if self._step >= 0 else "before the first step"
+            raise RunError(f"rank {self.place.rank}: lost a peer {where}: {_first_line(error)}") from error
 
     def _check(self) -> None:
         ranks, world = len(self.plan.ranks), self.place.world_size
@@ -131,9 +135,8 @@ class Session:
         if self.place.rank == 0:
             durations = durations_from(profiles, shared=self.place.is_loopback)
             write_prediction(predict(self.plan, self.config, durations), self.run_dir)
-        self._agree_on_origin()
-        gc.collect()
         gc.freeze()  # what is alive now stays; later collections need not look at it
+        self._agree_on_origin()
 
     def _agree_on_origin(self) -> None:
         """All ranks wait for rank 0 (and its prediction) and take one origin for their spans."""
@@ -149,6 +152,7 @@ class Session:
         """Performs the steps. Returns whether a stop ended them early."""
         vote = StopVote()
         for step in range(self.config.steps):
+            self._step = step
             vote.begin(self.watcher.requested.is_set())
             stats = executor.run_step(step)
             self._report(executor, step, stats)
@@ -201,6 +205,11 @@ class Session:
                 write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
         self.telemetry.phase("done")
         os._exit(0)
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """gloo and the store raise plain RuntimeErrors whose text starts with a place in their source."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error)
 
 
 def _first_line(error: BaseException) -> str:

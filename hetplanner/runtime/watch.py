@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 STOP_FILE = "stop"
+SIGNALLED_FILE = "stop.signalled"
+"""Tells the other ranks of this machine that one was sent a signal; `stop` itself is only written by who asks."""
 POLL_S = 0.05
 GRACE_S = 2.5
 """A rank that has not left its step this long after a stop was asked for saves what it holds and exits."""
@@ -39,7 +41,7 @@ class StopWatcher:
         self.requested = threading.Event()
         self.on_request: Callable[[], None] = lambda: None
         self.on_overdue: Callable[[], None] = lambda: None
-        self._stop_file = run_dir / STOP_FILE
+        self._stop_file, self._signalled_file = run_dir / STOP_FILE, run_dir / SIGNALLED_FILE
         self._parent = os.getppid()
         self._done = threading.Event()
         self._grace_s = GRACE_S
@@ -75,6 +77,7 @@ class StopWatcher:
     def _is_asked(self) -> bool:
         """Waits up to `POLL_S` for a request."""
         # The wait for a signal is the pause between two looks at the file.
-        if signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, POLL_S) is not None:
+        if signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, POLL_S) is not None or os.getppid() != self._parent:
+            self._signalled_file.touch()
             return True
-        return self._stop_file.exists() or os.getppid() != self._parent
+        return self._stop_file.exists() or self._signalled_file.exists()

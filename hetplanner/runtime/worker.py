@@ -31,11 +31,15 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         prog="hetplanner.runtime.worker",
         description="One rank of a run; start it with torchrun. Settings of a run.json next to PLAN hold.",
     )
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json; its folder is the run's if it has a run.json")
+    parser.add_argument(
+        "plan", type=Path, metavar="PLAN", help="plan.json; its folder is the run's if it has a run.json"
+    )
     parser.add_argument("--steps", type=int, help="optimiser steps")
     parser.add_argument("--seed", type=int, help="of weights, data and dropout")
     parser.add_argument("--data", help="folder of text files (default: the Python standard library's sources)")
-    parser.add_argument("--emulate-links", action="store_true", default=None, help="delay transfers as the plan's links do")
+    parser.add_argument(
+        "--emulate-links", action="store_true", default=None, help="delay transfers as the plan's links do"
+    )
     parser.add_argument("-o", "--output", type=Path, help="the run's folder (default: PLAN's name with -run)")
     return parser.parse_args(arguments)
 

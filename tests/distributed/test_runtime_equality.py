@@ -1,5 +1,6 @@
 """Uncompressed runs equal one process; int8 stays close; what travels is counted."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def with_codec(plan: Plan, codec: Codec) -> Plan:
         (plan.ranks[a], plan.ranks[b])
         for m in range(plan.problem.workload.num_micro_batches)
         for path in [plan.path_of_micro_batch(m)]
-        for a, b in zip(path[:-1], path[1:], strict=True)
+        for a, b in itertools.pairwise(path)
     }
     rules = [LinkCodec(from_device=a, to_device=b, role="activation", codec=codec) for a, b in sorted(pairs)]
     rules += [LinkCodec(from_device=b, to_device=a, role="gradient", codec=codec) for a, b in sorted(pairs)]

@@ -1,0 +1,200 @@
+"""Life and death of a run: torchrun, stopping, a killed rank, sockets, bad input."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hetplanner.errors import InvalidInput
+from hetplanner.launchers.local import free_loopback_port
+from hetplanner.plan.files import save_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.sample import load_model
+from tests.distributed.real_ranks import start_ranks, train
+from tests.factories import chain_plan, small_cluster, tiny_workload
+
+pytestmark = pytest.mark.distributed
+
+FOREVER = 1_000_000
+
+
+def slow_plan():
+    """A step takes about two seconds of emulated waiting."""
+    return chain_plan([2, 2], [4], cluster=small_cluster(4, latency="400 ms"))
+
+
+def test_prediction_is_written_before_the_first_step_and_spans_follow_the_schedule(tmp_path: Path) -> None:
+    plan = chain_plan([3, 1], [4], cluster=small_cluster(4, bandwidth="20 Mbit/s", latency="20 ms"))
+    ranks = train(plan, TrainConfig(steps=6, emulate_links=True), tmp_path)
+    prediction = json.loads((tmp_path / "prediction.json").read_text())
+    assert prediction["format"] == "hetplanner/prediction@1"
+    origin = ranks.lines(0, "origin")[0]["unix_s"]
+    assert prediction["created_unix_s"] < origin + ranks.lines(0, "step")[0]["start_s"]
+    assert prediction["step_s"] > 0.08, "four latencies at least"
+    assert prediction["catalog_step_s"] > 0.08
+    for rank in range(4):
+        assert len(ranks.lines(rank, "profile")) == 1
+        phases = [line["name"] for line in ranks.lines(rank, "phase")]
+        assert phases == [
+            "importing",
+            "connecting",
+            "building",
+            "profiling",
+            "predicting",
+            "training",
+            "saving",
+            "done",
+        ]
+        kinds = {line["kind"] for line in ranks.lines(rank, "span")}
+        assert kinds == {"forward", "backward", "send", "recv", "reduce", "step"}
+    sends = [s for s in ranks.all_lines("span") if s["kind"] == "send"]
+    assert all(s["end_s"] - s["start_s"] >= 0.0199 for s in sends), "no delivery is faster than the link"
+
+
+def test_every_transfer_obeys_the_emulated_link_and_nic(tmp_path: Path) -> None:
+    plan = chain_plan([4], [4], cluster=small_cluster(2, bandwidth="2 Mbit/s", latency="10 ms", nic="1 Mbit/s"))
+    ranks = train(plan, TrainConfig(steps=2, emulate_links=True), tmp_path)
+    spans = [s for s in ranks.lines(0, "span") if s["kind"] == "send"]
+    wire_s = 2 * 32 * 32 * 4 / 125_000  # the NIC is the slowest part
+    for before, after in itertools.pairwise(spans):
+        assert after["start_s"] >= before["start_s"] + wire_s - 1e-4
+        assert after["end_s"] - after["start_s"] == pytest.approx(wire_s + 0.01, abs=1e-4)
+    received = {(s["step"], s["micro_batch"]): s for s in ranks.lines(1, "span") if s["kind"] == "recv"}
+    for sent in spans:
+        assert received[sent["step"], sent["micro_batch"]]["end_s"] >= sent["end_s"] - 1e-4
+
+
+def test_stop_file_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:
+    plan = slow_plan()
+    ranks = start_ranks(plan, TrainConfig(steps=FOREVER, emulate_links=True), tmp_path)
+    ranks.wait_for_step(0)
+    (tmp_path / "stop").touch()
+    asked = time.monotonic()
+    assert ranks.wait(10) == [0, 0, 0, 0]
+    assert time.monotonic() - asked < 5.0
+    last = {max(line["step"] for line in ranks.lines(rank, "step")) for rank in range(4)}
+    assert len(last) == 1
+    info = json.loads((tmp_path / "model.json").read_text())
+    assert info["steps_of_stages"] == [last.pop() + 1] * 2
+    assert load_model(tmp_path).flat.isfinite().all()
+
+
+def test_sigterm_stops_a_rank_that_waits_inside_gloo(tmp_path: Path) -> None:
+    ranks = start_ranks(slow_plan(), TrainConfig(steps=FOREVER, emulate_links=True), tmp_path)
+    ranks.wait_for_step(0)
+    os.kill(ranks.processes[3].pid, signal.SIGTERM)
+    assert ranks.wait(10) == [0, 0, 0, 0]
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_rank_whose_peer_hangs_saves_its_stage_and_exits(tmp_path: Path) -> None:
+    plan = chain_plan([4], [4], cluster=small_cluster(2))
+    ranks = start_ranks(plan, TrainConfig(steps=FOREVER), tmp_path)
+    ranks.wait_for_step(2)
+    hung = ranks.processes[1]
+    os.kill(hung.pid, signal.SIGSTOP)
+    try:
+        (tmp_path / "stop").touch()
+        ranks.processes[0].join(6)
+        assert ranks.processes[0].exitcode == 0
+        assert (tmp_path / "model-stage-0.safetensors").exists()
+        with pytest.raises(InvalidInput, match="weights were not saved"):
+            load_model(tmp_path)
+    finally:
+        os.kill(hung.pid, signal.SIGCONT)
+    ranks.wait(10)
+
+
+def test_a_killed_rank_ends_the_others_with_an_error_line(tmp_path: Path) -> None:
+    ranks = start_ranks(chain_plan([4, 4], [4]), TrainConfig(steps=FOREVER), tmp_path)
+    ranks.wait_for_step(1)
+    os.kill(ranks.processes[2].pid, signal.SIGKILL)
+    codes = ranks.wait(10)
+    assert codes[2] == -signal.SIGKILL
+    assert [codes[r] for r in (0, 1, 3)] == [1, 1, 1]
+    for rank in (0, 1, 3):
+        (error,) = ranks.lines(rank, "error")
+        assert error["text"].startswith(f"rank {rank}: lost a peer in step ")
+        assert "\n" not in error["text"]
+
+
+def test_a_diverging_loss_is_reported_with_its_step_and_rank(tmp_path: Path) -> None:
+    plan = chain_plan([4], [4], cluster=small_cluster(2))
+    ranks = start_ranks(plan, TrainConfig(steps=500, learning_rate=10.0, weight_decay=1.0), tmp_path)
+    assert ranks.wait(60) == [1, 1]
+    (error,) = ranks.lines(1, "error")
+    assert error["text"].startswith("rank 1: the loss of step ")
+
+
+def test_wrong_number_of_ranks_and_wrong_dtype_are_refused(tmp_path: Path) -> None:
+    plan = chain_plan([4], [4], cluster=small_cluster(2))
+    ranks = start_ranks(plan, TrainConfig(steps=1), tmp_path / "ranks", num_ranks=3)
+    assert ranks.wait(20) == [1, 1, 1]
+    assert "plan: has 2 ranks, but 3 processes were started" in ranks.lines(0, "error")[0]["text"]
+    half = chain_plan(
+        [4], [4], cluster=small_cluster(2), workload=tiny_workload(global_batch=8).replace(dtype="float16")
+    )
+    ranks = start_ranks(half, TrainConfig(steps=1), tmp_path / "dtype")
+    assert ranks.wait(20) == [1, 1]
+    assert "dtype must be float32" in ranks.lines(0, "error")[0]["text"]
+
+
+def torchrun(
+    plan: Path, out: Path, port: int, *, steps: int, nodes: int = 1, node: int = 0, ranks: int = 4
+) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner-loopback"]
+    command += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
+    command += [f"--rdzv-conf=rank={node}"] if nodes > 1 else []
+    command += ["-m", "hetplanner.runtime.worker", str(plan), "--steps", str(steps), "--emulate-links", "-o", str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def listening(process: psutil.Process) -> set[str]:
+    """Addresses that a process and its descendants listen on."""
+    family = [process, *process.children(recursive=True)]
+    return {c.laddr.ip for p in family for c in p.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
+
+
+def test_torchrun_listens_on_loopback_only(tmp_path: Path) -> None:
+    save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
+    run_dir = tmp_path / "run"
+    agent = torchrun(tmp_path / "plan.json", run_dir, free_loopback_port(), steps=FOREVER)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (run_dir / "prediction.json").exists():
+            assert agent.poll() is None, agent.communicate()[0]
+            time.sleep(0.1)
+        addresses = listening(psutil.Process(agent.pid))
+        assert addresses, "the store and gloo listen"
+        assert all(a.startswith("127.") or a == "::1" for a in addresses), addresses
+        (run_dir / "stop").touch()
+        assert agent.wait(15) == 0, agent.communicate()[0]
+    finally:
+        agent.kill() if agent.poll() is None else None
+        agent.communicate()
+    assert json.loads((run_dir / "run.json").read_text())["steps"] == FOREVER
+    assert load_model(run_dir).flat.isfinite().all()
+
+
+def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
+    save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
+    run_dir, port = tmp_path / "run", free_loopback_port()
+    agents = [torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2) for n in (0, 1)]
+    try:
+        outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill() if agent.poll() is None else None
+    assert [a.returncode for a in agents] == [0, 0], outputs
+    steps = [
+        sum('"type": "step"' in x for x in (run_dir / f"rank-{r}.jsonl").read_text().splitlines()) for r in range(4)
+    ]
+    assert steps == [3, 3, 3, 3]

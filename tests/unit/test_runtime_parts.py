@@ -1,0 +1,152 @@
+"""Parts of a rank that need no other rank: telemetry, emulated links, stop watcher, rendezvous, worker's flags."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from hetplanner.errors import InvalidInput
+from hetplanner.runtime.emulation import LinkEmulator, create_clocks
+from hetplanner.runtime.rendezvous import create_handler
+from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.worker import parse_arguments, run_directory
+from hetplanner.simulator.network import NetworkClock
+from tests.factories import chain_plan, small_cluster
+
+
+def test_telemetry_writes_every_line_in_order(tmp_path: Path) -> None:
+    telemetry = Telemetry(tmp_path / "rank-2.jsonl", 2)
+    telemetry.phase("training")
+    telemetry.set_origin(100.0, 5.0)
+    for m in range(500):
+        telemetry.span("forward", 1, m, 100.5, 100.75, num_bytes=7, peer=3, stage=1, role="activation")
+    telemetry.write("step", step=1, loss_sum=None)
+    telemetry.close()
+    lines = [json.loads(line) for line in (tmp_path / "rank-2.jsonl").read_text().splitlines()]
+    assert [line["type"] for line in lines] == ["phase", "origin", *["span"] * 500, "step"]
+    assert lines[2] == {
+        "type": "span", "rank": 2, "kind": "forward", "step": 1, "micro_batch": 0, "start_s": 0.5, "end_s": 0.75,
+        "bytes": 7, "peer": 3, "stage": 1, "role": "activation",
+    }  # fmt: skip
+    with pytest.raises(FileExistsError):
+        Telemetry(tmp_path / "rank-2.jsonl", 2)
+
+
+def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: Path) -> None:
+    plan = chain_plan([2, 2], [4], cluster=small_cluster(4, bandwidth="1 Mbit/s", latency="10 ms", nic="2 Mbit/s"))
+    create_clocks(plan, tmp_path)
+    one, two = LinkEmulator(plan, tmp_path), LinkEmulator(plan, tmp_path)
+    now = time.monotonic()
+    first = one.book(0, 1, 12_500)
+    second = two.book(0, 2, 12_500)  # another link, the same NIC
+    third = one.book(0, 1, 12_500)
+    rule = NetworkClock(plan)
+    expected = [rule.reserve(0.0, 0, t, 12_500) for t in (1, 2, 1)]
+    for got, wanted in zip((first, second, third), expected, strict=True):
+        assert got[0] - first[0] == pytest.approx(wanted[0], abs=0.02)
+        assert got[1] - got[0] == pytest.approx(wanted[1] - wanted[0])
+    assert first[0] == pytest.approx(now, abs=0.02)
+
+
+def test_a_held_message_is_let_go_when_draining_and_late_ones_are_counted(tmp_path: Path) -> None:
+    plan = chain_plan([4], [4], cluster=small_cluster(2))
+    create_clocks(plan, tmp_path)
+    emulator = LinkEmulator(plan, tmp_path)
+    now = time.monotonic()
+    emulator.hold(now + 0.05, now)
+    assert time.monotonic() >= now + 0.05
+    assert emulator.take_lateness() == (0, 0.0)
+    emulator.hold(now - 1.0, time.monotonic())  # was asked for after its stamp, and was there
+    assert emulator.take_lateness()[0] == 0
+    emulator.hold(now - 1.0, now - 2.0)
+    late, late_s = emulator.take_lateness()
+    assert late == 1
+    assert late_s >= 1.0
+    emulator.draining.set()
+    began = time.monotonic()
+    emulator.hold(began + 60.0, began)
+    assert time.monotonic() - began < 30.0
+
+
+WATCHED = """
+import sys, time
+from pathlib import Path
+from hetplanner.runtime.watch import StopWatcher, block_signals
+block_signals()
+watcher = StopWatcher(Path(sys.argv[1]))
+watcher.start()
+print("ready", flush=True)
+print("stopped" if watcher.requested.wait(20) else "timeout", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "signal"])
+def test_watcher_sees_the_stop_file_and_signals(tmp_path: Path, how: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", WATCHED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if how == "file":
+        (tmp_path / "stop").touch()
+    else:
+        os.kill(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "stopped\n"
+    assert process.returncode == 0
+    # The other ranks of this machine learn of the signal; the stop file belongs to whoever asks.
+    assert (tmp_path / "stop.signalled").exists() == (how == "signal")
+
+
+def parameters(endpoint: str, nodes: int = 1, **config: object) -> RendezvousParameters:
+    return RendezvousParameters("hetplanner-loopback", endpoint, "run", nodes, nodes, **config)
+
+
+def test_rendezvous_listens_on_loopback_only() -> None:
+    handler = create_handler(parameters("127.0.0.1:0"))
+    info = handler.next_rendezvous()
+    assert (info.rank, info.world_size) == (0, 1)
+    info.store.set("key", "value")
+    second = create_handler(parameters(f"127.0.0.1:{info.bootstrap_store_info.master_port}", 2, rank=1))
+    assert second.next_rendezvous().store.get("key") == b"value"
+    sockets = [c.laddr for c in psutil.Process().net_connections(kind="inet") if c.status == psutil.CONN_LISTEN]
+    mine = [a.ip for a in sockets if a.port == info.bootstrap_store_info.master_port]
+    assert mine == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (parameters("192.168.0.1:29500"), "serves 127.0.0.1 only"),
+        (parameters("127.0.0.1:29500", 2), "must be this agent's node rank"),
+        (parameters("127.0.0.1:29500", 2, rank=2), "must be this agent's node rank"),
+        (parameters("127.0.0.1:0", 2, rank=0), "must share one port"),
+    ],
+)
+def test_rendezvous_refuses_what_it_cannot_serve(given: RendezvousParameters, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        create_handler(given)
+
+
+def test_the_run_directory_is_the_plans_folder_if_it_has_settings(tmp_path: Path) -> None:
+    plan = tmp_path / "good.json"
+    assert run_directory(parse_arguments([str(plan)])) == (tmp_path / "good-run", False)
+    assert run_directory(parse_arguments([str(plan), "-o", str(tmp_path / "x")])) == (tmp_path / "x", False)
+    (tmp_path / "run.json").write_text("{}")
+    assert run_directory(parse_arguments([str(plan)])) == (tmp_path, True)
+
+
+def test_the_worker_outside_torchrun_ends_in_one_line(tmp_path: Path) -> None:
+    from hetplanner.plan.files import save_plan
+
+    save_plan(chain_plan([4], [4], cluster=small_cluster(2)), tmp_path / "plan.json")
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    command = [sys.executable, "-m", "hetplanner.runtime.worker", str(tmp_path / "plan.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "start the worker through torchrun" in done.stderr
