@@ -30,7 +30,7 @@ class DeviceEntry(Device):
 
     host: Name | None = None  # type: ignore[assignment]
     site: Name | None = None
-    count: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | None = None
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] | None = None
 
     def expanded(self) -> list[tuple[Device, Host | None]]:
         """The devices this entry stands for, each with the host that it declares."""

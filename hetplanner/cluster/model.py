@@ -26,9 +26,9 @@ class Site(Noun):
     """A place with hosts: drawn on the map, and charged for bytes that leave it."""
 
     name: Name
-    latitude: Annotated[float, Field(ge=-90, le=90)]
-    longitude: Annotated[float, Field(ge=-180, le=180)]
-    egress_usd_per_gb: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    latitude: Annotated[float, Field(strict=True, ge=-90, le=90)]
+    longitude: Annotated[float, Field(strict=True, ge=-180, le=180)]
+    egress_usd_per_gb: Annotated[float, Field(strict=True, ge=0, le=1000)] = 0.0
 
 
 class Host(Noun):
@@ -52,16 +52,16 @@ class Device(Noun):
     peak: dict[DType, FlopsPerSecond] | None = None
     memory: PositiveBytes | None = None
     memory_bandwidth: BytesPerSecond | None = None
-    efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
     reserve: Bytes | None = None
-    price_usd_per_hour: Annotated[float, Field(ge=0, le=10_000)] | None = None
+    price_usd_per_hour: Annotated[float, Field(strict=True, ge=0, le=10_000)] | None = None
 
 
 class Published(Noun):
     """A source's literal numbers for a link, units unchecked; only the objective `dtfm` reads them."""
 
-    bandwidth_gbps: Annotated[float, Field(ge=1e-9, le=1e9)]
-    delay_ms: Annotated[float, Field(ge=0, le=1e9)]
+    bandwidth_gbps: Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
+    delay_ms: Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 
 class LinkValue(Noun):

@@ -25,7 +25,7 @@ class Codec(Noun):
     """One choice of compression. `block` elements share one scale (int8)."""
 
     name: CodecName = "none"
-    block: Annotated[int, Field(ge=16, le=65536)] = 256
+    block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
 
     def wire_bytes(self, num_elements: int, element_bytes: int) -> int:
         """Exact bytes on the wire for a tensor of `num_elements` elements of `element_bytes` bytes each."""

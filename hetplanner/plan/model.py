@@ -10,7 +10,7 @@ import json
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.estimate import Estimate
@@ -26,10 +26,10 @@ ReducerName = Literal["sharded-ps"]
 class Stage(Noun):
     """Ops `first_op` .. `end_op` (exclusive), its replicas, and how many micro-batches each may have in flight."""
 
-    first_op: Annotated[int, Field(ge=0)]
-    end_op: Annotated[int, Field(ge=1)]
+    first_op: Annotated[int, Field(strict=True, ge=0)]
+    end_op: Annotated[int, Field(strict=True, ge=1)]
     replicas: Annotated[tuple[tuple[Name, ...], ...], Field(min_length=1)]
-    in_flight: Annotated[int, Field(ge=1)]
+    in_flight: Annotated[int, Field(strict=True, ge=1)]
     recompute: bool = False
     reduce_codec: Codec = NO_CODEC
 
@@ -37,8 +37,8 @@ class Stage(Noun):
 class Route(Noun):
     """One replica per stage, and the number of micro-batches of every step that go this way."""
 
-    replicas: Annotated[tuple[int, ...], Field(min_length=1)]
-    micro_batches: Annotated[int, Field(ge=1)]
+    replicas: Annotated[tuple[StrictInt, ...], Field(min_length=1)]
+    micro_batches: Annotated[int, Field(strict=True, ge=1)]
 
 
 class LinkCodec(Noun):
@@ -57,8 +57,8 @@ class Provenance(Noun):
     planner: Name = "hand"
     seed: int | None = None
     budget: Text | None = None
-    evaluations: Annotated[int, Field(ge=0)] = 0
-    seconds: Annotated[float, Field(ge=0)] = 0.0
+    evaluations: Annotated[int, Field(strict=True, ge=0)] = 0
+    seconds: Annotated[float, Field(strict=True, ge=0)] = 0.0
     lower_bound: float | None = None
     version: Text = ""
 
@@ -103,10 +103,9 @@ class Plan(Noun):
             if len(route.replicas) != len(self.stages):
                 raise ValueError(f"routes[{r}].replicas: must name one replica for each of {len(self.stages)} stages")
             for s, replica in enumerate(route.replicas):
-                if not 0 <= replica < len(self.stages[s].replicas):
-                    raise ValueError(
-                        f"routes[{r}].replicas[{s}]: stage {s} has {len(self.stages[s].replicas)} replicas, got {replica}"
-                    )
+                there = len(self.stages[s].replicas)
+                if not 0 <= replica < there:
+                    raise ValueError(f"routes[{r}].replicas[{s}]: stage {s} has {there} replicas, got {replica}")
         total, wanted = sum(r.micro_batches for r in self.routes), self.problem.workload.num_micro_batches
         if total != wanted:
             raise ValueError(f"routes: micro_batches must add up to {wanted} (global_batch / micro_batch), got {total}")

@@ -10,7 +10,7 @@ from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.workload import Workload
 
 Objective = Literal["step-time", "cost", "dtfm"]
-Degree = Annotated[int, Field(ge=1, le=4096)]
+Degree = Annotated[int, Field(strict=True, ge=1, le=4096)]
 
 
 class Constraints(Noun):
@@ -25,8 +25,8 @@ class Constraints(Noun):
     replicas: Degree | None = None
     excluded: tuple[Name, ...] = ()
     codecs: Annotated[tuple[CodecName, ...], Field(min_length=1)] = ("none",)
-    codec_block: Annotated[int, Field(ge=16, le=65536)] = 256
-    max_local_steps: Annotated[int, Field(ge=1)] = 1
+    codec_block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
+    max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
 
 
 class Problem(Noun):

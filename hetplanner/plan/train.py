@@ -16,11 +16,11 @@ class TrainConfig(Noun):
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
     """
 
-    steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    steps: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] = 100
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] = 0
     data: Text | None = None
     emulate_links: bool = False
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    weight_decay: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
+    clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None

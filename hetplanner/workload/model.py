@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from hetplanner.schema import Name, Noun
 
 OpKind = Literal["embedding", "attention", "mlp", "norm", "head", "loss", "parameter", "function"]
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Flops = Annotated[float, Field(ge=0, le=1e24)]
+Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
+Flops = Annotated[float, Field(strict=True, ge=0, le=1e24)]
 
 MAX_OPS = 20_000
 
@@ -31,7 +31,7 @@ class Op(Noun):
 
     name: Name
     kind: OpKind
-    layer: Annotated[int, Field(ge=0)] | None = None
+    layer: Annotated[int, Field(strict=True, ge=0)] | None = None
     inputs: tuple[Name, ...] = ()
     num_params: Count = 0
     tied: Name | None = None

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from hetplanner.schema import Name, Noun
 from hetplanner.workload.model import Op, OpGraph, OpKind
 
-Size = Annotated[int, Field(ge=1, le=1_000_000)]
+Size = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
 class TransformerConfig(Noun):
@@ -22,14 +22,14 @@ class TransformerConfig(Noun):
     vocab: Size
     max_seq_len: Size
     hidden: Size
-    layers: Annotated[int, Field(ge=1, le=1000)]
-    heads: Annotated[int, Field(ge=1, le=1024)]
-    kv_heads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    layers: Annotated[int, Field(strict=True, ge=1, le=1000)]
+    heads: Annotated[int, Field(strict=True, ge=1, le=1024)]
+    kv_heads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     ffn: Size
     tie_embeddings: bool = True
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    norm_eps: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    norm_eps: Annotated[float, Field(strict=True, gt=0, lt=1)] = 1e-5
+    rope_theta: Annotated[float, Field(strict=True, gt=0)] = 10_000.0
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
