@@ -24,8 +24,8 @@ MEMORY_SHARE = 0.9
 """Share of the free memory that a run may take; the rest is for the page, the agent and the reduction."""
 
 REHEARSE = (
-    "rehearse it instead: the same sites and links with fewer stages × replicas and a tiny model"
-    " ('Rehearse' on the Run page, or a plan of the same cluster with --stages, --replicas and tiny-gpt)"
+    "rehearse it instead: `hetplanner rehearse PLAN` (or Rehearse on the Run page) keeps the sites and links, with"
+    " fewer stages × replicas and a tiny model"
 )
 
 

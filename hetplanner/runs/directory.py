@@ -116,10 +116,11 @@ def _empty_folder(out: Path) -> Path:
     try:
         path = path.resolve()
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise InvalidInput(f"{out}: must be an empty folder, it holds files; give another with -o")
+        is_empty = not any(path.iterdir())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{out}: cannot be used as run directory: {error}") from None
+    if not is_empty:
+        raise InvalidInput(f"{out}: must be an empty folder, it holds files; give another with -o")
     return path
 
 

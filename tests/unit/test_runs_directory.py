@@ -81,7 +81,7 @@ def test_an_unusable_folder_is_refused(home, plan, bad):
 def test_a_folder_with_files_is_refused(home, plan, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(InvalidInput, match="must be an empty folder"):
+    with pytest.raises(InvalidInput, match=r"full: must be an empty folder, it holds files; give another with -o$"):
         create_run_directory(plan, TrainConfig(), tmp_path / "full")
 
 
