@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -91,18 +92,16 @@ class DtfmSpecies:
         self._score(guess.genes[0][None].copy())
         self._state[:] = state
 
-    def seeds(self, limit: int | None) -> tuple[list[Candidate], int]:
+    def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
         """Structured or random layouts, each with its best stage order."""
         if self._starts == "random":
             layouts = seeds.random_layouts(len(self._ids), RANDOM_STARTS, self._rng)
         else:
             layouts = seeds.structured_layouts(self._orders, self.stages, self.replicas, self._rng)
-        layouts = layouts[:limit]
-        if not len(layouts):
-            return [], 0
-        cost, order = self._score(layouts)
-        best = np.argsort(cost, kind="stable")[:KEPT_SEEDS]
-        return [Candidate(float(cost[i]), (layouts[i], order[i])) for i in best], len(layouts)
+        for batch in seeds.in_batches(layouts[:limit]):
+            cost, order = self._score(batch)
+            best = np.argsort(cost, kind="stable")[:KEPT_SEEDS]
+            yield [Candidate(float(cost[i]), (batch[i], order[i])) for i in best], len(batch)
 
     def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
         """One annealing chain, then the exact stage order."""

@@ -6,7 +6,8 @@ and the same seed with the same number of evaluations gives the same plan.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,8 @@ class Candidate(NamedTuple):
 class EvolutionSettings(PlannerSettings):
     """Settings of the evolutionary search."""
 
-    starts: str = Field(
-        "structured", pattern="^(structured|random)$", description="first layouts: read off the network, or random"
+    starts: Literal["structured", "random"] = Field(
+        "structured", description="first layouts: read off the network, or random"
     )
     population: int = Field(12, ge=2, le=256, description="candidates kept")
     chain: int = Field(20_000, ge=100, le=10_000_000, description="annealing moves per chunk")
@@ -48,8 +49,8 @@ class Species(Protocol):
         """Loads (or compiles) the kernels."""
         ...
 
-    def seeds(self, limit: int | None) -> tuple[list[Candidate], int]:
-        """Scored starting layouts, best first, and how many were scored (at most `limit`)."""
+    def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
+        """Batches of starting layouts: the best of each, and how many were scored (at most `limit` in all)."""
         ...
 
     def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
@@ -96,9 +97,13 @@ class Evolution:
 
     def sow(self) -> None:
         """Scores the starting layouts."""
-        seeds, count = self.species.seeds(self._progress.remaining_evaluations)
-        self._progress.evaluations += count
-        self.population = _keep(self.population + seeds, self.settings.population)
+        for seeds, count in self.species.seeds(self._progress.remaining_evaluations):
+            self._progress.evaluations += count
+            self.population = _keep(self.population + seeds, self.settings.population)
+            if self._progress.is_event_due():
+                self.report("seeds")
+            if self._progress.is_over():
+                break
 
     def advance(self) -> None:
         """One chunk: anneals the next member of the first population, later one child."""

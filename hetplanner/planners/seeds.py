@@ -90,6 +90,17 @@ def random_layouts(num_devices: int, count: int, rng: np.random.Generator) -> In
     return np.array([rng.permutation(num_devices) for _ in range(count)], dtype=np.int64)
 
 
+def in_batches(layouts_PD: IntArray) -> Iterator[IntArray]:
+    """Cuts layouts into batches that take a fraction of a second each, so that a search can stop between them.
+
+    Scoring a layout of D devices takes about D^2 operations; 1024 layouts of 64 devices make one batch.
+    """
+    num_devices = layouts_PD.shape[1] if layouts_PD.ndim == 2 else 1
+    size = max(1, 2**22 // num_devices**2)
+    for start in range(0, len(layouts_PD), size):
+        yield layouts_PD[start : start + size]
+
+
 def _windows(order_D: IntArray, used: int) -> Iterator[IntArray]:
     spare = len(order_D) - used
     yield order_D

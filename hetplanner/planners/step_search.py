@@ -5,6 +5,7 @@ Legend of array suffixes: D usable devices, C classes of equal devices, K cut po
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,21 +165,18 @@ class StepSpecies:
         self.anneal(self.cross(guess, guess), 1, 0.01)
         self._state[:] = state
 
-    def seeds(self, limit: int | None) -> tuple[list[Candidate], int]:
-        """Layouts scored with an even cut and even shares; the best get their own."""
+    def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
+        """Layouts scored with an even cut and even shares; the best of each batch get their own."""
         if self._starts == "random":
             layouts = seeds.random_layouts(len(self._space.devices), RANDOM_STARTS, self._rng)
         else:
             layouts = seeds.structured_layouts(self._space.orders, self.stages, self.replicas, self._rng)
-        layouts = layouts[:limit]
-        if not len(layouts):
-            return [], 0
-        values, cuts, shares = self._score(layouts, fit=False)
-        best = np.argsort(values, kind="stable")[:REFITTED]
-        fitted, cuts, shares = self._score(layouts[best], fit=True)
-        order = np.argsort(fitted, kind="stable")
-        found = [Candidate(float(fitted[i]), (layouts[best[i]], cuts[i], shares[i])) for i in order]
-        return found, len(layouts)
+        for batch in seeds.in_batches(layouts[:limit]):
+            values, _, _ = self._score(batch, fit=False)
+            best = np.argsort(values, kind="stable")[:REFITTED]
+            fitted, cuts, shares = self._score(batch[best], fit=True)
+            found = [Candidate(float(fitted[i]), (batch[best[i]], cuts[i], shares[i])) for i in range(len(best))]
+            yield found, len(batch)
 
     def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
         """One annealing chain; cut and shares are fitted exactly behind it."""

@@ -1,6 +1,6 @@
 """Speed and quality of the search on DT-FM's objective: the five published networks and three harder ones.
 
-    python tests/benchmarks/bench_dtfm.py [--seconds 1] [--seeds 3] [--starts structured] [--cases dtfm_5_worldwide r10j]
+    python tests/benchmarks/bench_dtfm.py [--seconds 1] [--seeds 3] [--starts structured] [--cases r10j jit]
 
 `r10`: 64 devices drawn over ten cities; `r10j`: the same with symmetric lognormal(0.3) factors on every pair; `jit`:
 case 5 with such factors. Prints per case the best, median and worst value, when the best was first met, and plans/s.
