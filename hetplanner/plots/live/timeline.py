@@ -4,7 +4,7 @@ from bokeh.models import HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
 
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.data.spans import KINDS, LANES, MAX_SPANS, NUMBERS, WORDS, chosen_spans, span_columns
+from hetplanner.plots.data.spans import KINDS, MAX_SPANS, NUMBERS, WORDS, chosen_spans, span_columns
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import FILL_ALPHA, KIND_COLOURS
 
@@ -12,6 +12,13 @@ WINDOW_STEPS = 3
 """Steps that are in view while the newest are followed."""
 LABEL_PX = 14
 """Height of a rank's label; where rows are lower, every second or third is labelled."""
+
+
+PEER = {
+    "send": [("to", "@peer, @bytes{0,0} bytes")],
+    "recv": [("from", "@peer")],
+    "reduce": [("moves", "@bytes{0,0} bytes")],
+}
 
 
 class Timeline(LiveFigure):
@@ -56,7 +63,7 @@ class Timeline(LiveFigure):
                         (kind, "@role micro-batch @micro_batch, step @step"),
                         ("rank", "@rank"),
                         ("takes", "@milliseconds{0,0.000} ms, from @left{0,0.0000} s"),
-                        *([("peer", "@peer, @bytes{0,0} bytes")] if kind in LANES else []),
+                        *PEER.get(kind, []),
                     ],
                     visible=False,
                 )

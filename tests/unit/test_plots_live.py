@@ -1,0 +1,262 @@
+"""Live figures: every update replaces data only, whatever there is to show."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bokeh.core.validation import check_integrity
+from bokeh.document import Document
+from bokeh.embed import components
+from bokeh.models import GlyphRenderer, HoverTool
+from factories import chain_plan, small_cluster
+
+from hetplanner.cost.estimate import estimate_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.trace import Span, Trace
+from hetplanner.plots import live
+from hetplanner.plots.live.base import empty_source, put
+from hetplanner.simulator.simulation import simulate
+
+
+def estimated(plan: Plan) -> Plan:
+    return plan.replace(estimate=estimate_plan(plan))
+
+
+ONE = estimated(chain_plan([16], []))
+MANY = estimated(chain_plan([6, 5, 5], [3, 5, 7]))
+EVENTS = [{"seconds": i / 10, "evaluations": 10 * i, "best": 50 - i, "mean": 60 - i, "spread": 2.0} for i in range(20)]
+
+Update = Callable[[Any], None]
+CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
+    "map": (
+        live.DeviceMap,
+        [
+            lambda f: f.update(None),
+            lambda f: f.update(small_cluster(1)),
+            lambda f: f.update(small_cluster(70)),
+            lambda f: f.update(None, ONE),
+            lambda f: f.update(MANY.problem.cluster, MANY),
+        ],
+    ),
+    "bandwidth": (
+        live.LinkHeatmap,
+        [lambda f: f.update(None), lambda f: f.update(small_cluster(1)), lambda f: f.update(small_cluster(9))],
+    ),
+    "latency": (
+        lambda **options: live.LinkHeatmap("latency", **options),
+        [lambda f: f.update(None), lambda f: f.update(small_cluster(1)), lambda f: f.update(small_cluster(9))],
+    ),
+    "convergence": (
+        live.ConvergenceCurve,
+        [
+            lambda f: f.update([]),
+            lambda f: f.update(EVENTS[:1], {"rank order": 70.0}),
+            lambda f: f.update(EVENTS, {"rank order": 70.0, "random": 5000.0}, 20.0, "$"),
+            lambda f: f.update([{"seconds": 1.0, "best": math.inf, "mean": math.nan}], {"random": math.inf}),
+        ],
+    ),
+    "grid": (live.AllocationGrid, [lambda f: f.update(None), lambda f: f.update(ONE), lambda f: f.update(MANY)]),
+    "costs": (
+        live.CostBars,
+        [
+            lambda f: f.update({}),
+            lambda f: f.update({"planned": ONE.estimate}),
+            lambda f: f.update({"planned": ONE.estimate, "rank order": MANY.estimate}),
+        ],
+    ),
+    "timeline": (
+        live.Timeline,
+        [
+            lambda f: f.update(None),
+            lambda f: f.update(Trace((), ("a",))),
+            lambda f: f.update(simulate(ONE)),
+            lambda f: f.update(simulate(MANY, steps=3)),
+            lambda f: f.update(simulate(MANY, steps=3), step=1),
+            lambda f: f.update(simulate(MANY, steps=3), follow=False),
+        ],
+    ),
+    "loss": (
+        live.LossCurve,
+        [
+            lambda f: f.update([], []),
+            lambda f: f.update([0], [2.0]),
+            lambda f: f.update([0, 1, 2], [2.0, math.nan, 1.0], {1: 1.5}),
+            lambda f: f.update([0, 1], [2.0, 1.5], [(1, 1.6)]),
+        ],
+    ),
+    "step times": (
+        live.StepTimes,
+        [
+            lambda f: f.update([], []),
+            lambda f: f.update([1], [0.2], 0.21),
+            lambda f: f.update([1, 2, 3], [9.0, 0.2, 0.21], 0.2, 0.01),
+        ],
+    ),
+    "throughput": (
+        live.ThroughputCurve,
+        [lambda f: f.update([], []), lambda f: f.update([1], [10.0]), lambda f: f.update([1, 2], [10.0, 12.0])],
+    ),
+    "memory": (
+        live.MemoryBars,
+        [
+            lambda f: f.update(None),
+            lambda f: f.update(chain_plan([16], [])),
+            lambda f: f.update(ONE),
+            lambda f: f.update(MANY),
+        ],
+    ),
+}
+each_figure = pytest.mark.parametrize("name", CASES)
+
+
+def parts_of(figure: Any) -> set[str]:
+    """Ids of all models of a figure but its tickers, which carry words for numbers."""
+    return {model.id for model in figure.references()}
+
+
+def sources_fit(figure: Any) -> bool:
+    renderers = figure.select(type=GlyphRenderer)
+    return all(len({len(column) for column in r.data_source.data.values()}) <= 1 for r in renderers)
+
+
+@each_figure
+def test_updates_rebuild_nothing_and_stay_valid(name: str) -> None:
+    make, updates = CASES[name]
+    drawn = make(height=300)
+    document = Document()
+    document.add_root(drawn.figure)
+    for update in updates:  # axes take their fixed tickers the first time
+        update(drawn)
+    before = parts_of(drawn.figure)
+    for update in [*updates, *reversed(updates)]:
+        update(drawn)
+        assert sources_fit(drawn.figure)
+        assert parts_of(drawn.figure) == before
+        assert not check_integrity(document.models).error
+        assert not check_integrity(document.models).warning
+
+
+@each_figure
+def test_documents_serialise_without_urls(name: str) -> None:
+    make, updates = CASES[name]
+    drawn = make()
+    for update in updates:
+        update(drawn)
+        script, _ = components(drawn.figure)
+        assert "http://" not in script
+        assert "https://" not in script
+        assert "//cdn" not in script
+
+
+@each_figure
+def test_dark_and_back_changes_colours_only(name: str) -> None:
+    make, updates = CASES[name]
+    drawn = make(dark=True)
+    dark = json.dumps(_colours(drawn.figure))
+    updates[-1](drawn)
+    before = parts_of(drawn.figure)
+    drawn.set_dark(False)
+    assert json.dumps(_colours(drawn.figure)) != dark
+    drawn.set_dark(True)
+    assert json.dumps(_colours(drawn.figure)) == dark
+    assert parts_of(drawn.figure) == before
+
+
+def _colours(figure: Any) -> list[list[str]]:
+    return [[axis.major_label_text_color, axis.axis_label_text_color, axis.axis_line_color] for axis in figure.axis]
+
+
+@each_figure
+def test_nothing_to_show_is_said(name: str) -> None:
+    make, updates = CASES[name]
+    drawn = make()
+    assert drawn._note.text
+    updates[-1](drawn)
+    if name != "convergence":  # whose last case has neither curve nor line, but an event
+        assert not drawn._note.text
+    updates[0](drawn)
+    assert drawn._note.text
+
+
+@each_figure
+def test_hovers_escape_names(name: str) -> None:
+    drawn = CASES[name][0]()
+    tips = [row for tool in drawn.figure.select(type=HoverTool) for row in tool.tooltips]
+    assert tips
+    assert not any("safe}" in text for _, text in tips)
+
+
+def test_equal_data_is_not_sent_again() -> None:
+    document = Document()
+    drawn = live.DeviceMap()
+    document.add_root(drawn.figure)
+    drawn.update(None, MANY)
+    events: list[Any] = []
+    document.on_change(events.append)
+    drawn.update(None, MANY)
+    assert events == []
+    drawn.update(None, ONE)
+    assert events
+
+
+def test_an_improved_plan_sends_few_changes_and_leaves_the_view() -> None:
+    drawn = live.DeviceMap()
+    drawn.update(None, MANY)
+    document = Document()
+    document.add_root(drawn.figure)
+    events: list[Any] = []
+    document.on_change(events.append)
+    swapped = MANY.replace(
+        routes=tuple(r.replace(replicas=(*r.replicas[:-1], (r.replicas[-1] + 1) % 3)) for r in MANY.routes)
+    )
+    drawn.update(None, swapped)
+    assert len(events) == 1, "the arcs"
+
+
+def test_put_sees_changes_inside_lists_of_arrays() -> None:
+    np = pytest.importorskip("numpy")
+    source = empty_source("xs")
+    put(source, {"xs": [np.array([1.0, 2.0])]})
+    held = source.data
+    put(source, {"xs": [np.array([1.0, 2.0])]})
+    assert source.data is held
+    put(source, {"xs": [np.array([1.0, 3.0])]})
+    assert source.data["xs"][0][1] == 3.0
+
+
+def test_timeline_limits_its_bars() -> None:
+    drawn = live.Timeline(max_spans=100)
+    drawn.update(Trace(tuple(Span(0, "forward", 0, i, float(i), i + 0.9) for i in range(1000)), ("a",)))
+    assert sum(len(s.data["y"]) for s in drawn.sources.values()) == 100
+
+
+def test_timeline_follows_or_stays() -> None:
+    drawn = live.Timeline()
+    spans = tuple(Span(0, "forward", i, 0, float(i), i + 1.0) for i in range(10))
+    drawn.update(Trace(spans[:5], ("a",)))
+    assert drawn.figure.x_range.start == 2.0
+    drawn.update(Trace(spans, ("a",)), follow=False)
+    assert drawn.figure.x_range.start == 2.0
+    drawn.update(Trace(spans, ("a",)))
+    assert drawn.figure.x_range.start == 7.0
+
+
+def test_map_keeps_the_view_while_sites_stay() -> None:
+    drawn = live.DeviceMap()
+    drawn.update(MANY.problem.cluster)
+    drawn.figure.x_range.start = 123.0  # the user pans
+    drawn.update(MANY.problem.cluster, MANY)
+    assert drawn.figure.x_range.start == 123.0
+    drawn.update(small_cluster(2))
+    assert drawn.figure.x_range.start != 123.0
+
+
+def test_heatmap_image_has_the_first_row_on_top() -> None:
+    drawn = live.LinkHeatmap()
+    drawn.update(small_cluster(3))
+    image = drawn.image_source.data["image"][0]
+    assert image.shape == (3, 3)
+    assert [math.isnan(image[2 - i, i]) for i in range(3)] == [True] * 3
+    assert drawn.figure.output_backend == "canvas"

@@ -1,0 +1,98 @@
+"""Notebook plots: one call each, an object that renders, nothing loaded before it is asked for."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import holoviews as hv
+import pytest
+from bokeh.embed import components
+from factories import chain_plan, small_cluster
+
+import hetplanner.plots as plots
+from hetplanner.cost.estimate import estimate_plan
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.trace import Trace
+from hetplanner.simulator.simulation import simulate
+
+PLAN = chain_plan([6, 5, 5], [3, 5, 7])
+ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))
+TRACE = simulate(PLAN, steps=2)
+RESULT = SimpleNamespace(
+    events=[{"seconds": i / 10, "evaluations": i, "best": 20.0 - i, "mean": 30.0 - i} for i in range(10)],
+    plan=ESTIMATED,
+    baselines={"rank order": 25.0, "random": 900.0},
+    lower_bound=9.0,
+)
+EMPTY_RUN: Any = SimpleNamespace(
+    read_all=lambda: None,
+    losses=lambda: [],
+    validation_losses=lambda: [],
+    steps=lambda: [],
+    predicted_step_s=lambda: None,
+)
+RUN: Any = SimpleNamespace(
+    read_all=lambda: None,
+    losses=lambda: [(0, 3.0), (1, 2.0)],
+    validation_losses=lambda: [(1, 2.5)],
+    steps=lambda: [SimpleNamespace(step=i, step_s=None if i == 0 else 0.2) for i in range(4)],
+    predicted_step_s=lambda: 0.21,
+)
+
+CALLS = {
+    "cluster map": lambda: plots.cluster_map(PLAN.problem.cluster),
+    "one site": lambda: plots.cluster_map(small_cluster(1)),
+    "bandwidth": lambda: plots.heatmap(PLAN.problem.cluster),
+    "latency of many": lambda: plots.heatmap(small_cluster(100), "latency"),
+    "allocation": lambda: plots.allocation(PLAN),
+    "allocation in one place": lambda: plots.allocation(chain_plan([16], [])),
+    "grid": lambda: plots.allocation_grid(ESTIMATED),
+    "convergence": lambda: plots.convergence(RESULT),
+    "events under way": lambda: plots.convergence(RESULT.events),
+    "no events yet": lambda: plots.convergence([]),
+    "baselines as plans": lambda: plots.convergence(RESULT, {"rank order": ESTIMATED, "unknown": PLAN}),
+    "cost": lambda: plots.cost(ESTIMATED),
+    "costs": lambda: plots.cost({"planned": ESTIMATED, "estimate": ESTIMATED.estimate}),
+    "gantt": lambda: plots.gantt(TRACE),
+    "gantt of a step": lambda: plots.gantt(TRACE, step=1),
+    "empty gantt": lambda: plots.gantt(Trace((), ("a",))),
+    "loss": lambda: plots.loss(RUN),
+    "no loss": lambda: plots.loss(EMPTY_RUN),
+    "step times": lambda: plots.step_times(RUN),
+    "no step times": lambda: plots.step_times(EMPTY_RUN),
+    "memory": lambda: plots.memory(ESTIMATED),
+    "traces": lambda: plots.compare_traces(TRACE, simulate(PLAN)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_plots_render_without_urls(name: str) -> None:
+    drawn = CALLS[name]()
+    assert isinstance(drawn, hv.Overlay)
+    script, _ = components(hv.render(drawn, backend="bokeh"))
+    assert "http://" not in script
+    assert "https://" not in script
+
+
+def test_every_name_resolves() -> None:
+    for name in plots.__all__:
+        assert callable(getattr(plots, name)) or name == "live"
+    assert set(plots.__all__) <= set(dir(plots))
+    with pytest.raises(AttributeError, match="nonsense"):
+        plots.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("call", [plots.cost, plots.memory])
+def test_plans_without_an_estimate_are_refused_with_the_remedy(call: Any) -> None:
+    with pytest.raises(InvalidInput, match="estimate_plan"):
+        call(PLAN)
+
+
+def test_importing_plots_loads_no_plotting_library() -> None:
+    code = (
+        "import sys, hetplanner.plots;"
+        "print(sorted({'bokeh', 'holoviews', 'panel', 'torch', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
