@@ -97,9 +97,7 @@ def test_kernel_matching_is_the_bottleneck_assignment(seed):
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 7))
     cost = rng.integers(1, 9, (2 * size, 2 * size)).astype(float)  # small integers: many ties
-    best = min(
-        max(cost[i, size + p[i]] for i in range(size)) for p in itertools.permutations(range(size))
-    )
+    best = min(max(cost[i, size + p[i]] for i in range(size)) for p in itertools.permutations(range(size)))
     work = (np.empty((size, size)), np.empty(size, np.int64), np.empty(size, np.int64), np.empty((3, size)))
     value, _ = dtfm_kernels.match_groups(cost, np.arange(2 * size), 0, 1, size, np.inf, *work)
     assert value == best
@@ -131,9 +129,7 @@ def test_annealing_reports_the_cost_of_what_it_keeps():
     members, order = np.arange(14), np.arange(4)
     best, best_order = members.copy(), order.copy()
     state = np.array([7], dtype=np.uint64)
-    value = dtfm_kernels.anneal(
-        shared, piped, members, order, 3, 20_000, 0.05, 1e-4, 0.1, state, best, best_order
-    )
+    value = dtfm_kernels.anneal(shared, piped, members, order, 3, 20_000, 0.05, 1e-4, 0.1, state, best, best_order)
     placed = np.empty((4, 3), dtype=np.int64)
     dtfm_kernels.align_columns(piped, best, best_order, 3, placed)
     assert sorted(best) == list(range(14))
