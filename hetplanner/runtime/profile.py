@@ -15,9 +15,10 @@ from itertools import cycle, pairwise
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
-from hetplanner.plan.action import Kind
+from hetplanner.plan.action import Action, Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.build import boundary_shape
@@ -26,10 +27,11 @@ from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 from hetplanner.schedule.reduction import reduction_groups
 
-WINDOW_S = 0.6
+WINDOW_S = 0.5
 MIN_ROUNDS = 3
 NUM_PROBES = 24
-MAX_PROBE_BYTES = 2**20
+SHORT_BYTES = 2**10
+MIN_LONG_BYTES, MAX_LONG_BYTES = 2**17, 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,13 @@ class _Rehearsal:
         self.workload = plan.problem.workload
         self.shape = boundary_shape(self.workload, plan.stages[executor.stage].end_op - 1)
         self.gradient = None if executor.model.is_last else torch.randn(self.shape)
+        first = executor.model.first_op
+        self.input = torch.randn(boundary_shape(self.workload, first - 1)) if first else torch.empty(0)
         sends = [a for a in executor.actions if a.kind is Kind.SEND]
         takes = [a for a in executor.actions if a.kind is Kind.RECV]
         # In turn, so that the mean weighs every message of the step alike.
-        self.sends = cycle([(a.stage, plan.codec_between(rank, a.peer, role_of(a))) for a in sends])
-        self.takes = cycle([(a.stage, plan.codec_between(a.peer, rank, role_of(a))) for a in takes])
+        self.sends = cycle([(self._tensor(a), plan.codec_between(rank, a.peer, role_of(a))) for a in sends])
+        self.takes = cycle([(self._tensor(a), plan.codec_between(a.peer, rank, role_of(a))) for a in takes])
         self.parts: dict[str, Callable[[], object]] = {"forward": self.forward, "backward": self.backward}
         if sends:
             self.parts["encode"] = self.encode
@@ -89,8 +93,7 @@ class _Rehearsal:
     def forward(self) -> None:
         e = self.executor
         tokens, labels = e.draw(0)
-        x = tokens if tokens is not None else torch.randn(boundary_shape(self.workload, e.model.first_op - 1))
-        e.runner.forward(0, x, labels, DrawKey(0, 0, 0))
+        e.runner.forward(0, tokens if tokens is not None else self.input.detach(), labels, DrawKey(0, 0, 0))
 
     def backward(self) -> None:
         self.executor.runner.backward(0, self.gradient)
@@ -101,16 +104,17 @@ class _Rehearsal:
         self.executor.average_gradients()
         self.executor.optimizer.step(0.0)
 
+    def _tensor(self, action: Action) -> Tensor:
+        return torch.zeros(boundary_shape(self.workload, self.executor.plan.stages[action.stage].end_op - 1))
+
     def encode(self) -> None:
-        stage, codec = next(self.sends)
-        x = torch.zeros(boundary_shape(self.workload, self.executor.plan.stages[stage].end_op - 1))
-        out = torch.empty(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8)
-        tensor_codec(codec).encode(x, out)
+        x, codec = next(self.sends)
+        tensor_codec(codec).encode(x, torch.empty(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8))
 
     def decode(self) -> None:
-        stage, codec = next(self.takes)
-        elements = self.executor.plan.boundary_elements(stage)
-        tensor_codec(codec).decode(torch.zeros(codec.wire_bytes(elements, 4), dtype=torch.uint8), elements)
+        x, codec = next(self.takes)
+        data = torch.zeros(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8)
+        tensor_codec(codec).decode(data, x.numel())
 
     def reduce(self) -> None:
         for reducer in self.executor.reducers.values():
@@ -135,17 +139,46 @@ def profile_rank(executor: Executor) -> Profile:
         rounds += 1
     cores = (time.process_time() - cpu_began) / (time.monotonic() - began)
     rehearsal.end()
-    names = ("forward", "backward", "optimizer", "encode", "decode", "reduce")
-    seconds = {f"{name}_s": meter.mean_s(name) for name in names}
-    return Profile(**seconds, message_s=_message_seconds(executor), cores=cores)
+    message_s, byte_s = _message_seconds(executor)
+    sent, taken, reduced = _mean_bytes(executor)
+    return Profile(
+        forward_s=meter.mean_s("forward"),
+        backward_s=meter.mean_s("backward"),
+        optimizer_s=meter.mean_s("optimizer"),
+        encode_s=meter.mean_s("encode") + byte_s * sent,
+        decode_s=meter.mean_s("decode") + byte_s * taken,
+        reduce_s=meter.mean_s("reduce") + byte_s * reduced,
+        message_s=message_s,
+        cores=cores,
+    )
 
 
-def _message_seconds(executor: Executor) -> float:
-    """CPU seconds to hand over one message or to take one, gloo's thread included: a ring of probes."""
+def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
+    """Bytes of a rank's mean boundary message sent and taken, and of all its reductions in one step, both ways."""
     plan, rank = executor.plan, executor.rank
-    n, num_bytes = len(plan.ranks), _probe_bytes(executor.plan)
-    if n == 1:
-        return 0.0
+    sent = [plan.boundary_bytes(a.stage, rank, a.peer, role_of(a)) for a in executor.actions if a.kind is Kind.SEND]
+    taken = [plan.boundary_bytes(a.stage, a.peer, rank, role_of(a)) for a in executor.actions if a.kind is Kind.RECV]
+    reduced = sum(m.num_bytes for r in executor.reducers.values() for m in r.expected())
+    # What a rank sends in a reduction is as long as what it takes, up to one element a shard.
+    return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), 2 * reduced
+
+
+def _message_seconds(executor: Executor) -> tuple[float, float]:
+    """CPU seconds to hand over one message or to take one, and per byte of it; gloo's thread included.
+
+    A straight line through two rings of probes, short and long.
+    """
+    if len(executor.plan.ranks) == 1:
+        return 0.0, 0.0
+    long = max(MIN_LONG_BYTES, min(MAX_LONG_BYTES, _longest_message(executor.plan)))
+    short_s, long_s = _ring_seconds(executor, SHORT_BYTES), _ring_seconds(executor, long)
+    byte_s = max(0.0, (long_s - short_s) / (long - SHORT_BYTES))
+    return max(0.0, short_s - SHORT_BYTES * byte_s), byte_s
+
+
+def _ring_seconds(executor: Executor, num_bytes: int) -> float:
+    """CPU seconds per end of a message when every rank sends to the next, all at once."""
+    rank, n = executor.rank, len(executor.plan.ranks)
     transport = Transport(rank, None, window=NUM_PROBES)
     probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(NUM_PROBES)]
     transport.expect(probes)
@@ -158,12 +191,12 @@ def _message_seconds(executor: Executor) -> float:
     return (time.process_time() - began) / (2 * NUM_PROBES)
 
 
-def _probe_bytes(plan: Plan) -> int:
-    """The longest message of the plan."""
-    paths = {plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)}
+def _longest_message(plan: Plan) -> int:
+    """Bytes of the plan's longest message, the same on every rank."""
+    workload = plan.problem.workload
+    paths = {plan.path_of_micro_batch(m) for m in range(workload.num_micro_batches)}
     lengths = [plan.boundary_bytes(s, a, b, "activation") for p in paths for s, (a, b) in enumerate(pairwise(p))]
-    lengths += [group.shard_bytes(0) for group in reduction_groups(plan)]
-    return min(MAX_PROBE_BYTES, max(lengths, default=0))
+    return max(lengths + [group.shard_bytes(0) for group in reduction_groups(plan)], default=0)
 
 
 def gather_profiles(mine: Profile) -> list[Profile]:
