@@ -1,0 +1,324 @@
+"""Searches outside the server process: a job log that every session reads by cursor, and the workers that feed it.
+
+A worker is a fresh Python process (`python -m hetplanner.ui.worker`), never a fork, that speaks JSON lines over
+its pipes: nothing is pickled, a pipe bounds what it may run ahead, and it ends by itself when the server is gone.
+One idle worker is kept warm, so a search starts at once.
+"""
+
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+from hetplanner.schema import checked
+
+_log = logging.getLogger(__name__)
+
+MAX_RECORDS = 2000
+MAX_JOBS = 20
+MAX_ACTIVE = 2
+STOP_GRACE_S = 2.0
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+State = Literal["starting", "running", "stopping", "done", "stopped", "failed"]
+ENDED: frozenset[str] = frozenset({"done", "stopped", "failed"})
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """One search as a person asked for it. `budget_s` and `evaluations` are limits; one may be None."""
+
+    problem: Problem
+    planner: str = "evolution"
+    seed: int = 0
+    budget_s: float | None = 10.0
+    evaluations: int | None = None
+    starts: str = "structured"
+    title: str = ""
+
+    def to_message(self, job: str) -> str:
+        """The line a worker reads."""
+        data = {
+            "do": "search",
+            "job": job,
+            "problem": self.problem.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "planner": self.planner,
+            "seed": self.seed,
+            "budget_s": self.budget_s,
+            "evaluations": self.evaluations,
+            "starts": self.starts,
+        }
+        return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+class JobLog:
+    """Numbered records, oldest first, of bounded number; readers ask for what is newer than their cursor.
+
+    When full, every second old `event` record goes: a late joiner still sees the whole curve, more coarsely.
+    """
+
+    def __init__(self, max_records: int = MAX_RECORDS) -> None:
+        self._max = max_records
+        self._records: list[tuple[int, dict[str, Any]]] = []
+        self._next = 1
+        self._lock = threading.Lock()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Adds a record."""
+        with self._lock:
+            self._records.append((self._next, record))
+            self._next += 1
+            if len(self._records) > self._max:
+                self._thin()
+
+    def _thin(self) -> None:
+        half = len(self._records) // 2
+        old = [r for i, r in enumerate(self._records[:half]) if i % 2 == 0 or r[1].get("type") != "event"]
+        self._records = (old + self._records[half:])[-self._max :]
+
+    def since(self, cursor: int) -> tuple[list[dict[str, Any]], int]:
+        """Records newer than `cursor` (0 = from the start), and the cursor to ask with next time."""
+        with self._lock:
+            last = self._next - 1
+            if cursor >= last:
+                return [], last
+            start = next((i for i, (n, _) in enumerate(self._records) if n > cursor), len(self._records))
+            return [record for _, record in self._records[start:]], last
+
+
+@dataclass
+class SearchJob:
+    """A search of this server process: what was asked, its log, and the best plan so far."""
+
+    id: str
+    request: SearchRequest
+    log: JobLog = field(default_factory=JobLog)
+    state: State = "starting"
+    message: str = ""
+    plan: Plan | None = None
+    value: float | None = None
+    started_s: float = field(default_factory=time.time)
+    stop_asked: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in ENDED
+
+
+class SearchService:
+    """All searches of this process. Sessions come and go; jobs stay (the last `MAX_JOBS`)."""
+
+    def __init__(self, command: list[str] | None = None) -> None:
+        self._command = command or [sys.executable, "-m", "hetplanner.ui.worker"]
+        self._jobs: dict[str, SearchJob] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._idle: _Worker | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def jobs(self) -> list[SearchJob]:
+        """Newest first."""
+        with self._lock:
+            return list(reversed(self._jobs.values()))
+
+    def job(self, job_id: str) -> SearchJob | None:
+        """A job by its id."""
+        with self._lock:
+            return self._jobs.get(job_id)
+
+    def warm(self) -> None:
+        """Starts the idle worker, so that the first search need not wait for imports."""
+        with self._lock:
+            if self._idle is None or not self._idle.alive:
+                self._idle = _Worker(self._command)
+
+    def start(self, request: SearchRequest) -> SearchJob:
+        """Starts a search. Raises InvalidInput when as many as may run already do."""
+        with self._lock:
+            active = sum(not job.ended for job in self._jobs.values())
+            if active >= MAX_ACTIVE:
+                raise InvalidInput(f"search: {active} searches are running on this server; stop one or wait")
+            job = SearchJob(secrets.token_hex(6), request)
+            self._jobs[job.id] = job
+            self._forget_oldest()
+            worker = self._idle if self._idle is not None and self._idle.alive else _Worker(self._command)
+            self._idle = None
+            self._workers[job.id] = worker
+        worker.run(job, self._released)
+        return job
+
+    def stop(self, job_id: str) -> None:
+        """Asks a search to stop; a worker that does not answer within `STOP_GRACE_S` is killed."""
+        with self._lock:
+            job, worker = self._jobs.get(job_id), self._workers.get(job_id)
+        if job is None or job.ended or worker is None:
+            return
+        job.stop_asked = True
+        job.state = "stopping"
+        job.log.append({"type": "state", "state": "stopping"})
+        worker.ask_to_stop(job)
+
+    def close(self) -> None:
+        """Ends every worker (tests)."""
+        with self._lock:
+            workers = [*self._workers.values(), *([self._idle] if self._idle else [])]
+            self._idle = None
+        for worker in workers:
+            worker.kill()
+
+    def _forget_oldest(self) -> None:
+        ended = [job.id for job in self._jobs.values() if job.ended]
+        for job_id in ended[: max(0, len(self._jobs) - MAX_JOBS)]:
+            del self._jobs[job_id]
+
+    def _released(self, worker: "_Worker", job: SearchJob) -> None:
+        with self._lock:
+            self._workers.pop(job.id, None)
+            if self._idle is None and worker.alive:
+                self._idle = worker
+                return
+        worker.kill()
+
+
+class _Worker:
+    """One worker process, the thread that reads what it says, and the last lines of its complaints."""
+
+    def __init__(self, command: list[str]) -> None:
+        environ = os.environ | dict.fromkeys(_THREAD_VARIABLES, "1")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            text=True,
+            encoding="utf-8",
+            bufsize=1,
+            start_new_session=True,  # Ctrl-C in the terminal stops the server; the worker then sees its pipe close
+        )
+        self._complaints: deque[str] = deque(maxlen=20)
+        self._job: SearchJob | None = None
+        self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, daemon=True, name="search-worker-reader").start()
+        threading.Thread(target=self._read_complaints, daemon=True, name="search-worker-stderr").start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        if self.alive:
+            self._process.kill()
+
+    def run(self, job: SearchJob, on_end: Callable[["_Worker", SearchJob], None]) -> None:
+        with self._lock:
+            self._job, self._on_end = job, on_end
+        self._send(job.request.to_message(job.id))
+        if not self.alive:
+            self._worker_died()
+
+    def ask_to_stop(self, job: SearchJob) -> None:
+        self._send(json.dumps({"do": "stop", "job": job.id}) + "\n")
+        timer = threading.Timer(STOP_GRACE_S, lambda: None if job.ended else self.kill())
+        timer.daemon = True
+        timer.start()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            _log.warning("search worker %d no longer listens", self.pid)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                self._take(json.loads(line))
+            except Exception as error:  # one bad line must not silence the rest
+                _log.exception("a message of the search worker was not understood")
+                self._finish("failed", f"search: the worker's message was not understood: {error}")
+        self._process.wait()
+        self._worker_died()
+
+    def _read_complaints(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._complaints.append(line.rstrip()[:500])
+
+    def _take(self, message: dict[str, Any]) -> None:
+        job = self._job
+        if job is None or message.get("job") != job.id:
+            return
+        kind = message.pop("type")
+        if "plan" in message:
+            body = message.pop("plan")
+            job.plan = checked(Plan, {"problem": job.request.problem, **body}, "search")
+            message["improved"] = True
+        if kind == "end":
+            self._finish("stopped" if job.stop_asked else "done", "", message)
+        elif kind == "error":
+            self._finish("failed", message["text"], message)
+        else:
+            if kind == "event":
+                job.value = message["best"]
+            if job.state == "starting":
+                job.state = "running"
+            job.log.append({"type": kind, **message})
+
+    def _worker_died(self) -> None:
+        job = self._job
+        if job is None:
+            return
+        if job.stop_asked:
+            self._finish("stopped", "the search worker was killed because it did not stop in time")
+            return
+        last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
+        code = self._process.returncode
+        self._finish("failed", f"search: the worker process ended (exit code {code}): {last}"[:600])
+
+    def _finish(self, state: State, text: str, message: dict[str, Any] | None = None) -> None:
+        with self._lock:
+            job, self._job = self._job, None
+        if job is None:
+            return
+        job.message = text
+        job.state = state
+        job.log.append({"type": "state", **(message or {}), "state": state, "text": text})
+        self._on_end(self, job)
+
+
+_service: SearchService | None = None
+_service_lock = threading.Lock()
+
+
+def process_service() -> SearchService:
+    """The one service of this process."""
+    global _service
+    with _service_lock:
+        if _service is None:
+            _service = SearchService()
+        return _service

@@ -1,0 +1,130 @@
+"""The Cluster page: the cluster in hand, from a sample or from uploaded files."""
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import param
+
+from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cluster.files import cluster_to_json, load_cluster
+from hetplanner.cluster.model import Cluster, Device
+from hetplanner.cluster.uploads import cluster_from_uploads
+from hetplanner.errors import HetplannerError
+from hetplanner.ui.models.session import Session
+from hetplanner.units import short_bytes, short_rate, short_seconds
+
+DEFAULT_SAMPLE = "dtfm_5_worldwide"
+IMPORTED = "(imported)"
+
+
+class ClusterModel(param.Parameterized):
+    """The cluster in hand. What cannot be read leaves it as it was."""
+
+    sample: str | None = param.Selector(default=None, objects=[None], allow_None=True)
+    cluster = param.ClassSelector(class_=Cluster, default=None)
+    round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
+
+    def __init__(self, session: Session, samples: Path, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._adopted: Cluster | None = None
+        # Names come from this listing alone: the browser chooses among them and never sends a path.
+        self._samples = {path.stem: path for path in sorted(samples.glob("*.json"))}
+        self.param.sample.objects = [*self._samples, IMPORTED]
+        self.param.watch(self._sample_chosen, "sample")
+
+    def choose_default(self) -> None:
+        """The measured world-wide cluster, or the first sample there is."""
+        if self._samples:
+            self.sample = DEFAULT_SAMPLE if DEFAULT_SAMPLE in self._samples else next(iter(self._samples))
+
+    def _sample_chosen(self, event: param.parameterized.Event) -> None:
+        path = self._samples.get(event.new)
+        if path is not None and self._adopted is None:
+            with self.session.reporting():
+                self.cluster = load_cluster(path)
+
+    def adopt(self, cluster: Cluster) -> None:
+        """Takes a cluster that came with a search, or from a file."""
+        same = self._samples.get(cluster.name)
+        self._adopted = cluster
+        self.sample = cluster.name if same is not None and _is_same(same, cluster) else IMPORTED
+        self._adopted = None
+        self.cluster = cluster
+
+    def import_files(self, files: dict[str, bytes]) -> None:
+        """Uploaded files by name: one JSON, or tables as CSV or NPY. Errors become a notice."""
+        with self.session.reporting():
+            cluster = cluster_from_uploads(files, like=self.cluster, round_trip=self.round_trip)
+            self.adopt(cluster)
+            self.session.notify("success", f"Imported {cluster.name}: {count_text(cluster)}.")
+
+    def download(self) -> io.StringIO:
+        """The cluster's file."""
+        return io.StringIO(cluster_to_json(self.cluster) if self.cluster is not None else "")
+
+    @property
+    def summary(self) -> str:
+        """One paragraph: what it is, how much, how its links are known."""
+        cluster = self.cluster
+        if cluster is None:
+            return ""
+        sources = Counter(link.source for link in cluster.links)
+        known = ", ".join(f"{n} {source}" for source, n in sources.most_common())
+        parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.", cluster.description]
+        return " ".join(part for part in parts if part)[:600]
+
+    def device_rows(self) -> dict[str, list[Any]]:
+        """Columns of the device table."""
+        cluster = self.cluster
+        if cluster is None:
+            return {}
+        rows = [_row(cluster, device) for device in cluster.devices]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def count_text(cluster: Cluster) -> str:
+    """'64 devices on 64 hosts at 8 sites (64 × V100)'."""
+    kinds = Counter(device.kind for device in cluster.devices).most_common()
+    named = ", ".join(f"{n} × {kind}" for kind, n in kinds[:4]) + (", …" if len(kinds) > 4 else "")
+    return (
+        f"{_number(cluster.devices, 'device')} on {_number(cluster.hosts, 'host')}"
+        f" at {_number(cluster.sites, 'site')} ({named})"
+    )
+
+
+def _number(things: Any, noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _row(cluster: Cluster, device: Device) -> dict[str, Any]:
+    host = cluster.host_of(device.id)
+    row: dict[str, Any] = {"id": device.id, "kind": device.kind, "host": device.host, "site": host.site}
+    try:
+        spec = resolve_device(device)
+        row |= {
+            "peak fp16 (TFLOP/s)": round(spec.flops_per_s("float16") / 1e12, 1),
+            "memory": short_bytes(spec.memory_bytes),
+            "efficiency": f"{100 * spec.efficiency:.0f} %",
+        }
+    except HetplannerError:
+        row |= {"peak fp16 (TFLOP/s)": None, "memory": "unknown", "efficiency": "unknown"}
+    others = [other.id for other in cluster.devices if other.id != device.id]
+    if others:
+        index = cluster.device_index(device.id)
+        bandwidth = [v for i, v in enumerate(cluster.bandwidth_bytes_per_s_DD[index]) if i != index]
+        latency = [v for i, v in enumerate(cluster.latency_s_DD[index]) if i != index]
+        row |= {
+            "bandwidth out": f"{short_rate(min(bandwidth))} – {short_rate(max(bandwidth))}",
+            "one-way latency": f"{short_seconds(min(latency))} – {short_seconds(max(latency))}",
+        }
+    return row
+
+
+def _is_same(path: Path, cluster: Cluster) -> bool:
+    try:
+        return load_cluster(path) == cluster
+    except HetplannerError:
+        return False

@@ -1,0 +1,55 @@
+"""What one browser session shares between its pages: notices, the open page, the launch lock, the plan in hand."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import param
+
+from hetplanner.errors import HetplannerError
+from hetplanner.plan.model import Plan
+from hetplanner.ui.access import LaunchGuard
+
+NoticeKind = Literal["info", "success", "warning", "error"]
+PAGES = ("cluster", "plan", "run", "export")
+MAX_NOTICES = 50
+
+
+class Session(param.Parameterized):
+    """One session. `plan` is the plan that Run and Export work with: the best of the last search."""
+
+    page: str = param.Selector(default="cluster", objects=list(PAGES))
+    unlocked = param.Boolean(default=False, doc="The launch token was typed in; only this session is unlocked.")
+    plan = param.ClassSelector(class_=Plan, default=None)
+    notice = param.Tuple(default=("info", ""), length=2, doc="Kind and text of the newest notice.")
+
+    def __init__(self, guard: LaunchGuard, **params: Any) -> None:
+        super().__init__(**params)
+        self._guard = guard
+        self.notices: list[tuple[str, str]] = []
+
+    def notify(self, kind: NoticeKind, text: str) -> None:
+        """Shows a line to the person."""
+        self.notices = [*self.notices, (kind, text)][-MAX_NOTICES:]
+        self.notice = (kind, text)
+        self.param.trigger("notice")
+
+    def unlock(self, text: str) -> bool:
+        """Unlocks launching for this session if `text` is the token."""
+        with self.reporting():
+            if self._guard.check(text):
+                self.unlocked = True
+                self.notify("success", "Launching is unlocked for this page.")
+                return True
+            self.notify("error", "token: not the launch token of this server; it is printed in its terminal")
+        return False
+
+    @contextmanager
+    def reporting(self, on_error: Callable[[], None] | None = None) -> Iterator[None]:
+        """Turns errors raised on purpose into a notice; the page lives on with its last good state."""
+        try:
+            yield
+        except HetplannerError as error:
+            self.notify("error", str(error))
+            if on_error is not None:
+                on_error()

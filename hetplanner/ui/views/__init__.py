@@ -1,0 +1,1 @@
+"""Thin Panel views: widgets and figures of each page, bound to a view-model."""

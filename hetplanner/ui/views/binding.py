@@ -1,0 +1,84 @@
+"""Two-way links between widgets and view-models that survive what a person may type."""
+
+import re
+from typing import Any
+
+import panel_material_ui as pmui
+import param
+
+from hetplanner.ui.models.session import Session
+
+MAX_UPLOAD_BYTES = 16 * 2**20
+
+
+def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -> Any:
+    """Links `widget.value` with `model.name`. What the model refuses becomes a notice, and the widget goes back."""
+    widget.value = getattr(model, name)
+
+    def to_model(event: param.parameterized.Event) -> None:
+        if event.new is None and not model.param[name].allow_None:
+            widget.value = getattr(model, name)  # an emptied number field
+            return
+        try:
+            setattr(model, name, event.new)
+        except ValueError as error:
+            session.notify("error", f"{widget.label}: {error}")
+            widget.value = getattr(model, name)
+
+    def to_widget(event: param.parameterized.Event) -> None:
+        if widget.value != event.new:
+            widget.value = event.new
+
+    widget.param.watch(to_model, "value")
+    model.param.watch(to_widget, name)
+    return widget
+
+
+class Upload(pmui.FileInput):
+    """A file input whose size limit also holds in the server: chunks beyond it are dropped, and said so."""
+
+    over_limit = param.Event()
+
+    def _process_chunk(self, msg: dict[str, Any]) -> None:
+        held = sum(len(c) for f in self._file_buffer.values() for c in f["chunks"].values())
+        held += sum(len(f["value"]) for f in self._buffer)
+        if held + len(msg["data"]) > MAX_UPLOAD_BYTES or len(self._buffer) >= 8:
+            self._file_buffer.clear()
+            self._buffer.clear()
+            self.param.trigger("over_limit")
+            return
+        super()._process_chunk(msg)
+
+
+def upload_button(text: str, accept: str, session: Session, on_files: Any, *, multiple: bool = False) -> Upload:
+    """A button that takes files (also dropped onto it) and calls `on_files({name: bytes})`; no path is involved."""
+    button = Upload(
+        label=text,
+        accept=accept,
+        multiple=multiple,
+        max_file_size=MAX_UPLOAD_BYTES,
+        max_total_file_size=MAX_UPLOAD_BYTES,
+        uploaded_label=text,
+        variant="outlined",
+        size="small",
+        margin=(5, 10),
+    )
+
+    def take(event: param.parameterized.Event) -> None:
+        if not event.new:
+            return
+        values = event.new if isinstance(event.new, list) else [event.new]
+        names = button.filename if isinstance(button.filename, list) else [button.filename]
+        files = {re.split(r"[\\/]", str(name))[-1][:120]: bytes(v) for name, v in zip(names, values, strict=False)}
+        button.clear()  # the same file may be given again after it was mended
+        if sum(map(len, files.values())) > MAX_UPLOAD_BYTES:
+            refuse()
+        else:
+            on_files(files)
+
+    def refuse(*_: Any) -> None:
+        session.notify("error", f"upload: must be at most {MAX_UPLOAD_BYTES >> 20} MiB in all; nothing was read")
+
+    button.param.watch(take, "value")
+    button.param.watch(refuse, "over_limit")
+    return button

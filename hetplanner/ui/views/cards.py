@@ -1,0 +1,148 @@
+"""Small building blocks of the pages: titled cards, metric cards, responsive rows, plain text.
+
+Text and frames are HTML with the theme's CSS variables, not Material components: a page of fifty React roots takes
+seconds to appear. What came from a file or a person goes through `escape` before it becomes part of HTML.
+"""
+
+from html import escape
+from typing import Any, Protocol
+
+import panel as pn
+from bokeh.plotting import figure
+
+BORDER = "1px solid color-mix(in srgb, var(--panel-on-surface-color) 17%, transparent)"
+FRAME = {
+    "border": BORDER,
+    "border-radius": "6px",
+    "background": "var(--panel-surface-color)",
+    "color": "var(--panel-on-surface-color)",
+    "overflow": "hidden",
+}
+FONT = "font-family:Roboto,Helvetica,Arial,sans-serif;"
+CODE_STYLE = (
+    "background:#14181d;color:#d7dde4;padding:10px 12px;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "font:12.5px/1.5 'Roboto Mono',Menlo,Consolas,monospace;margin:6px 0"
+)
+COLOURS = {"good": "#2e9d4f", "warn": "#d97706", "bad": "#e5484d", "": "inherit"}
+"""Readable on the light and on the dark paper."""
+_METRIC_GRID = "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr))"
+_METRIC = (
+    f"{FONT}border:{BORDER};border-radius:6px;background:var(--panel-surface-color);"
+    "color:var(--panel-on-surface-color);padding:9px 14px 10px;min-width:0"
+)
+_LINE = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis"
+
+
+class Coloured(Protocol):
+    """A live figure that follows the page's theme."""
+
+    figure: figure
+
+    def set_dark(self, dark: bool) -> None:
+        """Colours for a dark or a light page."""
+        ...
+
+
+def html_pane(text: str = "", **params: Any) -> pn.pane.HTML:
+    """A pane of trusted HTML; put nothing into it that was not escaped."""
+    return pn.pane.HTML(text, **{"sizing_mode": "stretch_width", "margin": 0} | params)
+
+
+def set_html(pane: pn.pane.HTML, text: str) -> None:
+    """New HTML, sent only if it differs."""
+    if pane.object != text:
+        pane.object = text
+
+
+def card(title: str, *objects: Any, margin: Any = 0) -> pn.Column:
+    """A framed card with a title."""
+    head = html_pane(f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>', margin=(10, 14, 2, 14))
+    return frame(head, *objects, margin=margin)
+
+
+def frame(*objects: Any, margin: Any = 0) -> pn.Column:
+    """A framed card without a title."""
+    return pn.Column(*objects, styles=FRAME, sizing_mode="stretch_width", margin=margin)
+
+
+def chart(live: Coloured) -> pn.pane.Bokeh:
+    """A live figure that fills its card's width."""
+    return pn.pane.Bokeh(live.figure, sizing_mode="stretch_width", margin=(0, 8, 4, 8))
+
+
+def side_by_side(*cards: Any, least: int = 460) -> pn.FlexBox:
+    """Cards of equal width next to each other, below each other where there is less than `least` pixels for one."""
+    for child in cards:
+        child.styles = {**child.styles, "flex": f"1 1 {least}px", "min-width": "0"}
+    return pn.FlexBox(*cards, gap="12px", sizing_mode="stretch_width", margin=(6, 10), align_items="stretch")
+
+
+def full_width(child: Any) -> Any:
+    """A card over the whole width, with the page's margin."""
+    child.margin = (6, 10)
+    return child
+
+
+def page(*rows: Any) -> pn.Column:
+    """Rows below each other."""
+    return pn.Column(*rows, sizing_mode="stretch_width", margin=0)
+
+
+class MetricRow:
+    """Cards with a name, one number, and a line of words; `set` changes one, and only what differs is sent."""
+
+    def __init__(self, *names: str) -> None:
+        self._content = dict.fromkeys(names, ("–", "", ""))
+        self._pane = html_pane(margin=(6, 10))
+        self.view = self._pane
+        self._draw()
+
+    def set(self, name: str, value: str, words: str = "", colour: str = "") -> None:
+        """New content of a card; `colour` is a key of COLOURS."""
+        self._content[name] = (value, words, colour)
+        self._draw()
+
+    def clear(self) -> None:
+        """Dashes everywhere."""
+        self._content = dict.fromkeys(self._content, ("–", "", ""))
+        self._draw()
+
+    def _draw(self) -> None:
+        cards = "".join(_metric(name, *content) for name, content in self._content.items())
+        set_html(self._pane, f'<div style="{_METRIC_GRID}">{cards}</div>')
+
+
+def _metric(name: str, value: str, words: str, colour: str) -> str:
+    small = "font-size:12px;opacity:.72"
+    big = f"font-size:21px;font-weight:700;margin:3px 0;color:{COLOURS[colour]};{_LINE}"
+    note = escape(words)
+    return (
+        f'<div style="{_METRIC}"><div style="{small};letter-spacing:.03em">{escape(name)}</div>'
+        f'<div style="{big}">{escape(value)}</div>'
+        f'<div style="{small};min-height:1.3em;{_LINE}" title="{note}">{note}</div></div>'
+    )
+
+
+class Words:
+    """A line of small text; `set` escapes."""
+
+    def __init__(self, text: str = "", margin: Any = (2, 14, 8, 14), size: int = 13) -> None:
+        self._size = size
+        self.view = html_pane(margin=margin)
+        self.set(text)
+
+    def set(self, text: str, bold: str = "") -> None:
+        """New text, after a bold lead."""
+        lead = f"<b>{escape(bold)}</b> " if bold else ""
+        lines = "<br>".join(escape(line) for line in text.split("\n"))
+        style = f"{FONT}font-size:{self._size}px;line-height:1.45;color:var(--panel-on-background-color);opacity:.86"
+        set_html(self.view, f'<div style="{style};overflow-wrap:anywhere">{lead}{lines}</div>')
+        self.view.visible = bool(text)
+
+
+def heading(text: str) -> pn.pane.HTML:
+    """A heading inside the side bar."""
+    style = (
+        f"{FONT}font-size:12px;font-weight:600;letter-spacing:.05em;opacity:.8;color:var(--panel-on-background-color)"
+    )
+    return html_pane(f'<div style="{style}">{escape(text.upper())}</div>', margin=(10, 10, 0, 10))

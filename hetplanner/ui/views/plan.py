@@ -1,0 +1,152 @@
+"""The Plan page: the search as it converges, the best allocation, what it costs and why."""
+
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+
+from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.views.cards import Coloured, MetricRow, Words, card, chart, frame, full_width, page, side_by_side
+from hetplanner.units import short_bytes
+
+HEIGHT = 330
+
+
+class PlanView:
+    """Widgets and figures of the page; each watches one signal of the view-model and redraws only its own."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.model = app, app.plan
+        self.curve = ConvergenceCurve(height=HEIGHT)
+        self.world = DeviceMap(height=HEIGHT)
+        self.places = AllocationGrid(height=HEIGHT)
+        self.bars = CostBars(height=HEIGHT)
+        self.memory = MemoryBars(height=260)
+        self.figures: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
+        self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
+        self.why = Words(margin=(10, 14))
+        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
+        self.export = pmui.Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
+        self.recent = pmui.Select(label="Searches of this server", options={}, size="small", width=330, margin=(8, 12))
+        self._wire()
+        self.view = self._layout()
+
+    def _wire(self) -> None:
+        model = self.model
+        self.rehearse.on_click(lambda _: self.app.rehearse())
+        self.export.on_click(lambda _: setattr(self.app.session, "page", "export"))
+        self.recent.param.watch(self._join, "value")
+        model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound"])
+        model.param.watch(self.show_plan, ["plan", "cluster"])
+        model.param.watch(self.show_costs, ["plan", "baselines_changed"])
+        model.param.watch(self.show_numbers, ["plan", "value", "lower_bound", "baselines_changed", "state"])
+        model.param.watch(self.show_recent, ["job_id", "state"])
+        for show in (self.show_curve, self.show_plan, self.show_costs, self.show_numbers, self.show_recent):
+            show()
+
+    def _layout(self) -> pn.Column:
+        tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
+        self.why.view.styles = {"flex": "1 1 380px", "min-width": "0"}
+        row = pn.FlexBox(
+            self.why.view,
+            tools,
+            flex_wrap="wrap",
+            justify_content="space-between",
+            align_items="center",
+            sizing_mode="stretch_width",
+        )
+        return page(
+            self.metrics.view,
+            full_width(frame(row)),
+            side_by_side(card("Convergence", chart(self.curve)), card("Best allocation on the map", chart(self.world))),
+            side_by_side(
+                card("Stage × replica", chart(self.places)), card("Cost terms against baselines", chart(self.bars))
+            ),
+            full_width(card("Memory per device", chart(self.memory))),
+        )
+
+    # -- redrawing --------------------------------------------------------------------------------
+
+    def show_curve(self, *_: Any) -> None:
+        """Best and mean of the search, baselines, bound."""
+        unit = "$ per million tokens" if self.model.objective == "cost" else "s"
+        self.curve.update(self.model.points, self.model.baselines, self.model.lower_bound, unit=unit)
+
+    def show_plan(self, *_: Any) -> None:
+        """The best plan on the map, in the grid, in memory."""
+        plan = self.model.plan
+        cluster = plan.problem.cluster if plan is not None else self.model.cluster
+        if cluster is not None:
+            self.world.update(cluster, plan)
+        self.places.update(plan)
+        self.memory.update(plan)
+
+    def show_costs(self, *_: Any) -> None:
+        """Terms of the best plan and of the baselines."""
+        estimates = {} if self.model.estimate is None else {"planned": self.model.estimate}
+        self.bars.update(estimates | self.model.baseline_estimates)
+
+    def show_numbers(self, *_: Any) -> None:
+        """Metric cards, and the bottleneck by name."""
+        estimate = self.model.estimate
+        self.rehearse.disabled = self.model.searching
+        self.export.disabled = self.app.session.plan is None and estimate is None
+        if estimate is None:
+            self.metrics.clear()
+            self.why.set(self._empty_words())
+            return
+        self._show_value()
+        self.metrics.set("Throughput", f"{count_text(estimate.tokens_per_s)} tokens/s", self._price())
+        self.metrics.set("Bubble", percent_text(estimate.bubble), "of the devices' time is idle")
+        tight = max(estimate.devices, key=lambda d: d.peak_bytes / d.limit_bytes)
+        share = tight.peak_bytes / tight.limit_bytes
+        self.metrics.set(
+            "Tightest memory",
+            f"{short_bytes(tight.peak_bytes)} of {short_bytes(tight.limit_bytes)}",
+            f"{tight.device} is the tightest",
+            "bad" if share > 1 else "warn" if share > 0.9 else "",
+        )
+        self.why.set(estimate.bottleneck.text, bold="Bottleneck:")
+
+    def _show_value(self) -> None:
+        model, estimate = self.model, self.model.estimate
+        assert estimate is not None
+        notes = []
+        baseline = model.best_baseline
+        if baseline is not None and model.value is not None:
+            notes.append(f"{change_text(model.value, baseline[1])} against {baseline[0]}")
+        if model.lower_bound and model.value:
+            notes.append(f"no plan below {value_text(model.lower_bound, model.objective)}")
+        text = seconds_text(estimate.step_s)
+        if model.objective != "step-time":
+            notes.insert(0, f"objective {value_text(model.value, model.objective)}")
+        good = baseline is not None and model.value is not None and model.value < baseline[1]
+        self.metrics.set("Step time", text, " · ".join(notes), "good" if good else "")
+
+    def _price(self) -> str:
+        estimate = self.model.estimate
+        assert estimate is not None
+        usd = estimate.usd_per_mtoken
+        return "predicted" if usd is None else f"predicted · ${usd:.3g} per million tokens"
+
+    def _empty_words(self) -> str:
+        if self.model.searching:
+            return "The search is starting: baselines first, then the evolution."
+        return "Press Search: the best plan so far appears here while the search goes on."
+
+    # -- searches of other pages ------------------------------------------------------------------
+
+    def show_recent(self, *_: Any) -> None:
+        """The list of this server's searches."""
+        options = self.model.recent()
+        if options != self.recent.options:
+            self.recent.options = options
+        self.recent.visible = len(options) > 1
+        if self.model.job_id in options.values() and self.recent.value != self.model.job_id:
+            self.recent.value = self.model.job_id
+
+    def _join(self, event: Any) -> None:
+        if event.new and event.new != self.model.job_id and not self.model.searching:
+            self.model.join(event.new)

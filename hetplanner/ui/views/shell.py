@@ -1,0 +1,187 @@
+"""The page around the pages: header with theme switch, tabs, notices, the address, and the beat that polls."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+from panel.util import edit_readonly
+
+from hetplanner.ui.access import LaunchGuard, allowed_hosts, host_is_allowed, process_guard
+from hetplanner.ui.jobs import SearchService, process_service
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.session import PAGES
+from hetplanner.ui.views.cards import Coloured
+from hetplanner.ui.views.cluster import cluster_view
+from hetplanner.ui.views.export import ExportView
+from hetplanner.ui.views.plan import PlanView
+from hetplanner.ui.views.run import RunView
+from hetplanner.ui.views.settings import settings_view
+
+_log = logging.getLogger(__name__)
+
+POLL_MS = 200
+BEATS_PER_FILL = 8
+"""A page that was not visited yet is sent to the browser every so many beats."""
+TITLES = {"cluster": "1 Cluster", "plan": "2 Plan", "run": "3 Run", "export": "4 Export"}
+THEME = {
+    "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
+    "dark": {"palette": {"primary": {"main": "#6ab0ea"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
+}
+NOTICE_MS = {"info": 6000, "success": 5000, "warning": 10_000, "error": 20_000}
+
+
+def planner_page(
+    samples: Path,
+    *,
+    guard: LaunchGuard | None = None,
+    service: SearchService | None = None,
+    home: Path | None = None,
+) -> Any:
+    """The whole dashboard for one browser session, or a refusal if its Host is foreign.
+
+    Args:
+        samples: folder of the sample clusters.
+        guard, service: shared by all sessions of the process; by default its own.
+        home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
+    """
+    pn.extension("tabulator", notifications=True, exception_handler=_show_exception, throttled=True)
+    host = str(pn.state.headers.get("Host") or pn.state.headers.get("host") or "")
+    if pn.state.curdoc and pn.state.curdoc.session_context and not host_is_allowed(host, allowed_hosts()):
+        return refusal()
+    service = service or process_service()
+    service.warm()
+    app = PlannerApp(guard or process_guard(), service, samples, home)
+    return Shell(app).page
+
+
+def refusal() -> pn.pane.Markdown:
+    """What a session from a foreign Host gets: a reason, no data, no widgets."""
+    return pn.pane.Markdown(
+        "## Refused\n\nThis page answers to *localhost* only. Open it under `http://localhost` or `http://127.0.0.1`"
+        " with its port; other names can be allowed in the variable `HETPLANNER_ALLOWED_HOSTS`."
+    )
+
+
+def _show_exception(error: Exception) -> None:
+    """Last resort for what no one foresaw: the server's log has the traceback, the page lives on."""
+    _log.exception("unexpected error in a session", exc_info=error)
+    if pn.state.notifications is not None:
+        text = f"Unexpected error ({type(error).__name__}): the server's log has the details."
+        pn.state.notifications.error(text, duration=NOTICE_MS["error"])
+
+
+class Shell:
+    """Puts the pages into tabs and keeps them in step with the session."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app = app
+        self._beats = 0
+        cluster, figures = cluster_view(app)
+        self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
+        self.figures: list[Coloured] = [*figures, *self.plan.figures, *self.run.figures]
+        self._bodies = {"cluster": cluster, "plan": self.plan.view, "run": self.run.view, "export": self.export.view}
+        # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
+        self.tabs = pmui.Tabs(
+            *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
+        )
+        self.stage = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._fill("cluster")
+        self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
+        self.page = pmui.Page(
+            title="hetplanner",
+            header=[self.subject],
+            sidebar=[settings_view(app)],
+            sidebar_width=300,
+            main=[self.tabs, self.stage],
+            theme_config=THEME,
+            busy_indicator=None,
+        )
+        # Each change of `busy` (two per event) makes the page walk its whole model graph, 0.2 s at a time.
+        with edit_readonly(self.page):
+            self.page.busy = False
+        self._wire()
+
+    def _wire(self) -> None:
+        session = self.app.session
+        session.param.watch(self._show_notice, "notice")
+        session.param.watch(self._open_page, "page")
+        self.tabs.param.watch(lambda e: setattr(session, "page", PAGES[e.new]), "active")
+        self.page.param.watch(self._theme_changed, "dark_theme")
+        self._theme_changed()
+        self.app.plan.param.watch(self._show_subject, ["cluster", "preset", "uploaded"])
+        self._show_subject()
+        if pn.state.curdoc and pn.state.curdoc.session_context:
+            self._restore()
+            self.app.plan.param.watch(self._remember, "job_id")
+            self.app.run.param.watch(self._remember, "selected")
+            session.param.watch(self._remember, "page")
+            pn.state.onload(self._start_beat)
+
+    def _start_beat(self) -> None:
+        # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
+        pn.state.add_periodic_callback(self._beat, period=POLL_MS)
+
+    def _fill(self, name: str) -> None:
+        """Sends a page to the browser: on its first visit, or when there is time. All at once take seconds."""
+        body = self._bodies[name]
+        if body not in self.stage.objects:
+            body.visible = name == self.app.session.page
+            self.stage.append(body)
+
+    def _fill_next(self) -> None:
+        self._beats += 1
+        if self._beats % BEATS_PER_FILL == 0:
+            waiting = [name for name in PAGES if self._bodies[name] not in self.stage.objects]
+            if waiting:
+                self._fill(waiting[0])
+
+    def _beat(self) -> None:
+        self._fill_next()
+        with pn.io.hold():
+            self.app.plan.poll()
+            self.app.run.beat(visible=self.app.session.page == "run")
+
+    def _show_notice(self, event: Any) -> None:
+        kind, text = event.new
+        if pn.state.notifications is not None and text:
+            getattr(pn.state.notifications, kind)(text, duration=NOTICE_MS[kind])
+
+    def _open_page(self, event: Any) -> None:
+        self._fill(event.new)
+        self.tabs.active = PAGES.index(event.new)
+        for name, body in self._bodies.items():
+            body.visible = name == event.new
+        if event.new == "run":
+            self.app.run.beat(visible=True)
+
+    def _theme_changed(self, *_: Any) -> None:
+        dark = bool(self.page.dark_theme)
+        for live in self.figures:
+            live.set_dark(dark)
+
+    def _show_subject(self, *_: Any) -> None:
+        cluster, plan = self.app.plan.cluster, self.app.plan
+        model = plan.uploaded.name if plan.uploaded is not None else plan.preset
+        self.subject.label = f"{cluster.name if cluster else 'no cluster'} · {model}"
+
+    # -- the address remembers the page over a reload ------------------------------------------------
+
+    def _restore(self) -> None:
+        args = pn.state.session_args
+
+        def value(name: str) -> str:
+            return (args.get(name) or [b""])[0].decode(errors="replace")[:120]
+
+        self.app.restore(value("page"), value("search"), value("run"))
+
+    def _remember(self, *_: Any) -> None:
+        location = pn.state.location
+        if location is not None:
+            state = {
+                "page": self.app.session.page,
+                "search": self.app.plan.job_id or None,
+                "run": self.app.run.selected or None,
+            }
+            location.update_query(**{k: v for k, v in state.items() if v})
