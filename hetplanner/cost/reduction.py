@@ -56,8 +56,13 @@ def reduce_seconds(
     reduce_s_S = np.zeros(len(plan.stages))
     tied = []
     buckets = list(shared_gradients(plan, tables))
-    nic_H = _nic_load(buckets, device_N, links)
+    # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
+    nic_of_tied_H = {
+        is_tied: _nic_load([b for b in buckets if (len(b.stages) > 1) == is_tied], device_N, links)
+        for is_tied in (False, True)
+    }
     for bucket in buckets:
+        nic_H = nic_of_tied_H[len(bucket.stages) > 1]
         devices = device_N[list(bucket.ranks)]
         pairs = np.ix_(devices, devices)
         seconds = links.latency_s_DD[pairs] + bucket.shard_bytes() * links.seconds_per_byte_DD[pairs]
@@ -84,7 +89,7 @@ def reduction_bytes(plan: Plan, tables: CostTables) -> list[tuple[int, int, floa
 
 
 def _nic_load(buckets: list[SharedGradients], device_N: np.ndarray, links: LinkTable) -> np.ndarray:
-    """Busy seconds of every host's NIC in one phase, were all groups to reduce at once."""
+    """Busy seconds of every host's NIC in one phase, were all these groups to reduce at once."""
     if not links.has_nics or not buckets:
         return np.zeros(len(links.nic_out_seconds_per_byte_H))
     source, target, size = [], [], []

@@ -1,8 +1,9 @@
 """The one rule by which links are busy, shared by the simulator and the emulator of real runs.
 
-A transfer from rank a to rank b starts when the directed link a→b, the NIC of a's host (out) and the NIC of b's
-host (in) are all free. Each stays busy for bytes / its own rate; the message arrives after
-bytes / (slowest of the three) + one-way latency. Links inside one host use no NIC.
+A transfer from rank a to rank b passes the directed link a→b and, between hosts, the NIC of a's host (out) and
+the NIC of b's host (in). Each of the three serves its transfers one after the other in the order in which they
+are handed over, bytes / its own rate each, and is never idle while something is handed over; the message arrives
+when the last of the three has served it, plus the one-way latency. Links inside one host use no NIC.
 
 Shape legend: N ranks, C clocks (N·N links, then one outgoing and one incoming NIC per host).
 Source: ours (design §4).
@@ -44,17 +45,19 @@ class NetworkClock:
     def reserve(self, now_s: float, source: int, target: int, num_bytes: int) -> tuple[float, float]:
         """Books a transfer. Returns (start_s, arrival_s)."""
         rate = self._link_rate[source][target]
-        host_a, host_b = self._host[source], self._host[target]
-        busy = self._busy
-        link = source * self._n + target
-        start = max(now_s, float(busy[link]))
         slowest = rate
+        served = self._serve(source * self._n + target, now_s, num_bytes, rate)
+        host_a, host_b = self._host[source], self._host[target]
         if host_a != host_b:
             out = self._n * self._n + host_a
-            into = out - host_a + len(self._nic_out) + host_b
-            start = max(start, float(busy[out]), float(busy[into]))
-            busy[out] = start + num_bytes / self._nic_out[host_a]
-            busy[into] = start + num_bytes / self._nic_in[host_b]
+            into = self._n * self._n + len(self._nic_out) + host_b
+            served = max(served, self._serve(out, now_s, num_bytes, self._nic_out[host_a]))
+            served = max(served, self._serve(into, now_s, num_bytes, self._nic_in[host_b]))
             slowest = min(rate, self._nic_out[host_a], self._nic_in[host_b])
-        busy[link] = start + num_bytes / rate
-        return start, start + num_bytes / slowest + self._latency_s[source][target]
+        return served - num_bytes / slowest, served + self._latency_s[source][target]
+
+    def _serve(self, clock: int, now_s: float, num_bytes: int, rate: float) -> float:
+        """Queues a transfer at one link or NIC; returns when it has been served."""
+        end = max(now_s, float(self._busy[clock])) + num_bytes / rate
+        self._busy[clock] = end
+        return end

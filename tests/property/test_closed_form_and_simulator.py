@@ -42,14 +42,13 @@ def ratio(plan):
 @settings(max_examples=150, deadline=None)
 @given(plans())
 def test_closed_form_is_near_the_simulation(plan):
-    assert 0.6 <= ratio(plan) <= 1.15
+    assert 0.6 <= ratio(plan) <= 1.05
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(plans(nic=st.just("100 Mbit/s")))
-def test_shared_nics_make_the_closed_form_optimistic_at_most(plan):
-    # Transfers of one host queue behind one another in the simulation in the order in which they are handed over.
-    assert 0.4 <= ratio(plan) <= 1.15
+def test_shared_nics_too(plan):
+    assert 0.6 <= ratio(plan) <= 1.05
 
 
 def test_most_plans_agree_closely():
