@@ -24,11 +24,17 @@ class Place:
     address: str
     port: int
     agent_store: bool
+    local_world_size: int = 0
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the ranks meet on this machine's loopback interface."""
+        """Whether the ranks meet at this machine's loopback address."""
         return self.address in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether all ranks are on this machine: they share its cores and its clock, and talk over loopback."""
+        return self.is_loopback or self.local_world_size == self.world_size
 
 
 def place_from_environment() -> Place:
@@ -40,6 +46,7 @@ def place_from_environment() -> Place:
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
         )
     except (KeyError, ValueError) as error:
         raise InvalidInput(

@@ -1,13 +1,15 @@
 """Using a trained model: loading it from a run directory, and sampling text from it."""
 
+import argparse
 import os
+import sys
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
 from hetplanner.schema import check_format, checked, parse_json, read_text
@@ -94,3 +96,27 @@ def _next(model: StageModel, tokens_1T: Tensor, temperature: float, generator: t
     if temperature == 0:
         return int(logits_V.argmax())
     return int(torch.multinomial((logits_V / temperature).softmax(dim=0), 1, generator=generator))
+
+
+def main() -> int:
+    """`python -m hetplanner.runtime.sample RUN_DIR PROMPT`: writes the text to standard output."""
+    parser = argparse.ArgumentParser(prog="hetplanner.runtime.sample", description="Text from a trained model.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("prompt")
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        model = load_model(arguments.run_dir)
+        text = generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
+    except HetplannerError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.buffer.write(text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel, check_trainable
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
-from hetplanner.runtime.emulation import LinkEmulator, create_clocks
+from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
@@ -82,16 +82,17 @@ class Session:
             )
         check_trainable(self.plan.problem.workload)
         check_vocabulary(self.plan.problem.workload)
-        if self.config.emulate_links and not self.place.is_loopback:
+        if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
-                f"emulate_links: all ranks must be on one machine and meet at 127.0.0.1, got {self.place.address}"
+                f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
+                " start them with one torchrun, or with --rdzv-endpoint=127.0.0.1:PORT"
             )
 
     def _run(self, store: Store | None) -> None:
         self.telemetry.phase("connecting")
         if self.place.rank == 0 and self.config.emulate_links:
             create_clocks(self.plan, self.run_dir)
-        join(self.place, store or open_store(self.place), loopback=self.place.is_loopback)
+        join(self.place, store or open_store(self.place), loopback=self.place.is_one_machine)
         agree((self.plan.digest() + self.config.model_dump_json()).encode(), "plan and settings")
         self.telemetry.phase("building")
         executor = self._build()
@@ -133,7 +134,7 @@ class Session:
         )
         self.telemetry.phase("predicting")
         if self.place.rank == 0:
-            durations = durations_from(profiles, shared=self.place.is_loopback)
+            durations = durations_from(profiles, shared=self.place.is_one_machine)
             write_prediction(predict(self.plan, self.config, durations), self.run_dir)
         gc.freeze()  # what is alive now stays; later collections need not look at it
         self._agree_on_origin()
@@ -144,7 +145,7 @@ class Session:
         dist.broadcast(times, src=0)
         monotonic_s, unix_s = times.tolist()
         # One machine has one monotonic clock; between machines the broadcast's arrival has to do.
-        self.telemetry.set_origin(monotonic_s if self.place.is_loopback else time.monotonic(), unix_s)
+        self.telemetry.set_origin(monotonic_s if self.place.is_one_machine else time.monotonic(), unix_s)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -193,6 +194,8 @@ class Session:
         executor.transport.finish()
         save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
         dist.barrier()
+        if self.place.rank == 0:
+            (self.run_dir / CLOCK_FILE).unlink(missing_ok=True)
         dist.destroy_process_group()
         self.telemetry.phase("done")
 
