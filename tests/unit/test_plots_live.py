@@ -260,3 +260,30 @@ def test_heatmap_image_has_the_first_row_on_top() -> None:
     assert image.shape == (3, 3)
     assert [math.isnan(image[2 - i, i]) for i in range(3)] == [True] * 3
     assert drawn.figure.output_backend == "canvas"
+
+
+@pytest.mark.parametrize(("width", "text"), [(1200, "d0"), (90, "d0")])
+def test_words_follow_the_width_that_the_page_tells(width: int, text: str) -> None:
+    drawn = live.AllocationGrid(height=400)
+    drawn.update(MANY)
+    drawn.figure.set_from_json("inner_height", 300)
+    drawn.figure.set_from_json("inner_width", width)
+    lines = drawn.source.data["text"][0].split("\n")
+    assert (lines[:1] == [text]) == (width == 1200)
+    assert (lines[-1] == "6 micro-batches") == (width == 1200)
+
+
+def test_legends_wrap_in_narrow_figures() -> None:
+    drawn = live.Timeline()
+    drawn.figure.set_from_json("inner_height", 300)
+    drawn.figure.set_from_json("inner_width", 900)
+    assert drawn._legend is not None
+    assert drawn._legend.ncols == 7
+    drawn.figure.set_from_json("inner_width", 300)
+    assert drawn._legend.ncols < 4
+
+
+def test_the_grid_names_its_sites_in_the_legend() -> None:
+    drawn = live.AllocationGrid()
+    drawn.update(MANY)
+    assert list(dict.fromkeys(drawn.source.data["site"])) == [s.name for s in MANY.problem.cluster.sites]

@@ -10,7 +10,6 @@ from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
 READABLE_SHARE = 0.09
-"""A part of a bar carries its number if it is at least this share of the longest bar."""
 
 
 def term_label(term: str) -> str:
@@ -23,8 +22,12 @@ def term_order(estimates: Mapping[str, Estimate]) -> list[str]:
     return list(dict.fromkeys(term for estimate in estimates.values() for term in estimate.terms))
 
 
-def cost_columns(estimates: Mapping[str, Estimate]) -> Columns:
+def cost_columns(estimates: Mapping[str, Estimate], readable: float = READABLE_SHARE) -> Columns:
     """One row for every term of every estimate; the first estimate is the top bar.
+
+    Args:
+        estimates: by label.
+        readable: share of the longest bar from which a part carries its number.
 
     Columns: y (0, -1, …), label, term, left, right, middle (seconds), colour, ink, text ('' where too narrow),
     value, share.
@@ -40,7 +43,7 @@ def cost_columns(estimates: Mapping[str, Estimate]) -> Columns:
         for term in terms:
             seconds = estimate.terms.get(term, 0.0)
             right = left + seconds
-            text = short_seconds(seconds) if seconds >= READABLE_SHARE * longest else ""
+            text = short_seconds(seconds) if seconds >= readable * longest else ""
             values: tuple = (-row, label, term_label(term), left, right, (left + right) / 2, colours[term])
             values += (ink_on(colours[term]), text, short_seconds(seconds), f"{seconds / whole:.0%}")
             for name, value in zip(names, values, strict=True):

@@ -1,5 +1,7 @@
 """Which device holds which stage: a grid of stages and replicas."""
 
+from functools import partial
+
 from bokeh.models import HoverTool, Legend, LegendItem, Range1d
 
 from hetplanner.plan.model import Plan
@@ -11,7 +13,7 @@ GRID_NAMES = (
     "params", "micro_batches", "share", "busy", "memory", "y", "text",
 )  # fmt: skip
 FRAME_PX = 560
-"""Width for which texts are cut; a wider figure has room to spare."""
+"""Width for which texts are cut before the page has told its own."""
 CHAR_PX = 6.2
 
 
@@ -48,7 +50,7 @@ class AllocationGrid(LiveFigure):
         self.update(None)
 
     def _site_legend(self) -> Legend:
-        legend = self._add_legend([], ncols=8)
+        legend = self._add_legend([])
         # The sites of the data, as they come: no part of the figure changes with the plan.
         legend.items = [LegendItem(label={"field": "site"}, renderers=[self.cells])]
         return legend
@@ -60,16 +62,16 @@ class AllocationGrid(LiveFigure):
 
     def update(self, plan: Plan | None) -> None:
         """Shows a plan; None empties the grid."""
+        self._again = partial(self.update, plan)
         if plan is None:
             put(self.source, {name: [] for name in GRID_NAMES})
             self._label_axis(self.figure.xaxis[0], [], [])
             self._label_axis(self.figure.yaxis[0], [], [])
             self._say("no plan yet: start a search")
             return
-        self._say("")
         num_stages = len(plan.stages)
         num_rows = max(len(stage.replicas) for stage in plan.stages)
-        put(self.source, cell_columns(plan, num_rows, self.figure.height))
+        put(self.source, cell_columns(plan, num_rows, *self._frame_px(FRAME_PX)))
         words = [f"stage {s}" if num_stages <= 10 else str(s) for s in range(num_stages)]
         layers = [layers_text(plan, s) for s in range(num_stages)] if num_stages <= 14 else [""] * num_stages
         texts = [f"{word}\n{layer}".rstrip() for word, layer in zip(words, layers, strict=True)]
@@ -78,6 +80,7 @@ class AllocationGrid(LiveFigure):
         self._label_axis(self.figure.yaxis[0], [-r for r in range_list(num_rows)], rows)
         set_range(self.figure.x_range, -0.5, num_stages - 0.5)
         set_range(self.figure.y_range, 0.5 - num_rows, 0.5)
+        self._say("")
 
 
 def range_list(count: int) -> list[float]:
@@ -85,11 +88,11 @@ def range_list(count: int) -> list[float]:
     return [float(i) for i in range(count)]
 
 
-def cell_columns(plan: Plan, num_rows: int, height_px: int) -> Columns:
+def cell_columns(plan: Plan, num_rows: int, width_px: float, height_px: float) -> Columns:
     """The grid's columns with y = -replica and the text that fits in a cell: id, kind, micro-batches."""
-    id_chars = int(FRAME_PX / len(plan.stages) / CHAR_PX)
+    id_chars = int(width_px / len(plan.stages) / CHAR_PX)
     columns = by_site(plan, grid_columns(plan, id_chars=id_chars))
-    lines = int((height_px - 90) / num_rows / 15)
+    lines = int(height_px / num_rows / 15)
     cells = zip(columns["line_1"], columns["line_2"], columns["micro_batches"], strict=True)
     columns["y"] = [-r for r in columns["replica"]]
     columns["text"] = [

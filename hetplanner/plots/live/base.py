@@ -1,12 +1,13 @@
 """What all live figures share: parts made once, data replaced, light and dark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.core.property.descriptors import UnsetValueError
-from bokeh.models import ColumnDataSource, FixedTicker, GlyphRenderer, Label, Legend, LegendItem, Node
+from bokeh.core.property.vectorization import Field
+from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, GlyphRenderer, Label, Legend, LegendItem, Node
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
 
@@ -16,6 +17,13 @@ Columns = Mapping[str, Sequence[Any] | np.ndarray]
 FONT = "Roboto, Helvetica, Arial, sans-serif"
 TEXT_FONT = value(FONT)
 """For text glyphs, which take a bare string for the name of a column."""
+
+
+SMALLEST_RESIZE_PX = 8.0
+LEGEND_WIDTH_PX = 460.0
+"""Room for a legend before the page has told the figure's width."""
+LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 7.4, 36.0
+"""At the size that panel-material-ui gives legends (it overrides ours)."""
 
 
 class LiveFigure:
@@ -45,6 +53,10 @@ class LiveFigure:
         )
         self._legend: Legend | None = None
         self._hidden: list[Any] = []
+        self._again: Callable[[], None] | None = None
+        """Repeats the last update where its words depend on the width."""
+        self._width_px = 0.0
+        self.figure.on_change("inner_width", self._resized)
         self._note = Label(
             x=Node(target="frame", symbol="center"),
             y=Node(target="frame", symbol="center"),
@@ -82,11 +94,13 @@ class LiveFigure:
 
     def _say(self, text: str) -> None:
         """Words in the middle of an empty figure, which then shows no axes; '' takes them away."""
+        self._fit_legend()
         if self._note.text == text:
             return
         if not self._note.text:
-            parts = [*self.figure.select(type=Axis), *self.figure.grid, self._legend]
-            self._hidden = [part for part in parts if part is not None and part.visible]
+            frame = [*self.figure.select(type=Axis), *self.figure.grid, *self.figure.select(type=ColorBar)]
+            parts = frame if self._legend is None else [*frame, self._legend]
+            self._hidden = [part for part in parts if part.visible]
         for part in self._hidden:
             part.visible = not text
         self._note.text = text
@@ -100,6 +114,26 @@ class LiveFigure:
         """A line for a legend."""
         nowhere = ColumnDataSource({"x": [np.nan, np.nan], "y": [np.nan, np.nan]})
         return self.figure.line("x", "y", source=nowhere, **options)
+
+    def _resized(self, _attr: str, _old: object, width: float) -> None:
+        if abs(width - self._width_px) >= SMALLEST_RESIZE_PX:
+            self._width_px = width
+            self._fit_legend()
+            if self._again is not None:
+                self._again()
+
+    def _fit_legend(self) -> None:
+        """As many columns as fit: Bokeh lets a legend run out of the figure."""
+        if self._legend is None:
+            return
+        labels = [label for item in self._legend.items for label in _labels_of(item)]
+        widest = max(map(len, labels), default=1) * LEGEND_CHAR_PX + LEGEND_SWATCH_PX
+        columns = int(self._frame_px(LEGEND_WIDTH_PX)[0] / widest)
+        # Rows of equal length look better than a full one and a rest.
+        rows = -(-len(labels) // max(columns, 1)) or 1
+        columns = -(-len(labels) // rows) or 1
+        if self._legend.ncols != columns:
+            self._legend.ncols = columns
 
     def _add_legend(self, items: Sequence[tuple[str, list[GlyphRenderer]]], **options: Any) -> Legend:
         """A legend below the plot, where it covers no data."""
@@ -138,6 +172,14 @@ class LiveFigure:
         elif axis.ticker.ticks != ticks or axis.major_label_overrides != words:
             axis.major_label_overrides = words
             axis.ticker.ticks = ticks
+
+
+def _labels_of(item: LegendItem) -> list[str]:
+    """The words of a legend item: one, or those of a column."""
+    if isinstance(item.label, Field):
+        words = item.renderers[0].data_source.data.get(item.label.field, [])
+        return list(dict.fromkeys(map(str, words)))
+    return [str(item.label.value)]
 
 
 def empty_source(*names: str) -> ColumnDataSource:

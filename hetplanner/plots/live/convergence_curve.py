@@ -43,7 +43,7 @@ class ConvergenceCurve(LiveFigure):
         self._add_legend(
             [
                 ("best", [self._best]),
-                ("mean ± spread of the population", [self._mean, self._band]),
+                ("mean ± spread", [self._mean, self._band]),
                 ("baselines", [self._levels]),
                 ("lower bound", [self._bound]),
             ]

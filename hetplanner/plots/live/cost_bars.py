@@ -1,6 +1,7 @@
 """Cost terms of several plans as stacked bars."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from bokeh.models import HoverTool, LegendItem, Range1d
 
@@ -10,6 +11,11 @@ from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", "text", "value", "share")
+FRAME_PX = 460
+NUMBER_PX = 42
+"""Room that a number inside a bar needs."""
+ROOM = 1.24
+"""The axis goes on for the totals."""
 
 
 class CostBars(LiveFigure):
@@ -53,12 +59,13 @@ class CostBars(LiveFigure):
 
     def update(self, estimates: Mapping[str, Estimate]) -> None:
         """Shows estimates by label (`planned`, `rank order`, …), the first one on top."""
+        self._again = partial(self.update, estimates)
         totals = total_columns(estimates)
-        put(self.source, cost_columns(estimates))
+        put(self.source, cost_columns(estimates, NUMBER_PX * ROOM / self._frame_px(FRAME_PX)[0]))
         put(self.total_source, totals)
         labels = [shortened(label, 22) for label in totals["label"]]
         self._label_axis(self.figure.yaxis[0], totals["y"], labels)
         longest = max(totals["total"], default=0.0) or 1.0
-        set_range(self.figure.x_range, 0.0, longest * 1.24)
+        set_range(self.figure.x_range, 0.0, longest * ROOM)
         set_range(self.figure.y_range, 0.4 - max(len(labels), 1), 0.6)
         self._say("" if estimates else "no estimate yet: start a search")

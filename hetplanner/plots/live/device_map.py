@@ -1,6 +1,7 @@
 """Sites on an offline world map, and a plan's traffic between them."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from bokeh.models import (
@@ -172,6 +173,7 @@ class DeviceMap(LiveFigure):
 
     def update(self, cluster: Cluster | None, plan: Plan | None = None) -> None:
         """Shows a cluster, or a plan on its own cluster; None empties the map. The view moves if the sites do."""
+        self._again = partial(self.update, cluster, plan)
         shown = plan.problem.cluster if plan else cluster
         if shown is None:
             for source in (self.site_source, self.name_source, self.badge_source):

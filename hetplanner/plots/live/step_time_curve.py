@@ -35,7 +35,7 @@ class StepTimes(StepCurve):
             [
                 ("measured", [thin]),
                 ("running median", [bold]),
-                ("predicted from the profile", [predicted]),
+                ("predicted", [predicted]),
                 ("catalog", [catalog]),
             ]
         )
