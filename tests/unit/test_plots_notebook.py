@@ -14,6 +14,7 @@ import hetplanner.plots as plots
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Trace
+from hetplanner.plots.notebook.offline import without_links
 from hetplanner.simulator.simulation import simulate
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
@@ -73,6 +74,20 @@ def test_plots_render_without_urls(name: str) -> None:
     script, _ = components(hv.render(drawn, backend="bokeh"))
     assert "http://" not in script
     assert "https://" not in script
+
+
+def test_cell_output_links_nothing() -> None:
+    drawn = plots.loss(RUN)
+    data, _ = hv.Store.renderers["bokeh"].components(drawn)
+    assert "data:text/css;base64," in data["text/html"]
+    assert "https://cdn" not in data["text/html"]
+
+
+def test_style_sheets_that_are_not_installed_keep_their_link() -> None:
+    link = '"https://cdn.holoviz.org/panel/1.0/dist/css/no-such-file.css?v=1"'
+    assert without_links(link) == link
+    assert without_links(link.replace("no-such-file", "../../x")) == link.replace("no-such-file", "../../x")
+    assert without_links(link.replace("no-such-file", "loading")).startswith('"data:text/css;base64,')
 
 
 def test_every_name_resolves() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import holoviews as hv
 
+from hetplanner.plots.notebook.offline import install
 from hetplanner.plots.theme import LIGHT
 
 WIDTH = 780
@@ -24,10 +25,11 @@ LEGEND: dict[str, Any] = {"legend_position": "right", "legend_opts": {"border_li
 
 
 def ready() -> None:
-    """Loads the Bokeh backend once, with its scripts inline so that a notebook works offline."""
+    """Loads the Bokeh backend once, with scripts and style sheets inline: a notebook works offline."""
     if "bokeh" not in hv.Store.renderers or not hv.Store.options(backend="bokeh"):
         hv.extension("bokeh", inline=True, logo=False)
     hv.Store.set_current_backend("bokeh")
+    install()
 
 
 def table(columns: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
         hv.opts.Overlay(
             **FRAME | LEGEND,
             logx=True,
+            xlim=(min([0.1, *columns["seconds"]]), end),
             ylim=(low, high),
             xlabel="seconds of search",
             ylabel=f"objective ({unit})" if unit else "objective",
