@@ -111,3 +111,15 @@ def test_importing_plots_loads_no_plotting_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_ipython_shows_the_plot_and_not_its_text() -> None:
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell as Shell;"
+        "shell = Shell.instance();"
+        "import hetplanner.plots as plots;"
+        "shown, _ = shell.display_formatter.format(plots.convergence([]));"
+        "assert 'root_id' in shown['text/html'] and 'https://cdn' not in shown['text/html'], shown"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]

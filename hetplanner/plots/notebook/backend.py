@@ -1,6 +1,7 @@
 """HoloViews with its Bokeh backend, loaded when the first plot is made and without a request to a CDN."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import holoviews as hv
@@ -26,9 +27,13 @@ LEGEND: dict[str, Any] = {"legend_position": "right", "legend_opts": {"border_li
 
 def ready() -> None:
     """Loads the Bokeh backend once, with scripts and style sheets inline: a notebook works offline."""
-    if "bokeh" not in hv.Store.renderers or not hv.Store.options(backend="bokeh"):
-        hv.extension("bokeh", inline=True, logo=False)
+    _load()
     hv.Store.set_current_backend("bokeh")
+
+
+@cache
+def _load() -> None:
+    hv.extension("bokeh", inline=True, logo=False)
     install()
 
 
