@@ -61,6 +61,17 @@ class Proposal:
         return self.plan.problem.rehearsal_of is not None
 
 
+@dataclass(frozen=True)
+class RunRow:
+    """A line of the list of runs."""
+
+    run: str
+    state: str
+    kind: str
+    began: str
+    ranks: int
+
+
 class RunModel(param.Parameterized):
     """Launching and watching. `beat` is called five times a second and does little when little changed."""
 
@@ -72,7 +83,7 @@ class RunModel(param.Parameterized):
     preparing = param.Boolean(default=False, doc="A rehearsal is being re-planned.")
     launching = param.Boolean(default=False, doc="The agent is being asked.")
     proposal = param.ClassSelector(class_=Proposal, default=None)
-    runs = param.Dict(default={}, doc="Label -> id, newest first.")
+    runs = param.List(default=[], doc="One RunRow a run, newest first.")
     selected = param.String(default="")
     status = param.ClassSelector(class_=RunStatus, default=None)
     log_rank = param.String(default="0", doc="Whose log: a rank, or 'launcher'.")
@@ -235,22 +246,22 @@ class RunModel(param.Parameterized):
     def list_runs(self) -> None:
         """Reads which runs there are; the newest is shown if none was chosen."""
         ids = list_run_ids(self.home)[::-1][:MAX_RUNS]
-        runs = {self._label(run_id): run_id for run_id in ids}
-        if runs != self.runs:
-            self.runs = runs
+        rows = [self._row(run_id) for run_id in ids]
+        if rows != self.runs:
+            self.runs = rows
         if not self.selected and ids:
             self.select(ids[0])
 
     def _folder(self, run_id: str) -> Path:
         return (runs_directory(self.home) / run_id).resolve()
 
-    def _label(self, run_id: str) -> str:
+    def _row(self, run_id: str) -> "RunRow":
         try:
             status = read_status(RunDirectory(self._folder(run_id)).status_file)
         except HetplannerError:
-            return f"{run_id} · unknown"
-        kind = " · rehearsal" if status.rehearsal else ""
-        return f"{run_id} · {status.state}{kind}"
+            return RunRow(run_id, "unknown", "", "", 0)
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created_unix_s))
+        return RunRow(run_id, status.state, "rehearsal" if status.rehearsal else "run", began, status.ranks)
 
     def select(self, run_id: str) -> None:
         """Shows a run; an id that is not in the list is ignored (it may come from the page's address)."""

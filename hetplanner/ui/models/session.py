@@ -31,8 +31,9 @@ class Session(param.Parameterized):
     def notify(self, kind: NoticeKind, text: str) -> None:
         """Shows a line to the person."""
         self.notices = [*self.notices, (kind, text)][-MAX_NOTICES:]
-        self.notice = (kind, text)
-        self.param.trigger("notice")
+        with param.parameterized.discard_events(self):
+            self.notice = (kind, text)
+        self.param.trigger("notice")  # also when it is the same line again
 
     def unlock(self, text: str) -> bool:
         """Unlocks launching for this session if `text` is the token."""

@@ -83,6 +83,18 @@ def full_width(child: Any) -> Any:
     return child
 
 
+def toolbar(*parts: Any) -> pn.FlexBox:
+    """Groups of controls in a line, the last at the right end; below each other on a narrow page."""
+    return pn.FlexBox(
+        *parts,
+        flex_wrap="wrap",
+        justify_content="space-between",
+        align_items="center",
+        sizing_mode="stretch_width",
+        margin=(2, 6),
+    )
+
+
 def page(*rows: Any) -> pn.Column:
     """Rows below each other."""
     return pn.Column(*rows, sizing_mode="stretch_width", margin=0)

@@ -8,7 +8,18 @@ import panel_material_ui as pmui
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
-from hetplanner.ui.views.cards import Coloured, MetricRow, Words, card, chart, frame, full_width, page, side_by_side
+from hetplanner.ui.views.cards import (
+    Coloured,
+    MetricRow,
+    Words,
+    card,
+    chart,
+    frame,
+    full_width,
+    page,
+    side_by_side,
+    toolbar,
+)
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
@@ -49,14 +60,7 @@ class PlanView:
     def _layout(self) -> pn.Column:
         tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
         self.why.view.styles = {"flex": "1 1 380px", "min-width": "0"}
-        row = pn.FlexBox(
-            self.why.view,
-            tools,
-            flex_wrap="wrap",
-            justify_content="space-between",
-            align_items="center",
-            sizing_mode="stretch_width",
-        )
+        row = toolbar(self.why.view, tools)
         return page(
             self.metrics.view,
             full_width(frame(row)),

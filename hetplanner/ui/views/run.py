@@ -2,8 +2,10 @@
 
 import html
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
@@ -29,14 +31,17 @@ from hetplanner.ui.views.cards import (
     page,
     set_html,
     side_by_side,
+    toolbar,
 )
 from hetplanner.units import short_bytes
 
 HEIGHT = 280
+LOG_HEIGHT = 270
 _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
 _SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
+_RUN_COLUMNS = {"": 40, "run": 360, "state": 110, "kind": 110, "began": 180, "ranks": 80}
 _LOG_STYLE = (
-    "height:270px;overflow:auto;display:flex;flex-direction:column-reverse;background:#14181d;color:#d7dde4;"
+    f"height:{LOG_HEIGHT}px;overflow:auto;display:flex;flex-direction:column-reverse;background:#14181d;color:#d7dde4;"
     "font:12px/1.45 monospace;padding:8px 10px;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere"
 )
 
@@ -47,7 +52,7 @@ class RunView:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model, self.session = app, app.run, app.session
         self.loss = LossCurve(height=HEIGHT)
-        self.throughput = ThroughputCurve(height=HEIGHT)
+        self.throughput = ThroughputCurve(height=LOG_HEIGHT + 50)
         self.times = StepTimes(height=HEIGHT)
         self.timeline = Timeline(height=HEIGHT)
         self.figures: list[Coloured] = [self.loss, self.throughput, self.times, self.timeline]
@@ -63,6 +68,7 @@ class RunView:
             ),
             full_width(card("Per-rank timeline, last steps", chart(self.timeline))),
             side_by_side(card("Throughput", chart(self.throughput)), self._log_card()),
+            full_width(card("Runs (click one to see it)", self._run_table())),
             self.dialog.view,
         )
         self._wire()
@@ -89,7 +95,8 @@ class RunView:
         self.launch.on_click(lambda _: self._propose())
         self.token = pmui.PasswordInput(label="Launch token", width=190, **_SMALL)
         self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(10, 6))
-        self.lock_words = Words(margin=(12, 12))
+        self.lock_words = Words(margin=(14, 12))
+        self.lock_words.view.sizing_mode = None
         self.unlock.on_click(lambda _: self._unlock())
         self.token.param.watch(lambda _: self._unlock(), "enter_pressed")
         note = Words(
@@ -98,24 +105,35 @@ class RunView:
             margin=(0, 14, 8, 14),
             size=12,
         )
-        left = pn.FlexBox(name, *numbers, self.rehearse, self.launch, align_items="center")
-        right = pn.FlexBox(self.token, self.unlock, self.lock_words.view, align_items="center")
-        bar = pn.FlexBox(
-            left, right, justify_content="space-between", align_items="center", sizing_mode="stretch_width"
+        bar = toolbar(
+            pn.Row(name, *numbers, self.rehearse, self.launch, margin=0),
+            pn.Row(self.token, self.unlock, self.lock_words.view, margin=0),
         )
         return frame(bar, note.view)
 
     def _run_bar(self) -> Any:
-        self.chooser = pmui.Select(label="Run", options={}, width=430, **_SMALL)
+        self.name = Words(size=15, margin=(10, 14))
         self.stop = pmui.Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 6))
         self.stop.on_click(lambda _: self.model.stop())
         self.phases = html_pane(margin=(8, 8), sizing_mode=None)
         self.message = Words()
-        left = pn.FlexBox(self.chooser, self.phases, align_items="center")
-        bar = pn.FlexBox(
-            left, self.stop, justify_content="space-between", align_items="center", sizing_mode="stretch_width"
-        )
+        self.name.view.sizing_mode = None
+        bar = toolbar(pn.Row(self.name.view, self.phases, margin=0), self.stop)
         return frame(bar, self.message.view)
+
+    def _run_table(self) -> pn.widgets.Tabulator:
+        self.table = pn.widgets.Tabulator(
+            pd.DataFrame(columns=list(_RUN_COLUMNS)),
+            show_index=False,
+            disabled=True,
+            selectable=False,
+            height=220,
+            layout="fit_columns",
+            widths=_RUN_COLUMNS,
+            sizing_mode="stretch_width",
+            margin=(4, 12, 12, 12),
+        )
+        return self.table
 
     def _log_card(self) -> Any:
         self.log_rank = pmui.Select(label="Log of rank", options=["0"], width=130, **_SMALL)
@@ -133,7 +151,7 @@ class RunView:
         model.param.watch(self.show_steps, ["steps_changed", "status"])
         model.param.watch(lambda _: self.timeline.update(model.trace), "trace_changed")
         model.param.watch(self.show_log, "log_changed")
-        self.chooser.param.watch(lambda e: model.select(e.new or ""), "value")
+        self.table.on_click(lambda event: model.select(model.runs[event.row].run))
         for show in (
             self.show_lock,
             self.show_launch,
@@ -174,17 +192,16 @@ class RunView:
         self.launch.disabled = busy or self.session.plan is None
 
     def show_runs(self, *_: Any) -> None:
-        """The list of runs."""
-        if self.chooser.options != self.model.runs:
-            self.chooser.options = self.model.runs
-        if self.model.selected in self.model.runs.values() and self.chooser.value != self.model.selected:
-            self.chooser.value = self.model.selected
+        """The list of runs; the one shown bears a mark."""
+        rows = [{"": "▶" if r.run == self.model.selected else "", **asdict(r)} for r in self.model.runs]
+        self.table.value = pd.DataFrame(rows, columns=list(_RUN_COLUMNS))
 
     def show_status(self, *_: Any) -> None:
         """State, stages of starting, the message."""
         status = self.model.status
         self.stop.disabled = not self.model.can_stop or not self.session.unlocked
         set_html(self.phases, phase_chips(self.model.reached, status))
+        self.name.set(self.model.selected)
         if status is None:
             self.metrics.clear()
             self.message.set("" if self.model.runs else "No run yet: press Rehearse here.")

@@ -1,6 +1,7 @@
 """The page around the pages: header with theme switch, tabs, notices, the address, and the beat that polls."""
 
 import logging
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from panel.util import edit_readonly
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, host_is_allowed, process_guard
 from hetplanner.ui.jobs import SearchService, process_service
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.session import PAGES
+from hetplanner.ui.models.session import MAX_NOTICES, PAGES
 from hetplanner.ui.views.cards import Coloured
 from hetplanner.ui.views.cluster import cluster_view
 from hetplanner.ui.views.export import ExportView
@@ -78,6 +79,7 @@ class Shell:
     def __init__(self, app: PlannerApp) -> None:
         self.app = app
         self._beats = 0
+        self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         cluster, figures = cluster_view(app)
         self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
         self.figures: list[Coloured] = [*figures, *self.plan.figures, *self.run.figures]
@@ -105,7 +107,7 @@ class Shell:
 
     def _wire(self) -> None:
         session = self.app.session
-        session.param.watch(self._show_notice, "notice")
+        session.param.watch(self._queue_notice, "notice")
         session.param.watch(self._open_page, "page")
         self.tabs.param.watch(lambda e: setattr(session, "page", PAGES[e.new]), "active")
         self.page.param.watch(self._theme_changed, "dark_theme")
@@ -139,13 +141,18 @@ class Shell:
 
     def _beat(self) -> None:
         self._fill_next()
+        self._show_notices()
         with pn.io.hold():
             self.app.plan.poll()
             self.app.run.beat(visible=self.app.session.page == "run")
 
-    def _show_notice(self, event: Any) -> None:
-        kind, text = event.new
-        if pn.state.notifications is not None and text:
+    def _queue_notice(self, event: Any) -> None:
+        self._notices.append(event.new)
+
+    def _show_notices(self) -> None:
+        """One a beat, outside of any hold: held together, their messages reach the browser half."""
+        if self._notices and pn.state.notifications is not None:
+            kind, text = self._notices.popleft()
             getattr(pn.state.notifications, kind)(text, duration=NOTICE_MS[kind])
 
     def _open_page(self, event: Any) -> None:
