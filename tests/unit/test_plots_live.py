@@ -287,3 +287,15 @@ def test_the_grid_names_its_sites_in_the_legend() -> None:
     drawn = live.AllocationGrid()
     drawn.update(MANY)
     assert list(dict.fromkeys(drawn.source.data["site"])) == [s.name for s in MANY.problem.cluster.sites]
+
+
+@each_figure
+@pytest.mark.filterwarnings("error")
+def test_figures_on_a_page_out_of_view_have_no_size_and_work(name: str) -> None:
+    make, updates = CASES[name]
+    drawn = make()
+    drawn.figure.set_from_json("inner_width", 0)
+    drawn.figure.set_from_json("inner_height", 0)
+    for update in updates:
+        update(drawn)
+    assert sources_fit(drawn.figure)

@@ -20,6 +20,7 @@ TEXT_FONT = value(FONT)
 
 
 SMALLEST_RESIZE_PX = 8.0
+SMALLEST_FRAME_PX = 40.0
 LEGEND_WIDTH_PX = 460.0
 """Room for a legend before the page has told the figure's width."""
 LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 7.4, 36.0
@@ -116,7 +117,7 @@ class LiveFigure:
         return self.figure.line("x", "y", source=nowhere, **options)
 
     def _resized(self, _attr: str, _old: object, width: float) -> None:
-        if abs(width - self._width_px) >= SMALLEST_RESIZE_PX:
+        if width >= SMALLEST_FRAME_PX and abs(width - self._width_px) >= SMALLEST_RESIZE_PX:
             self._width_px = width
             self._fit_legend()
             if self._again is not None:
@@ -158,9 +159,11 @@ class LiveFigure:
     def _frame_px(self, width: float) -> tuple[float, float]:
         """Size of the frame as the page last told it; before that the expected `width`, and the height."""
         try:
-            return float(self.figure.inner_width), float(self.figure.inner_height)
+            told = float(self.figure.inner_width), float(self.figure.inner_height)
         except UnsetValueError:
-            return width, float(self.figure.height)
+            told = 0.0, 0.0
+        # A figure on a page that is not in view has no size.
+        return told if min(told) >= SMALLEST_FRAME_PX else (width, float(self.figure.height))
 
     def _label_axis(self, axis: Axis, positions: Sequence[float], labels: Sequence[str]) -> None:
         """Words instead of numbers at these positions of an axis."""

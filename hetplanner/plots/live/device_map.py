@@ -47,7 +47,7 @@ TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
 _FIT = """
 const [west, east, south, north] = box.data.edge
 const w = fig.inner_width, h = fig.inner_height
-if (!(w > 0 && h > 0)) return
+if (!(w > 40 && h > 40)) return  // not in view
 const scale = Math.max((east - west) / w, (north - south) / h) / 2
 const x = (west + east) / 2, y = (south + north) / 2
 const set = (range, start, end) => range.setv({start, end, reset_start: start, reset_end: end})
