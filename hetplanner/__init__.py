@@ -23,7 +23,6 @@ _HOMES = {
     "estimate_plan": "hetplanner.cost.estimate",
     "simulate": "hetplanner.simulator.simulation",
     "summarise_trace": "hetplanner.simulator.simulation",
-    "prepare_notebook": "hetplanner.notebook",
     "search": "hetplanner.notebook",
     "baselines": "hetplanner.notebook",
     "rehearse": "hetplanner.notebook",

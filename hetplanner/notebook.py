@@ -17,13 +17,6 @@ REDRAW_S = 1.0
 """Between two drawings of a live plot: a HoloViews plot takes about a tenth of a second to render."""
 
 
-def prepare_notebook() -> None:
-    """Loads what the plots need into this notebook, from this installation alone: they work offline."""
-    from hetplanner.plots.offline import load_offline_extension
-
-    load_offline_extension()
-
-
 def search(
     problem: Problem,
     *,

@@ -70,6 +70,7 @@ class DeviceMap(LiveFigure):
             toolbar_location="right",
             toolbar_inner=True,
             min_border=0,
+            min_border_right=0,
         )
         self.figure.axis.visible = False
         self.figure.grid.visible = False
