@@ -9,6 +9,8 @@ from bokeh.models import (
     CustomJS,
     GlyphRenderer,
     HoverTool,
+    Label,
+    Node,
     PanTool,
     Range1d,
     ResetTool,
@@ -34,8 +36,10 @@ from hetplanner.plots.data.maps import (
     stages_at_sites,
     view_box,
 )
-from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import FONT, TEXT_FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.theme import TERM_COLOURS, Look
 
+KEY = "arcs: routes, width by bytes · dotted: gradient exchange · numbers: stages"
 DEFAULT_WIDTH_PX = 720.0
 MAX_BADGES = 8
 """Badges at a site before '+n'."""
@@ -85,6 +89,16 @@ class DeviceMap(LiveFigure):
         self._draw_world()
         self._draw_traffic()
         self._draw_sites()
+        self._key = Label(
+            x=Node(target="frame", symbol="bottom_left", offset=6),
+            y=Node(target="frame", symbol="bottom_left", offset=-6),
+            text=KEY,
+            text_font=FONT,
+            text_font_size="11px",
+            padding=2,
+            visible=False,
+        )
+        self.figure.add_layout(self._key)
         self._add_tools()
         self._recolour()
         self.update(None)
@@ -162,7 +176,8 @@ class DeviceMap(LiveFigure):
         self._ocean.glyph.fill_color = look.ocean
         self._land.glyph.update(fill_color=look.land, line_color=look.coast)
         self._borders.glyph.line_color = look.coast
-        self._shared.glyph.line_color = look.muted
+        self._shared.glyph.line_color = shared_colour(look)
+        self._key.update(text_color=look.muted, background_fill_color=look.paper, background_fill_alpha=0.7)
         self._sites.glyph.line_color = look.outline
         self._names.glyph.update(text_color=look.text, background_fill_color=look.paper, background_fill_alpha=0.55)
         self._badges.glyph.update(
@@ -193,6 +208,7 @@ class DeviceMap(LiveFigure):
         self._show_traffic(plan)
 
     def _show_traffic(self, plan: Plan | None) -> None:
+        self._key.visible = plan is not None
         put(self.arc_source, arc_columns(plan) if plan else {name: [] for name in ARC_NAMES})
         put(self.shared_source, shared_columns(plan) if plan else {name: [] for name in SHARED_NAMES})
 
@@ -226,6 +242,11 @@ def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
     gap = np.array([np.nan])
     xs, ys = (np.concatenate([v for part in parts for v in (part[axis], gap)]) for axis in (0, 1))
     return xs, ys
+
+
+def shared_colour(look: Look) -> str:
+    """Gradient exchange has the hue of the cost term `data parallel`."""
+    return "#44BB99" if look.is_dark else TERM_COLOURS["data_parallel"]
 
 
 def badge_texts(stages: dict[int, list[str]]) -> list[tuple[str, str]]:

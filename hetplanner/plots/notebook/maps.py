@@ -18,7 +18,7 @@ from hetplanner.plots.data.maps import (
     view_box,
 )
 from hetplanner.plots.notebook.backend import MAP_HEIGHT, NO_AXES, WIDTH, ready, table, texts, tooltips
-from hetplanner.plots.theme import LIGHT
+from hetplanner.plots.theme import LIGHT, TERM_COLOURS
 
 
 def cluster_map(cluster: Cluster) -> hv.Overlay:
@@ -32,7 +32,7 @@ def allocation(plan: Plan) -> hv.Overlay:
     ready()
     shared = _paths(
         shared_columns(plan), ["sites", "traffic", "groups"], [("", "@sites"), ("gradients a step", "@traffic")]
-    ).opts(color=LIGHT.muted, line_dash="dotted", line_width=1.5)
+    ).opts(color=TERM_COLOURS["data_parallel"], line_dash="dotted", line_width=1.5)
     facts = ["colour", "width", "route", "link", "traffic", "latency", "bandwidth"]
     hover = [
         ("", "@link"),
