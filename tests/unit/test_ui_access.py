@@ -1,0 +1,75 @@
+"""The launch guard and the Host list."""
+
+import pytest
+
+from hetplanner.errors import InvalidInput
+from hetplanner.ui.access import (
+    MAX_TRIES,
+    WINDOW_S,
+    LaunchGuard,
+    TooManyTries,
+    allowed_hosts,
+    host_is_allowed,
+    new_token,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_tokens_differ_and_can_be_typed():
+    tokens = {new_token() for _ in range(200)}
+    assert len(tokens) == 200
+    assert all(len(t) == 14 and not set(t) & set("0O1IL") for t in tokens)
+
+
+def test_the_token_unlocks_and_nothing_else_does():
+    guard = LaunchGuard("ABCD-EFGH-JKMN")
+    assert guard.check("ABCD-EFGH-JKMN")
+    assert guard.check(" abcd-efgh-jkmn\n")
+    for wrong in ("", "ABCD-EFGH-JKM", "ABCD-EFGH-JKMNX", "é" * 14):
+        assert not guard.check(wrong)
+
+
+def test_wrong_tries_are_limited_for_the_whole_process_and_the_right_token_waits_too():
+    clock = Clock()
+    guard = LaunchGuard("ABCD-EFGH-JKMN", clock)
+    for _ in range(MAX_TRIES):
+        assert not guard.check("wrong-wrong")
+    with pytest.raises(TooManyTries, match="wait 30 s"):
+        guard.check("ABCD-EFGH-JKMN")
+    clock.now += WINDOW_S + 0.1
+    assert guard.check("ABCD-EFGH-JKMN")
+
+
+def test_a_short_token_from_the_environment_is_refused():
+    with pytest.raises(InvalidInput, match="at least 8"):
+        LaunchGuard("1234")
+
+
+@pytest.mark.parametrize(
+    "header", ["localhost", "localhost:5006", "127.0.0.1:80", "127.0.0.1", "[::1]:5006", "[::1]", "LOCALHOST:5006"]
+)
+def test_loopback_hosts_are_ours(header):
+    assert host_is_allowed(header, allowed_hosts({}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "evil.example", "evil.example:5006", "localhost.evil.example:5006", "127.0.0.1.evil.example", "::1",
+     "localhost:", "localhost:80:80", "evil.example:80@localhost", "127.0.0.1:5006 evil", "x" * 300],
+)  # fmt: skip
+def test_other_hosts_are_foreign(header):
+    assert not host_is_allowed(header, allowed_hosts({}))
+
+
+def test_hosts_can_be_allowed_by_name():
+    allowed = allowed_hosts({"HETPLANNER_ALLOWED_HOSTS": "lab.example, Other.example"})
+    assert host_is_allowed("lab.example:5006", allowed)
+    assert host_is_allowed("other.example", allowed)
+    assert not host_is_allowed("third.example", allowed)

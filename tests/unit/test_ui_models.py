@@ -1,0 +1,444 @@
+"""View-models as Python objects: no Panel, no browser, no search process unless a test is about one."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from factories import chain_plan, small_cluster
+
+from hetplanner.cluster.files import cluster_to_json
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.files import plan_from_json
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import create_run_directory
+from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.jobs import SearchJob, SearchRequest
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
+from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, default_shape, thinned
+from hetplanner.ui.models.run import RunModel
+from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
+TOKEN = "ABCD-EFGH-JKMN"
+
+
+class FakeService:
+    """Takes searches and lets the test play the worker."""
+
+    def __init__(self) -> None:
+        self.jobs: list[SearchJob] = []
+        self.refuse = False
+
+    def start(self, request: SearchRequest) -> SearchJob:
+        if self.refuse:
+            raise InvalidInput("search: 2 searches are running on this server; stop one or wait")
+        self.jobs.insert(0, SearchJob(f"job{len(self.jobs)}", request))
+        return self.jobs[0]
+
+    def job(self, job_id: str) -> SearchJob | None:
+        return next((job for job in self.jobs if job.id == job_id), None)
+
+    def stop(self, job_id: str) -> None:
+        job = self.job(job_id)
+        assert job is not None
+        job.state, job.stop_asked = "stopping", True
+        job.log.append({"type": "state", "state": "stopping"})
+
+
+def event(best: float, seconds: float = 1.0, evaluations: int = 10) -> dict:
+    return {
+        "type": "event",
+        "best": best,
+        "mean": best + 1,
+        "spread": 0.5,
+        "evaluations": evaluations,
+        "seconds": seconds,
+        "phase": "search",
+    }
+
+
+@pytest.fixture
+def app(tmp_path):
+    return PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path)
+
+
+def errors(app: PlannerApp) -> list[str]:
+    return [text for kind, text in app.session.notices if kind == "error"]
+
+
+def test_view_models_import_neither_panel_nor_numba_nor_torch():
+    code = (
+        "import sys, hetplanner.ui.models.app;"
+        "print([m for m in ('panel','bokeh','numba','torch','holoviews') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# -- cluster --------------------------------------------------------------------------------------
+
+
+def test_it_opens_on_the_world_wide_cluster_with_gpt3_xl_on_8_by_8(app):
+    assert app.cluster.sample == "dtfm_5_worldwide"
+    assert (app.plan.preset, app.plan.stages, app.plan.replicas) == ("gpt3-xl", 8, 8)
+    problem = app.plan.problem()
+    assert len(problem.cluster.devices) == 64
+    assert problem.workload.name == "gpt3-xl"
+
+
+def test_every_sample_can_be_chosen_and_gets_a_shape_that_fits(app):
+    for name in app.cluster.param.sample.objects[:-1]:
+        app.cluster.sample = name
+        problem = app.plan.problem()
+        assert problem.cluster.name
+        used = problem.constraints.stages * problem.constraints.replicas
+        assert 0 < used <= len(problem.cluster.devices)
+        rows = app.cluster.device_rows()
+        assert len(rows["id"]) == len(problem.cluster.devices)
+        assert app.cluster.summary.startswith(problem.cluster.name)
+
+
+def test_an_imported_file_becomes_the_cluster_and_downloads_again(app):
+    app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
+    assert errors(app) == []
+    assert app.cluster.cluster.name == "small"
+    assert app.cluster.sample == "(imported)"
+    assert app.plan.cluster is app.cluster.cluster
+    app.cluster.import_files({"again.json": app.cluster.download().getvalue().encode()})
+    assert app.cluster.cluster == small_cluster(3)
+
+
+def test_tables_are_imported_and_round_trips_halved_on_request(app):
+    def npy(value: float) -> bytes:
+        out = io.BytesIO()
+        np.save(out, np.full((4, 4), value))
+        return out.getvalue()
+
+    app.cluster.round_trip = True
+    app.cluster.import_files({"bandwidth.npy": npy(1.0), "latency.npy": npy(20.0)})
+    assert errors(app) == []
+    assert app.cluster.cluster.latency_s_DD[0, 1] == pytest.approx(0.01)
+    assert app.cluster.cluster.bandwidth_bytes_per_s_DD[0, 1] == pytest.approx(1.25e8)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b"{"),
+        ("a.json", b"[]"),
+        ("a.json", b'{"format":"hetplanner/cluster@99"}'),
+        ("a.json", b"\xff\xfe\x00"),
+        ("a.json", b"[" * 100_000),
+        ("bandwidth.csv", b",a,b\na,1,nan\nb,1,1\n"),
+        ("bandwidth.npy", b"\x93NUMPY\x01\x00v\x00garbage"),
+        ("<img src=x onerror=alert(1)>.exe", b"MZ"),
+        ("bandwidth.npy", b""),
+    ],
+)
+def test_a_bad_upload_is_one_line_and_loses_nothing(app, name, content):
+    before = app.cluster.cluster
+    app.cluster.import_files({name: content})
+    assert len(errors(app)) == 1
+    assert "\n" not in errors(app)[0]
+    assert app.cluster.cluster is before
+    assert app.plan.problem().cluster is before
+
+
+# -- plan -----------------------------------------------------------------------------------------
+
+
+def test_a_preset_brings_its_own_numbers_and_overrides_stay_within_the_laws(app):
+    app.plan.preset = "gpt2"
+    assert (app.plan.layers, app.plan.seq_len) == (12, 1024)
+    app.plan.layers = 24
+    assert app.plan.workload().graph.num_layers == 24
+    app.plan.micro_batch = 7
+    app.search()
+    assert "multiple of micro_batch" in errors(app)[0]
+    assert not app.plan.searching
+
+
+def test_a_hugging_face_config_is_taken_and_a_bad_one_refused(app):
+    config = {
+        "model_type": "gpt2", "vocab_size": 1000, "n_positions": 64, "n_embd": 64, "n_layer": 10, "n_head": 4,
+    }  # fmt: skip
+    app.plan.upload_config("config.json", json.dumps(config).encode())
+    assert errors(app) == []
+    assert app.plan.layers == 10
+    assert app.plan.problem().workload.graph.num_layers == 10
+    for bad in (b"nonsense", b"[]", b'{"model_type":"resnet"}', b'{"model_type":"gpt2"}'):
+        app.plan.upload_config("config.json", bad)
+    assert len(errors(app)) == 4
+    assert app.plan.problem().workload.graph.num_layers == 10
+    app.plan.preset = "gpt2"
+    assert app.plan.problem().workload.name == "gpt2"
+
+
+def test_default_shapes_use_all_devices_as_squarely_as_possible():
+    assert default_shape(64, 24, 1024) == (8, 8)
+    assert default_shape(8, 6, 16) == (4, 2)
+    assert default_shape(7, 6, 16) == (1, 7)
+    assert default_shape(4, 2, 16) == (2, 2)
+    assert default_shape(64, 6, 2) == (6, 2)
+
+
+def test_a_search_fills_the_model_as_records_come(app):
+    app.search()
+    job = app.plan._service.jobs[0]
+    assert app.plan.state == "starting"
+    assert app.session.page == "plan"
+    seen = []
+    app.plan.param.watch(lambda e: seen.append(len(app.plan.points)), "points_changed")
+    job.log.append(event(10.0))
+    job.log.append(event(8.0, 2.0))
+    app.plan.poll()
+    assert seen == [2]
+    assert app.plan.value == 8.0
+    assert app.plan.state == "running"
+    assert app.plan.progress == pytest.approx(0.2)
+    assert "8 s left" in app.plan.progress_text
+    job.state = "done"
+    job.log.append({"type": "state", "state": "done", "value": 7.5, "lower_bound": 5.0, "text": ""})
+    app.plan.poll()
+    assert (app.plan.state, app.plan.value, app.plan.lower_bound) == ("done", 7.5, 5.0)
+    assert app.plan.progress == 1.0
+
+
+def test_a_second_page_joins_with_the_whole_history(app, tmp_path):
+    app.cluster.sample = "laptop_8_cities"
+    app.plan.preset = "gpt2"
+    app.plan.stages, app.plan.replicas = 4, 2
+    app.search()
+    service = app.plan._service
+    for i in range(5):
+        service.jobs[0].log.append(event(10.0 - i, i + 1.0))
+    other = PlannerApp(LaunchGuard(TOKEN), service, SAMPLES, tmp_path)
+    assert list(other.plan.recent().values()) == ["job0"]
+    other.restore("plan", "job0", "")
+    assert [p.best for p in other.plan.points] == [10.0, 9.0, 8.0, 7.0, 6.0]
+    assert other.session.page == "plan"
+    assert other.cluster.sample == "laptop_8_cities"
+    assert (other.plan.preset, other.plan.stages, other.plan.replicas) == ("gpt2", 4, 2)
+    other.restore("nonsense", "job99", "../../etc")
+    assert other.session.page == "plan"
+
+
+def test_a_failed_search_is_a_notice_and_another_can_start(app):
+    app.search()
+    job = app.plan._service.jobs[0]
+    job.state = "failed"
+    job.log.append({"type": "state", "state": "failed", "text": "gpt3-xl fits nowhere"})
+    app.plan.poll()
+    assert errors(app) == ["gpt3-xl fits nowhere"]
+    app.search()
+    assert app.plan.state == "starting"
+
+
+def test_stop_shows_at_once(app):
+    app.search()
+    app.plan.stop()
+    assert app.plan.state == "stopping"
+
+
+def test_without_the_token_a_search_is_short(app):
+    app.plan.budget_s = 500.0
+    app.search()
+    assert app.plan._service.jobs[0].request.budget_s == MAX_BUDGET_LOCKED_S
+    other = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES)
+    other.session.unlock(TOKEN)
+    other.plan.budget_s = 500.0
+    other.search()
+    assert other.plan._service.jobs[0].request.budget_s == 500.0
+
+
+def test_a_full_server_refuses_in_a_line(app):
+    app.plan._service.refuse = True
+    app.search()
+    assert "stop one or wait" in errors(app)[0]
+    assert app.plan.state == "idle"
+
+
+def test_long_curves_are_thinned_and_keep_their_ends():
+    points = [SimpleNamespace(seconds=i) for i in range(1001)]
+    kept = thinned(points, 1000)
+    assert len(kept) < 1000
+    assert (kept[0].seconds, kept[-1].seconds) == (0, 1000)
+
+
+# -- run ------------------------------------------------------------------------------------------
+
+
+class FakeAgent:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.started: list = []
+        self.stopped: list[str] = []
+        self.error: Exception | None = None
+
+    def start(self, plan, config):
+        if self.error:
+            raise self.error
+        self.started.append((plan, config))
+        return SimpleNamespace(id=make_run(self.home, plan))
+
+    def stop(self, run_id):
+        self.stopped.append(run_id)
+
+
+def make_run(home: Path, plan, state="running", **changes) -> str:
+    run_id, directory = create_run_directory(plan, TrainConfig(steps=10), home=home)
+    status = {"run": run_id, "state": state, "created_unix_s": 1000.0, "ranks": len(plan.ranks)} | changes
+    write_status(directory.status_file, RunStatus(**status))
+    return run_id
+
+
+@pytest.fixture
+def run_model(app, tmp_path):
+    agent = FakeAgent(tmp_path)
+    model = RunModel(app.session, app.plan._service, tmp_path, agent=lambda: agent)
+    model.fake_agent = agent
+    return model
+
+
+def settled(model: RunModel) -> None:
+    deadline = time.monotonic() + 30
+    while model._calls:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        model.beat()
+
+
+def test_a_rehearsal_is_planned_anew_proposed_and_launched_only_with_the_token(app, run_model):
+    run_model.prepare_rehearsal(app.plan.problem())
+    assert run_model.preparing
+    job = app.plan._service.jobs[0]
+    assert job.request.problem.rehearsal_of == "gpt3-xl on dtfm_5_worldwide, 8 × 8"
+    job.plan, job.state = chain_plan([8, 8], [5]), "done"
+    run_model.beat()
+    proposal = run_model.proposal
+    assert proposal is not None
+    assert not run_model.preparing
+    assert proposal.config.emulate_links
+    assert "torch.distributed.run" in proposal.request.script()
+    run_model.confirm()
+    assert "launch token" in errors(app)[-1]
+    assert run_model.fake_agent.started == []
+    app.session.unlock(TOKEN)
+    run_model.confirm()
+    settled(run_model)
+    assert len(run_model.fake_agent.started) == 1
+    assert run_model.proposal is None
+    assert run_model.selected == run_model.runs[0].run
+    assert app.session.plan is job.plan
+
+
+def test_a_rehearsal_that_cannot_be_planned_is_a_notice(app, run_model):
+    run_model.prepare_rehearsal(app.plan.problem())
+    job = app.plan._service.jobs[0]
+    job.state, job.message = "failed", "search: the worker process ended"
+    run_model.beat()
+    assert errors(app) == ["search: the worker process ended"]
+    assert not run_model.preparing
+
+
+def test_an_agent_that_refuses_is_a_notice_and_the_proposal_stays(app, run_model):
+    app.session.unlock(TOKEN)
+    run_model.propose(chain_plan([8, 8], [5]))
+    run_model.fake_agent.error = RunError("the queue is full")
+    run_model.confirm()
+    settled(run_model)
+    assert errors(app) == ["the queue is full"]
+    assert run_model.proposal is not None
+    assert not run_model.launching
+
+
+def test_runs_of_the_home_are_found_newest_first_and_bad_ones_do_not_hide_them(app, run_model, tmp_path):
+    plan = chain_plan([8, 8], [5])
+    first = make_run(tmp_path, plan, "finished", created_unix_s=1.0)
+    second = make_run(tmp_path, plan, "running", rehearsal=True)
+    (tmp_path / "runs" / second / "status.json").write_text("{")
+    run_model.beat()
+    assert {row.run: row.state for row in run_model.runs} == {first: "finished", second: "unknown"}
+    run_model.select(first)
+    run_model.beat()
+    assert run_model.status.state == "finished"
+    run_model.select("../../etc/passwd")
+    assert run_model.selected == first
+
+
+def test_stop_needs_the_token_and_a_live_run(app, run_model, tmp_path):
+    run_id = make_run(tmp_path, chain_plan([8, 8], [5]))
+    run_model.beat()
+    run_model.stop()
+    assert run_model.fake_agent.stopped == []
+    app.session.unlock(TOKEN)
+    run_model.stop()
+    settled(run_model)
+    assert run_model.fake_agent.stopped == [run_id]
+
+
+def test_steps_phases_and_logs_appear_as_the_directory_grows(run_model, tmp_path):
+    plan = chain_plan([16], [5])
+    run_id = make_run(tmp_path, plan)
+    folder = tmp_path / "runs" / run_id
+    run_model._is_due = lambda what, every_s: True
+    run_model.beat()
+    assert run_model.reached["training"] == 0
+    lines = [{"type": "phase", "name": "training", "time_s": 1001.0}, {"type": "origin", "unix_s": 1002.0}]
+    step = {"type": "step", "step": 0, "start_s": 0.0, "end_s": 0.5, "loss_sum": 20.0, "num_tokens": 10,
+            "boundary_bytes": 5, "reduce_bytes": 0, "grad_norm": None, "memory_bytes": 1}  # fmt: skip
+    for rank in range(2):
+        text = "".join(json.dumps(line) + "\n" for line in [*lines, step | {"loss_sum": 20.0 if rank else None}])
+        (folder / f"rank-{rank}.jsonl").write_text(text)
+    (folder / "log-0.txt").write_text("hello\nwor")
+    run_model.beat()
+    assert run_model.reached["training"] == 2
+    assert run_model.reader.losses() == [(0, 2.0)]
+    assert run_model.seconds_to_first_loss() == pytest.approx(2.5)
+    assert list(run_model.log_lines) == ["hello", "wor"]
+    with (folder / "log-0.txt").open("a") as file:
+        file.write("ld\nend\n")
+    run_model.beat()
+    assert list(run_model.log_lines) == ["hello", "world", "end"]
+
+
+# -- session, export, texts -----------------------------------------------------------------------
+
+
+def test_only_the_session_that_typed_the_token_is_unlocked(app, tmp_path):
+    guard = LaunchGuard(TOKEN)
+    one, two = (PlannerApp(guard, FakeService(), SAMPLES, tmp_path) for _ in range(2))
+    assert not one.session.unlock("wrong-token")
+    assert one.session.unlock(TOKEN.lower())
+    assert (one.session.unlocked, two.session.unlocked) == (True, False)
+    for _ in range(10):
+        two.session.unlock("wrong-token")
+    assert "wait" in errors(two)[-1]
+
+
+def test_the_exported_text_reads_back_to_the_same_plan():
+    plan = chain_plan([8, 8], [5])
+    assert plan_from_json(plan_text(plan)) == plan
+    assert shown_text(plan) == plan_text(plan)
+    assert "hetplanner train plan.json --emulate-links" in cli_lines(plan)
+    assert "--nproc-per-node=4" in torchrun_line(plan)
+    compile(notebook_snippet(plan), "snippet", "exec")
+
+
+def test_numbers_are_written_for_people():
+    assert seconds_text(4.1234) == "4.12 s"
+    assert seconds_text(None) == seconds_text(float("inf")) == "–"
+    assert count_text(11_900) == "11.9k"
+    assert percent_text(0.0731) == "7.3 %"
+    assert change_text(78.0, 100.0) == "−22 %"  # noqa: RUF001
+    assert change_text(None, 100.0) == ""
+    assert value_text(49.21838, "dtfm") == "49.2184 s"
+    assert value_text(0.5, "cost") == "$0.5"
