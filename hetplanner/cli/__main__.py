@@ -1,0 +1,5 @@
+"""`python -m hetplanner.cli`: the command line where its console script is not on the path."""
+
+from hetplanner.cli import main
+
+main()
