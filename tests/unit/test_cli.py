@@ -77,9 +77,8 @@ def test_workload_show(call):
 
 
 def test_plan_json_has_the_promised_keys(call, tmp_path):
-    done = call(
-        "plan", WORLD, "gpt3-xl", "--objective", "dtfm", "--stages", "8", "--replicas", "8", "--evaluations", "200", "--json"
-    )  # fmt: skip
+    shape = ["--stages", "8", "--replicas", "8", "--evaluations", "200"]
+    done = call("plan", WORLD, "gpt3-xl", "--objective", "dtfm", *shape, "--json")
     data = json.loads(done.stdout)
     promised = {"step_s", "tokens_per_s", "terms", "bottleneck", "evaluations", "seconds", "seed", "lower_bound", "gap"}
     assert promised <= data.keys()
