@@ -42,13 +42,13 @@ def ratio(plan):
 @settings(max_examples=150, deadline=None)
 @given(plans())
 def test_closed_form_is_near_the_simulation(plan):
-    assert 0.6 <= ratio(plan) <= 1.15
+    assert 0.6 <= ratio(plan) <= 1.3
 
 
 @settings(max_examples=100, deadline=None)
 @given(plans(nic="100 Mbit/s"))
 def test_shared_nics_too(plan):
-    assert 0.6 <= ratio(plan) <= 1.15
+    assert 0.6 <= ratio(plan) <= 1.3
 
 
 def test_most_plans_agree_closely():
