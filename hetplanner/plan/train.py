@@ -13,6 +13,8 @@ class TrainConfig(Noun):
     Attributes:
         data: a folder of text files; None takes the Python standard library's own sources.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
+        warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
+            updates of AdamW are so large that rounding alone parts two runs.
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
     """
 
@@ -21,6 +23,11 @@ class TrainConfig(Noun):
     data: Text | None = None
     emulate_links: bool = False
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 1e-3
+    warmup_steps: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 20
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of a step (from 0)."""
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))

@@ -23,7 +23,7 @@ from hetplanner.runtime.data import Batches
 from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.stage import StageRunner
-from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, Topic, Transport
 from hetplanner.schedule.order import make_schedule
 from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
@@ -77,7 +77,7 @@ class Executor:
         )
         self.completed_steps, self.consistent = 0, True
         self.stats, self._step = StepStats(), 0
-        self._recording = True  # validation leaves no spans
+        self._recording = True  # False in validation and in steps that leave no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
         self._losses: list[Tensor] = []
         self.actions = actions = make_schedule(plan).of_rank(rank)
@@ -117,7 +117,7 @@ class Executor:
 
     def run_step(self, step: int) -> StepStats:
         """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
-        self._step = step
+        self._step, self._recording = step, keeps_spans(step)
         self.stats = stats = StepStats(start_s=time.monotonic())
         self.transport.expect(self._expected)
         for act in self._program:
@@ -135,7 +135,6 @@ class Executor:
         for act in self._program_ahead:
             act()
         self.transport.end_step()
-        self._recording = True
         losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
         self._losses = []
         return float(losses.sum()), self._tokens(len(losses))
@@ -261,7 +260,7 @@ class Executor:
         if self.config.clip_norm is not None:
             self._clip(self.config.clip_norm)
         self.consistent = False
-        self.optimizer.step(self.config.learning_rate)
+        self.optimizer.step(self.config.learning_rate_at(self._step))
         self.completed_steps, self.consistent = self._step + 1, True
         self.model.flat_grad.zero_()
         self._span(Kind.STEP, -1, start, time.monotonic())

@@ -45,6 +45,8 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
             loss_sum += float(loss.detach())
         if config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, config.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(step)
         optimizer.step()
         losses.append(loss_sum / workload.tokens_per_step)
     return model, losses

@@ -4,13 +4,30 @@ The queue keeps the loop free of I/O; a line costs it about a microsecond. No to
 """
 
 import json
+import logging
 import threading
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 FLUSH_S = 0.2
+MAX_QUEUED = 200_000
+"""Oldest lines are dropped beyond this, should the disk stop taking them."""
+ALL_SPANS_BELOW = 500
+
+
+def keeps_spans(step: int) -> bool:
+    """Whether the spans of a step are written: all of the first 500, then every 10th, from 5,000 on every 100th …
+
+    A long run would otherwise write gigabytes; the `step` lines are always written.
+    """
+    every = 1
+    while step >= ALL_SPANS_BELOW * every:
+        every *= 10
+    return step % every == 0
 
 
 class Telemetry:
@@ -24,7 +41,7 @@ class Telemetry:
     def __init__(self, path: Path, rank: int) -> None:
         self.rank = rank
         self.origin_s = 0.0
-        self._lines: deque[dict[str, Any] | tuple[Any, ...]] = deque()
+        self._lines: deque[dict[str, Any] | tuple[Any, ...]] = deque(maxlen=MAX_QUEUED)
         self._file = path.open("x", encoding="utf-8")
         self._writing = threading.Lock()
         self._closed = threading.Event()
@@ -82,8 +99,14 @@ class Telemetry:
         }
 
     def _run(self) -> None:
+        failed = False
         while not self._closed.wait(FLUSH_S):
-            self.flush()
+            try:
+                self.flush()
+            except OSError as error:  # a full disk must not end the training
+                if not failed:
+                    log.warning("telemetry cannot be written: %s", error)
+                failed = True
 
     def close(self) -> None:
         """Writes the rest and closes the file."""

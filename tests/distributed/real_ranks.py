@@ -29,7 +29,7 @@ class Ranks:
     processes: list[BaseProcess]
     store: Any
 
-    def wait(self, timeout_s: float = 60.0) -> list[int]:
+    def wait(self, timeout_s: float = 150.0) -> list[int]:
         """Exit codes; processes that outlive the time are killed and fail the test."""
         deadline = time.monotonic() + timeout_s
         for process in self.processes:
@@ -57,7 +57,7 @@ class Ranks:
                 tokens[line["step"]] += line["num_tokens"]
         return [sums[step] / tokens[step] for step in sorted(sums)]
 
-    def wait_for_step(self, step: int, timeout_s: float = 30.0) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = 90.0) -> None:
         """Returns once rank 0 has reported a step."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -80,7 +80,7 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
     losses = ranks.losses()
     assert len(losses) == STEPS
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 5e-5
-    assert losses[-1] < losses[0] - 0.5, "the model learns"
+    assert losses[-1] < losses[0] - 0.3, "the model learns"
     saved = load_file(tmp_path / "model.safetensors")
     reference = model.named_weights()
     assert saved.keys() == reference.keys()

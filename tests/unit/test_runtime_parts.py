@@ -13,9 +13,10 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
 from hetplanner.runtime.rendezvous import create_handler
-from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, run_directory
 from hetplanner.simulator.network import NetworkClock
 from tests.factories import chain_plan, small_cluster
@@ -37,6 +38,20 @@ def test_telemetry_writes_every_line_in_order(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(FileExistsError):
         Telemetry(tmp_path / "rank-2.jsonl", 2)
+
+
+def test_spans_thin_out_in_a_long_run() -> None:
+    kept = [step for step in range(60_000) if keeps_spans(step)]
+    assert kept[:500] == list(range(500))
+    assert kept[500:502] == [500, 510]
+    assert len(kept) == 500 + 450 + 450 + 10
+    assert kept[-1] == 59_000
+
+
+def test_the_learning_rate_warms_up() -> None:
+    config = TrainConfig(learning_rate=0.5, warmup_steps=4)
+    assert [config.learning_rate_at(t) for t in (0, 1, 3, 4, 900)] == [0.125, 0.25, 0.5, 0.5, 0.5]
+    assert TrainConfig(learning_rate=0.5, warmup_steps=0).learning_rate_at(0) == 0.5
 
 
 def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: Path) -> None:
