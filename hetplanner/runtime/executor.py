@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.errors import RunError
-from hetplanner.plan.action import Action, Kind
+from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
@@ -24,7 +24,7 @@ from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
-from hetplanner.runtime.transport import Expected, Topic, Transport
+from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.schedule.order import make_schedule
 from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
 
@@ -80,7 +80,9 @@ class Executor:
         self._recording = True  # False in validation and in steps that leave no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
         self._losses: list[Tensor] = []
-        self.actions = actions = make_schedule(plan).of_rank(rank)
+        schedule = make_schedule(plan)
+        self.actions = actions = schedule.of_rank(rank)
+        self._proofs = proofs_of_delivery(schedule, rank)
         self.reducers = self._make_reducers()
         self._expected = [m for a in actions for m in self._messages_of(a)]
         self._program = [self._bound(a) for a in actions]
@@ -164,7 +166,7 @@ class Executor:
             case Kind.SEND:
                 return self._send(action)
             case Kind.RECV:
-                return self._receive(action)
+                return self._receive(action, training=training)
             case Kind.REDUCE:
                 return self._reduce(self.reducers[action.group])
             case Kind.STEP:
@@ -230,16 +232,18 @@ class Executor:
 
         return act
 
-    def _receive(self, action: Action) -> Callable[[], None]:
+    def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
         codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
         shape = boundary_shape(self.plan.problem.workload, self.plan.stages[action.stage].end_op - 1)
         (message,) = self._messages_of(action)
+        proven = self._proofs.get((peer, topic, action.micro_batch), []) if training else []
         elements = self.plan.boundary_elements(action.stage)
 
         def act() -> None:
             start = time.monotonic()
             data = self.transport.receive(message)
+            self.transport.release(proven)
             self._tensors[topic, action.micro_batch] = codec.decode(data, elements).view(shape)
             self._span(Kind.RECV, action.micro_batch, start, time.monotonic(), message.num_bytes, action)
 
@@ -296,6 +300,25 @@ class Executor:
         own_names = {op.name for op in graph.ops[self.model.first_op : self.model.end_op]}
         owned += [self.model.flat_grad[a:b] for name, (a, b) in self.model.tied.items() if name in own_names]
         return sum((part.double().square().sum() for part in owned), torch.zeros(1, dtype=torch.float64))
+
+
+def proofs_of_delivery(schedule: Schedule, rank: int) -> dict[MessageKey, list[MessageKey]]:
+    """Which of a rank's messages have certainly arrived once it takes one from the same peer.
+
+    What the peer took before it sent is delivered. So a rank keeps no more buffers than the plan has micro-batches
+    in flight, however many the step has.
+    """
+    proofs: dict[MessageKey, list[MessageKey]] = {}
+    taken: dict[int, list[MessageKey]] = {}
+    for action in schedule.actions:
+        if action.peer != rank:
+            continue
+        key = (action.rank, TOPIC[action.role], action.micro_batch)
+        if action.kind is Kind.RECV:
+            taken.setdefault(action.rank, []).append(key)
+        else:
+            proofs[key] = taken.pop(action.rank, [])
+    return proofs
 
 
 def role_of(action: Action) -> Role:

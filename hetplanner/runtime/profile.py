@@ -27,7 +27,7 @@ from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 from hetplanner.schedule.reduction import reduction_groups
 
-WINDOW_S = 0.5
+WINDOW_S = 0.6
 MIN_ROUNDS = 3
 NUM_PROBES = 24
 SHORT_BYTES = 2**10

@@ -40,6 +40,10 @@ def tag_of(topic: Topic, index: int) -> int:
     return (int(topic) << 24) + index
 
 
+MessageKey = tuple[int, Topic, int]
+"""(the other rank, topic, index): names one message of a step in one direction."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """A message that a rank will take: from whom, about what, how long."""
@@ -72,8 +76,8 @@ class Transport:
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
         self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
-        self._sent: list[tuple[dist.Work, Tensor]] = []
-        self._sent_before: list[tuple[dist.Work, Tensor]] = []
+        self._sent: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
+        self._sent_before: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
 
     # -- receiving --------------------------------------------------------------------------------
 
@@ -122,8 +126,17 @@ class Transport:
             start = arrival = time.monotonic()
         work = dist.isend(message, peer, tag=tag_of(topic, index))
         assert work is not None
-        self._sent.append((work, message))
+        self._sent[peer, topic, index] = work, message
         return Sent(start, arrival)
+
+    def release(self, delivered: Iterable[MessageKey]) -> None:
+        """Lets go of the buffers of messages whose receiver has shown that it holds them.
+
+        gloo does not tell when a send is complete except by waiting for it, which must never block.
+        """
+        for key in delivered:
+            work, _ = self._sent.pop(key)
+            work.wait()
 
     def end_step(self) -> None:
         """Lets go of the buffers of the step before.
@@ -131,9 +144,9 @@ class Transport:
         Never blocks: ending this step took messages from every peer that it could only send after it had
         taken all of ours of the step before.
         """
-        for work, _ in self._sent_before:
+        for work, _ in self._sent_before.values():
             work.wait()
-        self._sent_before, self._sent = self._sent, []
+        self._sent_before, self._sent = self._sent, {}
 
     def finish(self) -> None:
         """Waits until every message is delivered."""

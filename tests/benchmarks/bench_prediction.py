@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
+from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked
@@ -119,7 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--preset", default="tiny-gpt")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--plan", type=Path, action="append", default=[], help="these plans instead")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     workload = preset(args.preset)
@@ -128,7 +130,8 @@ def main() -> None:
             f"{'case':10} {'predicted':>10} {'measured':>10} {'ratio':>6} {'catalog':>9} {'late':>12}"
             f" {'cores':>6} {'message':>9}"
         )
-    for label, plan in cases(workload):
+    chosen = [(path.stem, load_plan(path)) for path in args.plan] or cases(workload)
+    for label, plan in chosen:
         if args.only not in label:
             continue
         row = bench(label, plan, args.steps)
