@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.initial import initialise
 from hetplanner.runtime.models import MODULES, DrawKey, Embedding, Head, Loss, OpModule
 from hetplanner.workload.model import Op
@@ -192,22 +192,3 @@ def boundary_shape(workload: Workload, last_op: int) -> tuple[int, ...]:
     config = workload.transformer
     width = config.vocab if workload.graph.ops[last_op].kind == "head" else config.hidden
     return (workload.micro_batch, workload.seq_len, width)
-
-
-def check_trainable(workload: Workload) -> None:
-    """Refuses what this runtime cannot train. Raises InvalidInput."""
-    if workload.transformer is None:
-        raise InvalidInput(
-            f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
-            " plan with a preset or a config.json"
-        )
-    if workload.dtype != "float32":
-        raise InvalidInput(
-            f"workload {workload.name}: dtype must be float32 to be trained, got {workload.dtype};"
-            " plan again with dtype float32 (a tiny preset has it)"
-        )
-    unknown = [op for op in workload.graph.ops if op.kind not in MODULES]
-    if unknown:
-        raise InvalidInput(
-            f"workload {workload.name}: op {unknown[0].name!r} of kind {unknown[0].kind!r} has no module"
-        )

@@ -5,6 +5,7 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Executor:
         actions: this rank's, in order.
         reducers: by group, those this rank is a member of.
         completed_steps: steps whose update is in the weights.
-        consistent: False only while the weights are being updated.
+        updating: held while the weights change; whoever takes it from another thread freezes them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Executor:
             betas=config.betas,
             weight_decay=config.weight_decay,
         )
-        self.completed_steps, self.consistent = 0, True
+        self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
         self._recording = True  # False in validation and in steps that leave no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
@@ -263,9 +264,9 @@ class Executor:
         self.average_gradients()
         if self.config.clip_norm is not None:
             self._clip(self.config.clip_norm)
-        self.consistent = False
-        self.optimizer.step(self.config.learning_rate_at(self._step))
-        self.completed_steps, self.consistent = self._step + 1, True
+        with self.updating:
+            self.optimizer.step(self.config.learning_rate_at(self._step))
+            self.completed_steps = self._step + 1
         self.model.flat_grad.zero_()
         self._span(Kind.STEP, -1, start, time.monotonic())
 

@@ -6,11 +6,14 @@ own (length, JSON header, bytes); it is written by hand because the library want
 
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -41,12 +44,7 @@ def save_model(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Pat
     """
     stage, replica = plan.place_of_rank[rank]
     if rank == 0:
-        temporary = run_dir / (MODEL_FILE + ".part")
-        with temporary.open("wb") as file:
-            file.write(_header(plan))
-            for data in _all_weights(plan, model):
-                file.write(data.numpy().data)
-        os.replace(temporary, run_dir / MODEL_FILE)
+        _write_model(plan, _all_weights(plan, model), run_dir)
         write_info(plan, [step] * len(plan.stages), run_dir)
     elif replica == 0 and plan.rank_at(stage, 0) == rank and not _rank_0_holds(plan, stage):
         for weight in model.saved_weights().values():
@@ -88,7 +86,7 @@ def _pieces(weight: Tensor) -> tuple[Tensor, ...]:
 
 
 def save_part(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path) -> None:
-    """Writes this stage alone, for a rank that cannot reach the others; `sample.load_model` joins the parts."""
+    """Writes this stage alone, for a rank that cannot reach the others; see `join_parts`."""
     stage, replica = plan.place_of_rank[rank]
     if replica:
         return
@@ -96,6 +94,42 @@ def save_part(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path
     temporary = path.with_suffix(".tmp")
     save_file(model.saved_weights(), temporary, metadata={"format": "pt", "hetplanner": FORMAT, "step": str(step)})
     os.replace(temporary, path)
+
+
+def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
+    """Makes one file of the stages' parts, as soon as all are there.
+
+    Args:
+        plan: says how many there will be.
+        run_dir: where they are written (stages on other machines write on theirs, and never appear here).
+        deadline_s: on the monotonic clock, when to give up waiting.
+
+    Returns:
+        Whether the one file was written and the parts removed; if not, `sample.load_model` reads the parts.
+    """
+    paths = [run_dir / part_file(stage) for stage in range(len(plan.stages))]
+    while not all(path.exists() for path in paths):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    with ExitStack() as stack:
+        parts = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+        holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
+        weights = (holder[name].get_tensor(name) for name, _, _ in saved_layout(plan.problem.workload))
+        _write_model(plan, weights, run_dir)
+        write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
+    for path in paths:
+        path.unlink()
+    return True
+
+
+def _write_model(plan: Plan, pieces: Iterable[Tensor], run_dir: Path) -> None:
+    temporary = run_dir / (MODEL_FILE + ".part")
+    with temporary.open("wb") as file:
+        file.write(_header(plan))
+        for piece in pieces:
+            file.write(piece.numpy().data)
+    os.replace(temporary, run_dir / MODEL_FILE)
 
 
 def write_info(plan: Plan, steps: list[int], run_dir: Path) -> None:

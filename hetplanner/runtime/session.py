@@ -6,8 +6,9 @@
 import gc
 import logging
 import os
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,15 +17,15 @@ from torch.distributed import Store
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.build import StageModel, check_trainable
+from hetplanner.plan.train import TrainConfig, check_trainable
+from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
-from hetplanner.runtime.save import save_model, save_part, write_info
+from hetplanner.runtime.save import join_parts, save_model, save_part, write_info
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
@@ -32,6 +33,8 @@ from hetplanner.runtime.watch import StopWatcher
 
 log = logging.getLogger(__name__)
 
+JOIN_PARTS_S = 3.0
+"""How long after a stop rank 0 waits for the other stages' parts."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -53,6 +56,7 @@ class Session:
     telemetry: Telemetry
     watcher: StopWatcher
     _step: int = -1
+    _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, store: Store | None = None) -> None:
         """Runs from connecting to the saved model.
@@ -99,9 +103,14 @@ class Session:
         self.watcher.on_overdue = lambda: self._give_up(executor)
         self._predict(executor)
         self.telemetry.phase("training")
-        stopped = self._train(executor)
-        if not stopped:
-            self._validate(executor)
+        try:
+            stopped = self._train(executor)
+            if not stopped:
+                self._validate(executor)
+        except RuntimeError as error:
+            if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
+                raise
+            self._give_up(executor)  # the peer was faster to give up
         self._finish(executor)
 
     # -- before the first step --------------------------------------------------------------------
@@ -191,21 +200,37 @@ class Session:
     def _finish(self, executor: Executor) -> None:
         self.watcher.leave_steps()
         self.telemetry.phase("saving")
-        executor.transport.finish()
-        save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
-        dist.barrier()
+        try:
+            executor.transport.finish()
+            save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
+            dist.barrier()
+        except RuntimeError as error:
+            if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
+                raise
+            self._give_up(executor)
         if self.place.rank == 0:
             (self.run_dir / CLOCK_FILE).unlink(missing_ok=True)
         dist.destroy_process_group()
         self.telemetry.phase("done")
 
     def _give_up(self, executor: Executor) -> None:
-        """From the watcher's thread: a stop was asked for and this rank is still inside a step."""
-        log.warning("the step did not end in time after the stop; saving this stage alone")
-        if executor.consistent:
-            save_part(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
-            if self.place.rank == 0:
-                write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
+        """A stop was asked for, and the ranks do not meet in time: every stage is saved as it stood after a step.
+
+        Called by the watcher's thread while this rank is inside a long step or waits for a rank that hangs, or by
+        the main thread when another rank has given up. Ends the process.
+        """
+        if not self._giving_up.acquire(blocking=False):
+            return  # the other thread is at it and ends the process
+        if not executor.updating.acquire(timeout=1.0):
+            os._exit(1)
+        log.warning(
+            "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
+        )
+        rank = self.place.rank
+        save_part(self.plan, rank, executor.model, executor.completed_steps, self.run_dir)
+        deadline_s = self.watcher.asked_s + JOIN_PARTS_S
+        if rank == 0 and not join_parts(self.plan, self.run_dir, deadline_s):
+            write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
         self.telemetry.phase("done")
         os._exit(0)
 

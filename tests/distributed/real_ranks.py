@@ -59,14 +59,21 @@ class Ranks:
 
     def wait_for_step(self, step: int, timeout_s: float = 90.0) -> None:
         """Returns once rank 0 has reported a step."""
+        self._wait_for_text(f'"type": "step", "step": {step},', timeout_s)
+
+    def wait_for_phase(self, name: str, timeout_s: float = 90.0) -> None:
+        """Returns once rank 0 is in a phase."""
+        self._wait_for_text(f'"type": "phase", "name": "{name}"', timeout_s)
+
+    def _wait_for_text(self, text: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             path = self.run_dir / "rank-0.jsonl"
-            if path.exists() and f'"type": "step", "step": {step},' in path.read_text():
+            if path.exists() and text in path.read_text():
                 return
             assert any(p.is_alive() for p in self.processes), self.logs()
             time.sleep(0.02)
-        raise AssertionError(f"no step {step} within {timeout_s} s\n{self.logs()}")
+        raise AssertionError(f"no {text} within {timeout_s} s\n{self.logs()}")
 
     def logs(self) -> str:
         return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))

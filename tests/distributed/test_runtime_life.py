@@ -11,11 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.local import free_loopback_port
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.sample import load_model
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, small_cluster, tiny_workload
@@ -92,6 +94,22 @@ def test_sigterm_stops_a_rank_that_waits_inside_gloo(tmp_path: Path) -> None:
     os.kill(ranks.processes[3].pid, signal.SIGTERM)
     assert ranks.wait(10) == [0, 0, 0, 0]
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_stop_inside_a_long_step_saves_the_model_as_of_the_last_step(tmp_path: Path) -> None:
+    plan = chain_plan([1500, 1500], [4])  # many seconds of computing
+    ranks = start_ranks(plan, TrainConfig(steps=FOREVER), tmp_path)
+    ranks.wait_for_phase("training")
+    time.sleep(0.5)
+    (tmp_path / "stop").touch()
+    asked = time.monotonic()
+    assert ranks.wait(10) == [0, 0, 0, 0], ranks.logs()
+    assert time.monotonic() - asked < 5.0
+    assert [line["name"] for line in ranks.lines(2, "phase")][-1] == "done"
+    assert json.loads((tmp_path / "model.json").read_text())["steps_of_stages"] == [0, 0]
+    initial = StageModel(plan.problem.workload, 0, len(plan.problem.workload.graph.ops), seed=0)
+    assert torch.equal(load_model(tmp_path).flat, initial.flat)
+    assert not list(tmp_path.glob("model-stage-*"))
 
 
 def test_a_rank_whose_peer_hangs_saves_its_stage_and_exits(tmp_path: Path) -> None:
