@@ -220,7 +220,8 @@ class Session:
         the main thread when another rank has given up. Ends the process.
         """
         if not self._giving_up.acquire(blocking=False):
-            return  # the other thread is at it and ends the process
+            time.sleep(10)  # the other thread is at it and ends the process
+            return
         if not executor.updating.acquire(timeout=1.0):
             os._exit(1)
         log.warning(
