@@ -133,6 +133,6 @@ def short_rate(value: float) -> str:
 
 def _short(value: float, units: list[tuple[str, float]]) -> str:
     if value == 0 or not math.isfinite(value):
-        return f"{value:g} {units[0][0]}"
+        return f"{value:g} {next((u for u, s in units if s == 1), units[0][0])}"
     unit, scale = next(((u, s) for u, s in units if abs(value) >= s), units[-1])
     return f"{value / scale:.3g} {unit}"

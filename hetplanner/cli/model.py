@@ -16,6 +16,7 @@ Layers = Annotated[int | None, typer.Option("--layers", help="Layers instead of 
 GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Sequences in one step.")]
 MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Sequences in one micro-batch.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens in one sequence.")]
+Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 
 
 @app.command()
@@ -25,12 +26,15 @@ def show(
     global_batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
+    dtype: Precision = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a model's operators with what each computes, keeps and sends, per sample."""
     from hetplanner.workload.load import load_workload
 
-    workload = load_workload(model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len)
+    workload = load_workload(
+        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    )
     graph = workload.graph
     if as_json:
         data = workload.model_dump(mode="json", exclude_none=True)

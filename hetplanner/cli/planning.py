@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetplanner.cli.cluster import ClusterFile
-from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, SeqLen
+from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.units import short_bytes, short_seconds
 
@@ -39,6 +39,7 @@ def plan(
     global_batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
+    dtype: Precision = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +49,9 @@ def plan(
     from hetplanner.planners.registry import make_planner
     from hetplanner.workload.load import load_workload
 
-    workload = load_workload(model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len)
+    workload = load_workload(
+        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    )
     problem = _problem(
         load_cluster(cluster),
         workload,

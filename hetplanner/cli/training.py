@@ -56,9 +56,8 @@ def train(
         "clip_norm": clip_norm,
     }
     config = checked(TrainConfig, fields, "train")
-    request = _request(plan, config, launcher, out)
     if dry_run:
-        _print_request(request, as_json)
+        _print_request(_request(plan, config, launcher, out), as_json)
         return
 
     from hetplanner.runs.client import AgentClient

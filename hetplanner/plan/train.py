@@ -4,7 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
+from hetplanner.workload.workload import Workload
 
 
 class TrainConfig(Noun):
@@ -31,3 +33,17 @@ class TrainConfig(Noun):
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step (from 0)."""
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+def check_trainable(workload: Workload) -> None:
+    """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
+    if workload.transformer is None:
+        raise InvalidInput(
+            f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
+            " plan with a preset or a config.json"
+        )
+    if workload.dtype != "float32":
+        raise InvalidInput(
+            f"workload {workload.name}: dtype must be float32 to be trained, got {workload.dtype};"
+            " plan again with --dtype float32, or rehearse it: hetplanner rehearse"
+        )
