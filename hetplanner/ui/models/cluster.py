@@ -22,7 +22,7 @@ IMPORTED = "(imported)"
 class ClusterModel(param.Parameterized):
     """The cluster in hand. What cannot be read leaves it as it was."""
 
-    sample: str | None = param.Selector(default=None, objects=[None], allow_None=True)
+    sample: Any = param.Selector(default=None, objects=[None], allow_None=True)
     cluster = param.ClassSelector(class_=Cluster, default=None)
     round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
 

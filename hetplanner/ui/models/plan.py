@@ -33,7 +33,7 @@ class PlanModel(param.Parameterized):
     """Settings, and the state of the session's search. Numbers of 0 mean 'let the planner choose'."""
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
-    preset: str = param.Selector(default="gpt3-xl", objects=list(preset_names()))
+    preset: Any = param.Selector(default="gpt3-xl", objects=list(preset_names()))
     uploaded = param.ClassSelector(class_=Workload, default=None, doc="From an uploaded Hugging Face config.json.")
     layers = param.Integer(default=24, bounds=(1, 1000))
     global_batch = param.Integer(default=1024, bounds=(1, 1_000_000))
@@ -42,11 +42,11 @@ class PlanModel(param.Parameterized):
     stages = param.Integer(default=8, bounds=(0, 4096))
     replicas = param.Integer(default=8, bounds=(0, 4096))
     codecs = param.ListSelector(default=["none"], objects=list(CODEC_NAMES))
-    objective: str = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
-    planner: str = param.Selector(default=planner_names()[0], objects=list(planner_names()))
+    objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
+    planner: Any = param.Selector(default=planner_names()[0], objects=list(planner_names()))
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
     budget_s = param.Number(default=10.0, bounds=(0.1, MAX_BUDGET_S))
-    starts: str = param.Selector(default="structured", objects=["structured", "random"])
+    starts: Any = param.Selector(default="structured", objects=["structured", "random"])
 
     state = param.String(default="idle", doc="idle, or the state of the job.")
     phase = param.String(default="")

@@ -75,7 +75,7 @@ class RunRow:
 class RunModel(param.Parameterized):
     """Launching and watching. `beat` is called five times a second and does little when little changed."""
 
-    rehearsal_model: str = param.Selector(default=REHEARSAL_MODELS[0], objects=list(REHEARSAL_MODELS))
+    rehearsal_model: Any = param.Selector(default=REHEARSAL_MODELS[0], objects=list(REHEARSAL_MODELS))
     rehearsal_stages = param.Integer(default=2, bounds=(1, 16))
     rehearsal_replicas = param.Integer(default=2, bounds=(1, 16))
     steps = param.Integer(default=200, bounds=(1, 1_000_000))

@@ -18,7 +18,7 @@ MAX_NOTICES = 50
 class Session(param.Parameterized):
     """One session. `plan` is the plan that Run and Export work with: the best of the last search."""
 
-    page: str = param.Selector(default="cluster", objects=list(PAGES))
+    page: Any = param.Selector(default="cluster", objects=list(PAGES))
     unlocked = param.Boolean(default=False, doc="The launch token was typed in; only this session is unlocked.")
     plan = param.ClassSelector(class_=Plan, default=None)
     notice = param.Tuple(default=("info", ""), length=2, doc="Kind and text of the newest notice.")

@@ -130,7 +130,7 @@ def _metric(name: str, value: str, words: str, colour: str) -> str:
     note = escape(words)
     return (
         f'<div style="{_METRIC}"><div style="{small};letter-spacing:.03em">{escape(name)}</div>'
-        f'<div style="{big}">{escape(value)}</div>'
+        f'<div style="{big}" data-metric="{escape(name)}">{escape(value)}</div>'
         f'<div style="{small};min-height:1.3em;{_LINE}" title="{note}">{note}</div></div>'
     )
 

@@ -23,6 +23,7 @@ from hetplanner.ui.views.cards import (
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
+_NONE = "–"
 
 
 class PlanView:
@@ -40,7 +41,9 @@ class PlanView:
         self.why = Words(margin=(10, 14))
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = pmui.Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
-        self.recent = pmui.Select(label="Searches of this server", options={}, size="small", width=330, margin=(8, 12))
+        self.recent = pmui.Select(
+            label="Searches of this server", options={_NONE: ""}, value="", size="small", width=330, margin=(8, 12)
+        )
         self._wire()
         self.view = self._layout()
 
@@ -144,12 +147,12 @@ class PlanView:
 
     def show_recent(self, *_: Any) -> None:
         """The list of this server's searches."""
-        options = self.model.recent()
-        if options != self.recent.options:
-            self.recent.options = options
-        self.recent.visible = len(options) > 1
-        if self.model.job_id in options.values() and self.recent.value != self.model.job_id:
-            self.recent.value = self.model.job_id
+        # The first entry is none of them: a select without a value takes its first option when it is drawn.
+        options = {_NONE: ""} | self.model.recent()
+        chosen = self.model.job_id if self.model.job_id in options.values() else ""
+        if options != self.recent.options or chosen != self.recent.value:
+            self.recent.param.update(options=options, value=chosen)
+        self.recent.visible = len(options) > (2 if chosen else 1)
 
     def _join(self, event: Any) -> None:
         if event.new and event.new != self.model.job_id and not self.model.searching:

@@ -7,6 +7,7 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
+from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
 
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, host_is_allowed, process_guard
@@ -48,6 +49,10 @@ def planner_page(
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
     """
     pn.extension("tabulator", notifications=True, exception_handler=_show_exception, throttled=True)
+    if pn.state.curdoc is not None:
+        # Panel sets this only for pages it renders itself: a session that a reconnecting browser revives would fetch
+        # its style sheets from a CDN.
+        pn.state.curdoc.template_variables.setdefault("dist_url", LOCAL_DIST)
     host = str(pn.state.headers.get("Host") or pn.state.headers.get("host") or "")
     if pn.state.curdoc and pn.state.curdoc.session_context and not host_is_allowed(host, allowed_hosts()):
         return refusal()

@@ -1,0 +1,47 @@
+"""A browser for tests: Debian's Chromium, headless."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser
+from served_dashboard import Server, Visit
+
+CHROMIUM_FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--host-resolver-rules=MAP foreign.example 127.0.0.1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args() -> dict:
+    return {"executable_path": "/usr/bin/chromium", "args": CHROMIUM_FLAGS}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[Server]:
+    """One server for the tests that only look and plan."""
+    one = Server(tmp_path_factory.mktemp("home"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[[str], Visit]]:
+    """Opens pages; afterwards none may have left the machine or logged an error."""
+    visits: list[Visit] = []
+
+    def make(url: str) -> Visit:
+        page = browser.new_context(viewport={"width": 1600, "height": 1000}).new_page()
+        one = Visit(page)
+        page.on("request", lambda r: one.requests.append(r.url))
+        page.on("console", lambda m: one.complaints.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda e: one.complaints.append(str(e)))
+        visits.append(one)
+        return one.open(url)
+
+    yield make
+    for one in visits:
+        if not one.page.is_closed():
+            one.leave()

@@ -1,0 +1,152 @@
+"""Choosing a cluster, searching, stopping, reading why: as a person would, without the launch token."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import small_cluster
+from playwright.sync_api import expect
+
+from hetplanner.cluster.files import cluster_to_json
+
+pytestmark = pytest.mark.browser
+
+
+def choose(page, label: str, option: str) -> None:
+    page.get_by_label(label, exact=True).filter(visible=True).first.click()
+    page.get_by_role("menuitem", name=option, exact=True).click()
+
+
+def budget(page, seconds: str) -> None:
+    field = page.get_by_label("Budget (s)")
+    field.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.type(seconds)
+    page.keyboard.press("Tab")
+    expect(field).to_have_value(f"{seconds}.0")
+
+
+def metric(page, name: str) -> str:
+    """The number of a metric card that can be seen."""
+    return page.locator(f"[data-metric='{name}']").filter(visible=True).first.inner_text()
+
+
+def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit):
+    one = visit(server.url)
+    page = one.page
+    one.sees("dtfm_5_worldwide: 64 devices")
+    budget(page, "3")
+    page.get_by_role("button", name="Search").click()
+    one.sees("Bottleneck:")
+    one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left"))
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    assert metric(page, "Throughput").endswith("tokens/s")
+    one.sees("Convergence")
+    sources = page.evaluate(
+        """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource')
+             .map(m => ({names: [...Object.keys(m.data)], best: m.data.best ? [...m.data.best] : null,
+                         length: Math.max(0, ...Object.values(m.data).map(c => c.length))}))"""
+    )
+    curve = next(s["best"] for s in sources if s["best"])
+    assert curve == sorted(curve, reverse=True)
+    assert len(curve) > 5
+    assert curve[-1] < curve[0]
+    assert any(s["length"] == 64 and "device" in " ".join(s["names"]) for s in sources)
+    page.get_by_role("button", name="Export").click()
+    one.sees("hetplanner train plan.json --emulate-links")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download plan.json").click()
+    plan = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+    assert plan["format"] == "hetplanner/plan@1"
+    assert len(plan["ranks"]) == 64
+
+
+def test_a_search_stops_when_asked_and_a_reload_finds_its_result(server, visit):
+    one = visit(server.url)
+    page = one.page
+    choose(page, "Sample cluster", "laptop_8_cities")
+    one.sees("laptop_8_cities: 8 devices")
+    choose(page, "Model", "tiny-gpt")
+    budget(page, "50")
+    page.get_by_role("button", name="Search").click()
+    one.sees("Bottleneck:")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    one.sees(re.compile(r"Stopped: [\d,]+ placements"))
+    shown = metric(page, "Step time")
+    page.wait_for_url(re.compile("search="))
+    page.reload()
+    one.settle()
+    one.sees(re.compile(r"Stopped: [\d,]+ placements"))
+    one.sees("Bottleneck:")
+    assert metric(page, "Step time") == shown
+    one.tab("1 Cluster")
+    one.sees("laptop_8_cities: 8 devices")
+
+
+def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, visit):
+    first, second = visit(server.url), visit(server.url)
+    budget(first.page, "4")
+    budget(second.page, "4")
+    choose(second.page, "Sample cluster", "lab_2_sites_4")
+    choose(second.page, "Model", "tiny-gpt")
+    second.sees("lab_2_sites_4: 4 devices")
+    first.page.get_by_role("button", name="Search").click()
+    second.page.get_by_role("button", name="Search").click()
+    for one in (first, second):
+        one.sees(re.compile(r"Done: [\d,]+ placements"))
+        one.sees("Bottleneck:")
+    late = visit(second.page.url)
+    late.sees(re.compile(r"Done: [\d,]+ placements"))
+    assert metric(late.page, "Step time") == metric(second.page, "Step time")
+    assert metric(late.page, "Step time") != metric(first.page, "Step time")
+
+
+def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visit):
+    one = visit(server.url)
+    page = one.page
+    give = page.locator("input[type=file][accept*=npy]")
+    broken = json.loads(cluster_to_json(small_cluster(3)))
+    broken["devices"][1]["memory"] = "0 GiB"
+    hostile = "<img src=x onerror=alert(1)>.json"
+    give.set_input_files({"name": hostile, "mimeType": "application/json", "buffer": json.dumps(broken).encode()})
+    one.sees("devices[1].memory: must be above 0, got '0 GiB'")
+    assert page.locator("img[src=x]").count() == 0
+    one.sees("dtfm_5_worldwide: 64 devices")
+    file = {"name": "mine.json", "mimeType": "application/json", "buffer": cluster_to_json(small_cluster(3)).encode()}
+    give.set_input_files(file)
+    one.sees("small: 3 devices on 3 hosts at 3 sites")
+
+    def npy(value: float) -> bytes:
+        out = io.BytesIO()
+        np.save(out, np.full((4, 4), value))
+        return out.getvalue()
+
+    files = [("bandwidth.npy", 1.0), ("latency.npy", 5.0)]
+    give.set_input_files([{"name": n, "mimeType": "application/octet-stream", "buffer": npy(v)} for n, v in files])
+    one.sees("bandwidth: 4 devices")
+    config = page.locator("input[type=file][accept='.json']")
+    config.set_input_files({"name": "config.json", "mimeType": "application/json", "buffer": b'{"model_type":"bert"}'})
+    one.sees("model_type")
+    page.get_by_role("button", name="Search").wait_for()
+
+
+def test_dark_mode_recolours_the_maps(server, visit):
+    one = visit(server.url)
+    ocean = """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'Rect')
+                 .map(m => m.fill_color.value ?? m.fill_color)"""
+    before = one.page.evaluate(ocean)
+    one.page.get_by_role("button", name="Toggle theme").click()
+    one.page.wait_for_function(f"before => JSON.stringify(({ocean})()) != before", arg=json.dumps(before))
+    one.sees("Sites and devices")
+
+
+def test_a_foreign_host_gets_a_reason_and_no_data(server, browser):
+    page = browser.new_context().new_page()
+    page.goto(f"http://foreign.example:{server.port}/planner")
+    page.get_by_text("This page answers to").wait_for(timeout=60_000)
+    assert page.get_by_role("button").count() == 0
+    assert "dtfm" not in page.content()
+    page.context.close()

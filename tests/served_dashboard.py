@@ -1,0 +1,96 @@
+"""A served dashboard for tests, and a visit to it that notes every request and every error."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TOKEN = "TEST-LAUNCH-TOKEN"
+PATIENCE_MS = 60_000
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Server:
+    """`panel serve apps/planner.py`, as the README says, in a home of its own."""
+
+    home: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/planner"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "panel", "serve", "apps/planner.py", "--address", "127.0.0.1"]
+        log = (self.home / "server.txt").open("ab")
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            cwd=REPOSITORY,
+            env=os.environ | {"HETPLANNER_HOME": str(self.home), "HETPLANNER_LAUNCH_TOKEN": TOKEN},
+            stdout=log,
+            stderr=log,
+        )
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            assert self.process.poll() is None, (self.home / "server.txt").read_text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(30)
+            self.process = None
+
+
+@dataclass
+class Visit:
+    """A page, what it asked the network for, and what it complained about."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, url: str) -> "Visit":
+        self.page.goto(url)
+        self.settle()
+        return self
+
+    def settle(self) -> None:
+        """Until the first page is drawn and answers."""
+        self.page.get_by_role("button", name="Search").wait_for(timeout=PATIENCE_MS)
+        self.page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle", timeout=PATIENCE_MS)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def sees(self, text: str | re.Pattern, timeout: float = PATIENCE_MS) -> None:
+        self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
+
+    def leave(self) -> None:
+        """Closes the page; it must not have left the machine nor logged an error."""
+        own = "/".join(self.page.url.split("/")[:3])
+        self.page.context.close()
+        assert self.requests
+        outside = [u for u in self.requests if not u.startswith((own + "/", "data:", "blob:"))]
+        assert outside == []
+        assert self.complaints == []
