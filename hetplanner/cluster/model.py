@@ -3,7 +3,7 @@
 A cluster is kept in its compact site form (what files hold and what a person edits); the
 device × device matrices are derived from it. Shape legend: D devices, in file order.
 """
-# ruff: noqa: N802  (array names carry shape suffixes, properties included)
+
 
 import difflib
 from collections.abc import Collection, Sequence

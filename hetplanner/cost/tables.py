@@ -38,27 +38,27 @@ class CostTables:
         return DeviceTable.of(self.problem.cluster, self.problem.workload.dtype)
 
     @cached_property
-    def forward_s_CO(self) -> FloatArray:  # noqa: N802
+    def forward_s_CO(self) -> FloatArray:
         """Forward seconds of one micro-batch through the ops before each boundary, by device class."""
         return self._prefix_seconds(self._forward_flops, passes=1.0)
 
     @cached_property
-    def backward_s_CO(self) -> FloatArray:  # noqa: N802
+    def backward_s_CO(self) -> FloatArray:
         """Backward seconds, without recomputation."""
         return self._prefix_seconds(self._backward_flops, passes=2.0)
 
     @cached_property
-    def flops_O(self) -> FloatArray:  # noqa: N802
+    def flops_O(self) -> FloatArray:
         """Forward and backward FLOPs of one micro-batch before each boundary."""
         return _prefix(self._forward_flops + self._backward_flops)
 
     @cached_property
-    def activation_bytes_O(self) -> FloatArray:  # noqa: N802
+    def activation_bytes_O(self) -> FloatArray:
         """Bytes kept from forward to backward by one micro-batch before each boundary."""
         return _prefix(self._per_op("activation_bytes") * self.problem.workload.micro_batch)
 
     @cached_property
-    def boundary_bytes_O(self) -> FloatArray:  # noqa: N802
+    def boundary_bytes_O(self) -> FloatArray:
         """Dense bytes of one micro-batch that cross each boundary (0 at both ends)."""
         crossing = np.zeros(self.num_ops + 1)
         crossing[1:] = self._per_op("output_bytes") * self.problem.workload.micro_batch

@@ -130,7 +130,7 @@ class DtfmSpecies:
         cost, order = self._score(child[None])
         return Candidate(float(cost[0]), (child, order[0]))
 
-    def placement_SR(self, candidate: Candidate) -> IntArray:  # noqa: N802
+    def placement_SR(self, candidate: Candidate) -> IntArray:
         """Device index by stage and replica, with the pipelines matched."""
         from hetplanner.planners import dtfm_kernels
 
@@ -139,7 +139,7 @@ class DtfmSpecies:
         dtfm_kernels.align_columns(self._piped, members, order, self.replicas, placed)
         return self._canonical[placed]
 
-    def unmatched_SR(self, candidate: Candidate) -> IntArray:  # noqa: N802
+    def unmatched_SR(self, candidate: Candidate) -> IntArray:
         """Device index by stage and replica as the genes stand, without the kernels."""
         members, order = candidate.genes
         return self._canonical[members[: self.stages * self.replicas].reshape(self.stages, self.replicas)[order]]

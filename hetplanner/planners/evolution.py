@@ -11,10 +11,10 @@ from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import finish, fit_plan, try_plan, usable_rows
-from hetplanner.planners.interface import Budget, OnEvent, Progress, SearchResult, ShouldStop
-from hetplanner.planners.layout import require_prices
+from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
+from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
@@ -22,33 +22,18 @@ from hetplanner.planners.step_search import StepSpecies
 logger = logging.getLogger(__name__)
 
 
-class EvolutionPlanner:
+class EvolutionPlanner(BasePlanner[EvolutionSettings]):
     """Structured seeds, low-temperature annealing, crossover; exact cut, shares and matching inside."""
 
     name: ClassVar[str] = "evolution"
     summary: ClassVar[str] = "evolutionary search over placement, layer cut, shares and codecs"
     settings_type: ClassVar[type[EvolutionSettings]] = EvolutionSettings
 
-    def __init__(self, settings: EvolutionSettings | None = None) -> None:
-        self.settings = settings or EvolutionSettings()
-
-    def solve(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        budget: Budget | str | float | None = None,
-        on_event: OnEvent | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> SearchResult:
-        """See :class:`hetplanner.planners.interface.Planner`."""
-        progress = Progress(Budget.parse(budget), on_event, should_stop)
-        model = CostModel.of(problem)
+    def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
+        """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
         if problem.objective == "dtfm":
-            plan = self._solve_dtfm(problem, model, seed, progress)
-        else:
-            plan = self._solve_step(problem, model, seed, progress)
-        return finish(plan, progress, seed, self.name, model)
+            return self._solve_dtfm(problem, model, seed, progress)
+        return self._solve_step(problem, model, seed, progress)
 
     def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
@@ -57,8 +42,6 @@ class EvolutionPlanner:
         return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
 
     def _solve_step(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
-        if problem.objective == "cost":
-            require_prices(problem)
         species = [
             StepSpecies(model, shape, seed, self.settings.starts, recompute=recompute)
             for shape, recompute in feasible_shapes(model, free_shapes(problem, model.tables))

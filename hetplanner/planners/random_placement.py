@@ -12,17 +12,10 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import DtfmSpecies, dtfm_species
-from hetplanner.planners.finish import finish, fit_plan, try_plan, usable_rows
-from hetplanner.planners.interface import (
-    Budget,
-    OnEvent,
-    PlannerSettings,
-    Progress,
-    SearchResult,
-    ShouldStop,
-)
-from hetplanner.planners.layout import require_prices
+from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
+from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
@@ -40,30 +33,15 @@ class RandomSettings(PlannerSettings):
     most: int = Field(1000, ge=1, le=1_000_000, description="placements tried at most when keeping the best")
 
 
-class RandomPlanner:
+class RandomPlanner(BasePlanner[RandomSettings]):
     """Uniform placements from the seed; every one gets matched pipelines, its best cut and shares."""
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "baseline: random placement (matched, cut and shares fitted)"
     settings_type: ClassVar[type[RandomSettings]] = RandomSettings
 
-    def __init__(self, settings: RandomSettings | None = None) -> None:
-        self.settings = settings or RandomSettings()
-
-    def solve(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        budget: Budget | str | float | None = None,
-        on_event: OnEvent | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> SearchResult:
-        """See :class:`hetplanner.planners.interface.Planner`."""
-        progress = Progress(Budget.parse(budget), on_event, should_stop)
-        model = CostModel.of(problem)
-        if problem.objective == "cost":
-            require_prices(problem)
+    def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
+        """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
         rng = np.random.default_rng([seed, 2])
         species = make_species(model, problem, seed, rng)
         keep = 1 if self.settings.keep == "first" else self.settings.most
@@ -79,7 +57,7 @@ class RandomPlanner:
             if progress.is_event_due():
                 _report(species, progress, tried, "random")
         _report(species, progress, tried, "done")
-        return finish(plan, progress, seed, self.name, model)
+        return plan
 
 
 def _plan(species: DtfmSpecies | StepSpecies, candidate: Candidate, model: CostModel) -> Plan | None:

@@ -11,44 +11,22 @@ from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.finish import finish, try_plan
-from hetplanner.planners.interface import (
-    Budget,
-    OnEvent,
-    PlannerSettings,
-    Progress,
-    SearchResult,
-    ShouldStop,
-)
-from hetplanner.planners.layout import require_prices, value_of
+from hetplanner.planners.base import BasePlanner
+from hetplanner.planners.finish import try_plan
+from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.layout import value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
 
 
-class RankOrderPlanner:
+class RankOrderPlanner(BasePlanner[PlannerSettings]):
     """Ranks as a launcher would number them: pipeline p takes the p-th run of S devices, site by site."""
 
     name: ClassVar[str] = "rank-order"
     summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
-    settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
 
-    def __init__(self, settings: PlannerSettings | None = None) -> None:
-        self.settings = settings or PlannerSettings()
-
-    def solve(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        budget: Budget | str | float | None = None,
-        on_event: OnEvent | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> SearchResult:
-        """See :class:`hetplanner.planners.interface.Planner`; nothing is searched beyond a free shape."""
-        progress = Progress(Budget.parse(budget), on_event, should_stop)
-        model = CostModel.of(problem)
-        if problem.objective == "cost":
-            require_prices(problem)
+    def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
+        """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
         shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
         best: Plan | None = None
         for shape, recompute in feasible_shapes(model, shapes):
@@ -63,7 +41,7 @@ class RankOrderPlanner:
         value = value_of(best)
         placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
         progress.report(value, value, 0.0, placement, "done")
-        return finish(best, progress, seed, self.name, model)
+        return best
 
 
 def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:

@@ -1,0 +1,51 @@
+"""What all planners share: settings, the search's book-keeping, and the finished result."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, TypeVar
+
+from hetplanner.cost.estimate import CostModel
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+from hetplanner.planners.finish import finish
+from hetplanner.planners.interface import Budget, OnEvent, PlannerSettings, Progress, SearchResult, ShouldStop
+from hetplanner.planners.layout import require_prices
+
+SettingsT = TypeVar("SettingsT", bound=PlannerSettings)
+
+
+class BasePlanner(ABC, Generic[SettingsT]):
+    """A planner by its search alone; a new one gives its name, summary, settings and `search`."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
+
+    def __init__(self, settings: SettingsT | None = None) -> None:
+        self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]
+
+    def solve(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        budget: Budget | str | float | None = None,
+        on_event: OnEvent | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> SearchResult:
+        """See :class:`hetplanner.planners.interface.Planner`."""
+        progress = Progress(Budget.parse(budget), on_event, should_stop)
+        model = CostModel.of(problem)
+        if problem.objective == "cost":
+            require_prices(problem)
+        return finish(self.search(problem, model, seed, progress), progress, seed, self.name, model)
+
+    @abstractmethod
+    def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
+        """The best plan found; counts evaluations and reports events through `progress`, ends when it is over.
+
+        Raises:
+            InvalidInput: if the problem's shape contradicts its cluster or model.
+            Infeasible: if no plan fits the devices' memory.
+        """
