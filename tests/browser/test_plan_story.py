@@ -115,6 +115,13 @@ def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visi
     one.sees("devices[1].memory: must be above 0, got '0 GiB'")
     assert page.locator("img[src=x]").count() == 0
     one.sees("dtfm_5_worldwide: 64 devices")
+    named = (
+        cluster_to_json(small_cluster(3)).replace("site-1", "<img src=x onerror=alert(1)>").replace("d1", "<b>d1</b>")
+    )
+    give.set_input_files({"name": "hostile.json", "mimeType": "application/json", "buffer": named.encode()})
+    one.sees("Imported small: 3 devices")
+    assert page.locator("img[src=x]").count() == 0
+    assert page.locator("b", has_text=re.compile("^d1$")).count() == 0
     file = {"name": "mine.json", "mimeType": "application/json", "buffer": cluster_to_json(small_cluster(3)).encode()}
     give.set_input_files(file)
     one.sees("small: 3 devices on 3 hosts at 3 sites")

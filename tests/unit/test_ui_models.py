@@ -22,7 +22,7 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
-from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, default_shape, thinned
+from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_shape, thinned
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
 
@@ -179,7 +179,15 @@ def test_a_hugging_face_config_is_taken_and_a_bad_one_refused(app):
     assert len(errors(app)) == 4
     assert app.plan.problem().workload.graph.num_layers == 10
     app.plan.preset = "gpt2"
-    assert app.plan.problem().workload.name == "gpt2"
+    assert app.plan.problem().workload.graph.num_params == 124_439_808
+    app.plan.preset = UPLOADED
+    assert app.plan.problem().workload.graph.num_layers == 10
+
+
+def test_without_an_upload_its_entry_says_what_to_do(app):
+    app.plan.preset = UPLOADED
+    app.search()
+    assert "upload a Hugging Face config.json first" in errors(app)[0]
 
 
 def test_default_shapes_use_all_devices_as_squarely_as_possible():
@@ -438,7 +446,7 @@ def test_numbers_are_written_for_people():
     assert seconds_text(None) == seconds_text(float("inf")) == "–"
     assert count_text(11_900) == "11.9k"
     assert percent_text(0.0731) == "7.3 %"
-    assert change_text(78.0, 100.0) == "−22 %"  # noqa: RUF001
+    assert change_text(78.0, 100.0) == "−22 %"
     assert change_text(None, 100.0) == ""
     assert value_text(49.21838, "dtfm") == "49.2184 s"
     assert value_text(0.5, "cost") == "$0.5"

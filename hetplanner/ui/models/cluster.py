@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import param
 
 from hetplanner.cluster.catalog import resolve_device
@@ -82,7 +83,8 @@ class ClusterModel(param.Parameterized):
         if cluster is None:
             return {}
         rows = [_row(cluster, device) for device in cluster.devices]
-        return {name: [row[name] for row in rows] for name in rows[0]}
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return columns | _link_columns(cluster)
 
 
 def count_text(cluster: Cluster) -> str:
@@ -105,22 +107,30 @@ def _row(cluster: Cluster, device: Device) -> dict[str, Any]:
     try:
         spec = resolve_device(device)
         row |= {
-            "peak fp16 (TFLOP/s)": round(spec.flops_per_s("float16") / 1e12, 1),
+            "fp16 TFLOP/s": round(spec.flops_per_s("float16") / 1e12, 1),
             "memory": short_bytes(spec.memory_bytes),
             "efficiency": f"{100 * spec.efficiency:.0f} %",
         }
     except HetplannerError:
-        row |= {"peak fp16 (TFLOP/s)": None, "memory": "unknown", "efficiency": "unknown"}
-    others = [other.id for other in cluster.devices if other.id != device.id]
-    if others:
-        index = cluster.device_index(device.id)
-        bandwidth = [v for i, v in enumerate(cluster.bandwidth_bytes_per_s_DD[index]) if i != index]
-        latency = [v for i, v in enumerate(cluster.latency_s_DD[index]) if i != index]
-        row |= {
-            "bandwidth out": f"{short_rate(min(bandwidth))} – {short_rate(max(bandwidth))}",
-            "one-way latency": f"{short_seconds(min(latency))} – {short_seconds(max(latency))}",
-        }
+        row |= {"fp16 TFLOP/s": None, "memory": "unknown", "efficiency": "unknown"}
     return row
+
+
+def _link_columns(cluster: Cluster) -> dict[str, list[str]]:
+    """Least and greatest bandwidth and latency from every device to the others."""
+    if len(cluster.devices) < 2:
+        return {}
+    columns = {}
+    matrices = (
+        ("bandwidth out", cluster.bandwidth_bytes_per_s_DD, short_rate),
+        ("one-way latency", cluster.latency_s_DD, short_seconds),
+    )
+    for name, matrix_DD, text in matrices:
+        others_DD = matrix_DD.astype(float)
+        np.fill_diagonal(others_DD, np.nan)
+        least, most = np.nanmin(others_DD, axis=1), np.nanmax(others_DD, axis=1)
+        columns[name] = [text(a) if a == b else f"{text(a)} – {text(b)}" for a, b in zip(least, most, strict=True)]
+    return columns
 
 
 def _is_same(path: Path, cluster: Cluster) -> bool:

@@ -22,6 +22,7 @@ from hetplanner.workload.presets import preset, preset_names, with_overrides
 from hetplanner.workload.workload import Workload
 
 OBJECTIVES = {"Step time": "step-time", "DT-FM communication cost": "dtfm", "Dollars per million tokens": "cost"}
+UPLOADED = "(uploaded config.json)"
 MAX_BUDGET_S = 600.0
 MAX_BUDGET_LOCKED_S = 60.0
 """Longest search of a page without the launch token: anyone who reaches the page may plan, not occupy the machine."""
@@ -33,7 +34,7 @@ class PlanModel(param.Parameterized):
     """Settings, and the state of the session's search. Numbers of 0 mean 'let the planner choose'."""
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
-    preset: Any = param.Selector(default="gpt3-xl", objects=list(preset_names()))
+    preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
     uploaded = param.ClassSelector(class_=Workload, default=None, doc="From an uploaded Hugging Face config.json.")
     layers = param.Integer(default=24, bounds=(1, 1000))
     global_batch = param.Integer(default=1024, bounds=(1, 1_000_000))
@@ -72,6 +73,8 @@ class PlanModel(param.Parameterized):
     # -- the problem ------------------------------------------------------------------------------
 
     def _model_chosen(self, *_: Any) -> None:
+        if self.preset == UPLOADED and self.uploaded is None:
+            return
         workload = self._base_workload()
         self.param.update(
             layers=workload.graph.num_layers,
@@ -94,7 +97,11 @@ class PlanModel(param.Parameterized):
         self.stages, self.replicas = default_shape(devices, self.layers, self.global_batch // self.micro_batch)
 
     def _base_workload(self) -> Workload:
-        return self.uploaded or preset(self.preset)
+        if self.preset != UPLOADED:
+            return preset(self.preset)
+        if self.uploaded is None:
+            raise InvalidInput("model: upload a Hugging Face config.json first, or choose a preset")
+        return self.uploaded
 
     def workload(self) -> Workload:
         """The model with the overrides. Raises InvalidInput."""
@@ -134,16 +141,21 @@ class PlanModel(param.Parameterized):
     def upload_config(self, name: str, content: bytes) -> None:
         """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families). Errors become a notice."""
         with self.session.reporting():
-            self.uploaded = workload_from_config(_config_fields(content, name))
+            self.param.update(uploaded=workload_from_config(_config_fields(content, name)), preset=UPLOADED)
             self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
 
     @property
     def uploaded_text(self) -> str:
         """The uploaded model in a line."""
-        if self.uploaded is None:
+        if self.uploaded is None or self.preset != UPLOADED:
             return ""
         graph = self.uploaded.graph
         return f"{self.uploaded.name}: {graph.num_params / 1e6:,.1f} M parameters, {graph.num_layers} layers"
+
+    @property
+    def model_name(self) -> str:
+        """What the header calls the model."""
+        return self.uploaded.name if self.preset == UPLOADED and self.uploaded is not None else self.preset
 
     # -- the search -------------------------------------------------------------------------------
 
@@ -191,10 +203,10 @@ class PlanModel(param.Parameterized):
         workload = problem.workload
         with param.parameterized.discard_events(self):
             self.cluster = problem.cluster
-            if workload.name in self.param.preset.objects:
+            if workload.name in preset_names():
                 self.preset = workload.name
             else:
-                self.uploaded = workload
+                self.uploaded, self.preset = workload, UPLOADED
         self.param.trigger("cluster", "preset", "uploaded")
         self.param.update(
             layers=workload.graph.num_layers,

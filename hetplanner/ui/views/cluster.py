@@ -26,7 +26,7 @@ def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
         show_index=False,
         disabled=True,
         height=320,
-        layout="fit_columns",
+        layout="fit_data_stretch",
         sizing_mode="stretch_width",
         selectable=False,
         margin=(4, 12, 12, 12),

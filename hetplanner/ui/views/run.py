@@ -207,7 +207,10 @@ class RunView:
             self.message.set("" if self.model.runs else "No run yet: press Rehearse here.")
             return
         self.metrics.set("State", status.state, f"{status.ranks} ranks", _STATE_COLOURS.get(status.state, ""))
-        lines = [status.message, *(status.last_lines[-6:] if status.state == "failed" else ())]
+        lines = [
+            status.message if status.message != status.state else "",
+            *(status.last_lines[-6:] if status.state == "failed" else ()),
+        ]
         self.message.set("\n".join(line for line in lines if line))
         self.log_rank.options = self.model.log_choices
 
@@ -233,7 +236,7 @@ class RunView:
         measured_s = reader.measured_step_s()
         note = f"predicted {seconds_text(predicted_s)}" if predicted_s else "not predicted"
         if predicted_s and measured_s:
-            note += f" ({change_text(measured_s, predicted_s)} measured)"
+            note += f", measured {change_text(measured_s, predicted_s)}"
         self.metrics.set("Step time, measured", seconds_text(measured_s), note)
         sent = f"{short_bytes(reader.bytes_boundary)} boundary, {short_bytes(reader.bytes_reduce)} reduction"
         self.metrics.set("Throughput", f"{count_text(reader.tokens_per_s())} tokens/s", sent)

@@ -41,7 +41,7 @@ def _model_part(app: PlannerApp) -> list[Any]:
     def show_uploaded(*_: Any) -> None:
         name.set(plan.uploaded_text)
 
-    plan.param.watch(show_uploaded, "uploaded")
+    plan.param.watch(show_uploaded, ["uploaded", "preset"])
     show_uploaded()
     return [
         heading("Model"),

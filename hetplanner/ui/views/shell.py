@@ -29,7 +29,7 @@ BEATS_PER_FILL = 8
 TITLES = {"cluster": "1 Cluster", "plan": "2 Plan", "run": "3 Run", "export": "4 Export"}
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
-    "dark": {"palette": {"primary": {"main": "#6ab0ea"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
+    "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
 }
 NOTICE_MS = {"info": 6000, "success": 5000, "warning": 10_000, "error": 20_000}
 
@@ -48,7 +48,13 @@ def planner_page(
         guard, service: shared by all sessions of the process; by default its own.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
     """
-    pn.extension("tabulator", notifications=True, exception_handler=_show_exception, throttled=True)
+    pn.extension(
+        "tabulator",
+        notifications=True,
+        disconnect_notification="The connection to the server is lost; runs go on. Reload the page when it is back.",
+        exception_handler=_show_exception,
+        throttled=True,
+    )
     if pn.state.curdoc is not None:
         # Panel sets this only for pages it renders itself: a session that a reconnecting browser revives would fetch
         # its style sheets from a CDN.
@@ -175,8 +181,7 @@ class Shell:
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan
-        model = plan.uploaded.name if plan.uploaded is not None else plan.preset
-        self.subject.label = f"{cluster.name if cluster else 'no cluster'} · {model}"
+        self.subject.label = f"{cluster.name if cluster else 'no cluster'} · {plan.model_name}"
 
     # -- the address remembers the page over a reload ------------------------------------------------
 
