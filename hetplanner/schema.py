@@ -210,6 +210,30 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
         raise InvalidInput(f"{place}: no such file") from None
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file, replacing the one before whole or not at all. Raises InvalidInput if it cannot be written."""
+    file = Path(path)
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise InvalidInput(one_line(f"{path}: cannot be written: {error.strerror}")) from None
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses a path that could not be written after long work. Raises InvalidInput."""
+    file = Path(path)
+    folder = file.absolute().parent
+    if file.is_dir():
+        raise InvalidInput(one_line(f"{path}: cannot be written: it is a folder"))
+    if not folder.is_dir():
+        raise InvalidInput(one_line(f"{path}: cannot be written: there is no folder {folder}"))
+    if not os.access(folder, os.W_OK):
+        raise InvalidInput(one_line(f"{path}: cannot be written: folder {folder} is not writable"))
+
+
 def _mib(size: int) -> str:
     return f"{size / 2**20:.3g} MiB"
 

@@ -53,6 +53,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has gone; nothing is left to say
         code = 0
+    except Exception as error:  # a defect of ours: still one line, the traceback is for --debug
+        if "--debug" in sys.argv:
+            raise
+        text = " ".join(str(error).split())[:300]
+        print(f"hetplanner: internal error: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
+        code = 1
     sys.exit(code or 0)
 
 

@@ -47,8 +47,11 @@ def plan(
     from hetplanner.cluster.files import load_cluster
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
+    from hetplanner.schema import check_writable
     from hetplanner.workload.load import load_workload
 
+    if out is not None:
+        check_writable(out)
     workload = load_workload(
         model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
     )
@@ -189,6 +192,7 @@ def simulate(
 ) -> None:
     """Perform a plan's schedule on its links, event by event, and report where the time goes."""
     from hetplanner.plan.files import load_plan
+    from hetplanner.schema import write_text
     from hetplanner.simulator.simulation import simulate as run_simulation
     from hetplanner.simulator.simulation import summarise_trace
 
@@ -196,7 +200,7 @@ def simulate(
     spans = run_simulation(plan, steps=2)
     summary = summarise_trace(spans)
     if trace is not None:
-        trace.write_text(json.dumps(spans.to_perfetto()), encoding="utf-8")
+        write_text(trace, json.dumps(spans.to_perfetto()))
     if as_json:
         print_json(summary.to_dict() | ({"trace": str(trace)} if trace else {}))
         return

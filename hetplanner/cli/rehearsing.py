@@ -26,8 +26,10 @@ def rehearse(
     from hetplanner.plan.rehearsal import rehearsal_problem
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
+    from hetplanner.schema import check_writable
     from hetplanner.workload.load import load_workload
 
+    check_writable(out)
     problem = rehearsal_problem(load_plan(file).problem, load_workload(model), stages=stages, replicas=replicas)
     result = solve(make_planner("evolution"), problem, seed, Budget.parse(budget))
     save_plan(result.plan, out)

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from hetplanner.cluster.model import MAX_DEVICES, Cluster, Device, DeviceLink, Host, HostLink, Site, SiteLink
 from hetplanner.errors import InvalidInput
-from hetplanner.schema import Name, Noun, Text, check_format, checked, one_line, parse_json, read_text
+from hetplanner.schema import Name, Noun, Text, check_format, checked, one_line, parse_json, read_text, write_text
 
 CLUSTER_VERSION = 1
 
@@ -212,7 +212,4 @@ def json_by_lines(data: Mapping[str, Any]) -> str:
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     """Writes a cluster file. Raises InvalidInput if the path cannot be written."""
-    try:
-        Path(path).write_text(cluster_to_json(cluster), encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(one_line(f"{path}: cannot be written: {error.strerror}")) from None
+    write_text(path, cluster_to_json(cluster))

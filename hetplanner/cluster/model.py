@@ -4,7 +4,6 @@ A cluster is kept in its compact site form (what files hold and what a person ed
 device × device matrices are derived from it. Shape legend: D devices, in file order.
 """
 
-
 import difflib
 from collections.abc import Collection, Sequence
 from functools import cached_property

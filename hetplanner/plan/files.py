@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.plan.model import Plan
-from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
 PLAN_VERSION = 1
 
@@ -30,5 +30,5 @@ def plan_to_data(plan: Plan) -> dict[str, Any]:
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes a plan file."""
-    Path(path).write_text(json.dumps(plan_to_data(plan), indent=1) + "\n", encoding="utf-8")
+    """Writes a plan file. Raises InvalidInput if the path cannot be written."""
+    write_text(path, json.dumps(plan_to_data(plan), indent=1) + "\n")

@@ -138,6 +138,8 @@ def test_runs_list_of_a_new_home_is_empty(call):
         (["train", LAB], ["format", "plan@1"]),
         (["runs", "show", "nothing"], ["nothing"]),
         (["runs", "sample", "nothing", "hello"], ["nothing"]),
+        (["plan", LAB, "tiny-gpt", "-o", "no/such/folder/plan.json"], ["plan.json", "cannot be written"]),
+        (["cluster", "convert", LAB, "-o", "no/such/folder/copy.json"], ["copy.json", "cannot be written"]),
         (["plam"], ["plam"]),
     ],
 )  # fmt: skip
@@ -149,6 +151,11 @@ def test_bad_input_is_one_line_and_exit_code_2(call, arguments, words):
 def test_a_model_that_fits_nowhere_is_infeasible(call):
     line = failure(call("plan", LAB, "llama-70b", "--stages", "2", "--replicas", "2", "--budget", "1s"), 3)
     assert "GB" in line
+
+
+def test_a_trace_that_cannot_be_written_is_one_line(call, tmp_path):
+    plan_file(call, tmp_path)
+    failure(call("simulate", "plan.json", "--trace", "no/such/folder/trace.json"), 2)
 
 
 def test_debug_shows_the_traceback(call):
