@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, TimeoutError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TOKEN = "TEST-LAUNCH-TOKEN"
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000  # the first search of an installation compiles its kernels
 
 
 def free_port() -> int:
@@ -84,7 +84,13 @@ class Visit:
         self.page.get_by_role("tab", name=name).click()
 
     def sees(self, text: str | re.Pattern, timeout: float = PATIENCE_MS) -> None:
-        self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
+        try:
+            self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
+        except TimeoutError:
+            shown = " ".join(self.page.locator("body").inner_text().split())
+            raise AssertionError(
+                f"{text!r} does not appear; the page complains {self.complaints}, shows: {shown}"
+            ) from None
 
     def leave(self) -> None:
         """Closes the page; it must not have left the machine nor logged an error."""
