@@ -17,7 +17,7 @@ from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import deepest_layout, proportional_cut, value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies, even_shares
+from hetplanner.planners.step_search import StepSpecies, even_layers, even_shares
 
 
 class RankOrderSettings(PlannerSettings):
@@ -81,7 +81,7 @@ def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute:
     """
     stages, replicas = placement_SR.shape
     species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
-    edges = species.even_cut() if cut == "layers" else proportional_cut(model, np.ones(stages))
+    edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
     share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
     equal = try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)
     return equal or try_plan(species.layout(species.fitted(placement_SR)), model)

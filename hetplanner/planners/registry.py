@@ -12,6 +12,9 @@ _PLANNERS = {
     "evolution": ("hetplanner.planners.evolution", "EvolutionPlanner"),
     "rank-order": ("hetplanner.planners.rank_order", "RankOrderPlanner"),
     "random": ("hetplanner.planners.random_placement", "RandomPlanner"),
+    "pipeline-per-site": ("hetplanner.planners.pipeline_per_site", "PipelinePerSitePlanner"),
+    "opfence": ("hetplanner.planners.opfence", "OpFencePlanner"),
+    "swarm": ("hetplanner.planners.swarm", "SwarmPlanner"),
 }
 
 

@@ -140,11 +140,11 @@ class StepSpecies:
     def first_guesses(self) -> list[Candidate]:
         """One pipeline per site with an even cut, by the closed form itself."""
         place = seeds.deal_layout(self._space.orders[0], [self.stages], self.replicas)
-        cut = np.searchsorted(self._space.op_cuts, self.even_cut()).astype(np.int64)
+        cut = np.searchsorted(self._space.op_cuts, self._even_cut()).astype(np.int64)
         share = even_shares(self._micro_batches, self.replicas)
         layout = Layout(
             placement_SR=self._placed(Candidate(0.0, (place,))),
-            op_cut_S=self.even_cut(),
+            op_cut_S=self._even_cut(),
             share_R=tuple(int(n) for n in share),
             depth_S=tuple(self.stages - s for s in range(self.stages)),
             recompute=self.recompute,
@@ -256,15 +256,14 @@ class StepSpecies:
         dtfm_kernels.align_columns(self._space.distance_DD, place_N, order, self.replicas, placed)
         place_N[: placed.size] = placed.reshape(-1)
 
-    def even_cut(self) -> tuple[int, ...]:
-        """Op boundaries that give every stage the same number of layers."""
+    def _even_cut(self) -> tuple[int, ...]:
         cuts = self._space.op_cuts
         return even_cut(cuts[1:-1], int(cuts[-1]), self._space.layers_before, self.stages)
 
     def _score(self, layouts: IntArray, *, fit: bool) -> tuple[FloatArray, IntArray, IntArray]:
         from hetplanner.planners import step_kernels
 
-        cut = np.searchsorted(self._space.op_cuts, self.even_cut())
+        cut = np.searchsorted(self._space.op_cuts, self._even_cut())
         share = even_shares(self._micro_batches, self.replicas)
         cuts = np.tile(cut, (len(layouts), 1)).astype(np.int64)
         shares = np.tile(share, (len(layouts), 1))
@@ -273,6 +272,12 @@ class StepSpecies:
             self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self._work
         )
         return values, cuts, shares
+
+
+def even_layers(model: CostModel, stages: int) -> tuple[int, ...]:
+    """Op boundaries that give every stage the same number of layers, as nearly as possible."""
+    tables = model.tables
+    return even_cut(tables.cuts, tables.num_ops, _layers_before(model, tables.cuts), stages)
 
 
 def even_shares(micro_batches: int, replicas: int) -> IntArray:

@@ -23,8 +23,6 @@ OBJECTIVES = ("step-time", "cost", "dtfm")
 BUDGET = "30000 evaluations"
 PLANNED = [(name, objective) for name in planner_names() for objective in planner_type(name).objectives]
 REFUSED = [(n, o) for n in planner_names() for o in OBJECTIVES if (n, o) not in PLANNED]
-    (name, objective) for name in planner_names() for objective in OBJECTIVES if (name, objective) not in PLANNED
-]
 
 
 def first_objective(name):
