@@ -15,6 +15,8 @@ _PLANNERS = {
     "pipeline-per-site": ("hetplanner.planners.pipeline_per_site", "PipelinePerSitePlanner"),
     "opfence": ("hetplanner.planners.opfence", "OpFencePlanner"),
     "swarm": ("hetplanner.planners.swarm", "SwarmPlanner"),
+    "exhaustive": ("hetplanner.planners.exhaustive", "ExhaustivePlanner"),
+    "gcma": ("hetplanner.planners.gcma", "GcmaPlanner"),
 }
 
 

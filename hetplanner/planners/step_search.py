@@ -23,6 +23,7 @@ from hetplanner.cost.tables import (
 from hetplanner.planners import seeds
 from hetplanner.planners.layout import Layout, even_cut, rough_value
 from hetplanner.planners.population import Candidate
+from hetplanner.planners.symmetry import twins_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -204,6 +205,24 @@ class StepSpecies:
         self._match(child)
         values, cuts, shares = self._score(child[None], fit=True)
         return Candidate(float(values[0]), (child, cuts[0], shares[0]))
+
+    def twins(self) -> IntArray:
+        """The nearest device before each that it can change places with, in the order that genes number them."""
+        problem = self._space.problem
+        tables = (problem.latency_DD, problem.pipe_rate_DD, problem.reduce_rate_DD, problem.egress_DD)
+        labels = [problem.class_D, problem.memory_D, problem.price_D]
+        # Only a NIC ties a device to its host.
+        return twins_of(tables, [*labels, problem.host_D] if problem.has_nics else labels)
+
+    def best_of(self, place_PN: IntArray, cut_CS: IntArray) -> Candidate:
+        """The best of given placements and cuts (indices of cut points), each with even and with fitted shares."""
+        from hetplanner.planners.exhaustive_kernels import best_of_all
+
+        cut, share = cut_CS[0].copy(), even_shares(self._micro_batches, self.replicas)
+        value, best = best_of_all(
+            self._space.problem, place_PN, cut_CS, share.copy(), self._micro_batches, self._work, cut, share
+        )
+        return Candidate(float(value), (place_PN[best], cut, share))
 
     def fitted(self, placement_SR: IntArray) -> Candidate:
         """The candidate of a given placement (device indices of the cluster), with its best cut and shares."""

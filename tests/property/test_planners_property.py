@@ -11,10 +11,11 @@ from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.estimate import CostModel, estimate_plan
-from hetplanner.errors import Infeasible
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import fit_plan
-from hetplanner.planners.registry import make_planner, planner_names
+from hetplanner.planners.interface import Budget
+from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -104,14 +105,26 @@ def solved(problem, name="evolution", seed=0):
     return make_planner(name).solve(problem, seed=seed, budget=BUDGET)
 
 
+def optimum(problem):
+    """The exhaustive optimum, or None if there are too many layouts for a test."""
+    try:
+        return make_planner("exhaustive", {"most": 20_000}).solve(problem, budget=Budget())
+    except InvalidInput:
+        return None
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(codecs=st.sampled_from([("none",), ("none", "fp16", "int8")])), st.integers(0, 5))
 def test_every_planner_gives_a_valid_plan_above_the_bound_or_says_why_not(problem, seed):
     values = {}
     for name in planner_names():
+        if problem.objective not in planner_type(name).objectives:
+            continue
         try:
-            result = solved(problem, name, seed)
+            result = optimum(problem) if name == "exhaustive" else solved(problem, name, seed)
         except Infeasible:
+            continue
+        if result is None:
             continue
         check_plan(result.plan)
         assert result.lower_bound <= result.value * (1 + 1e-9)
@@ -199,3 +212,17 @@ def test_a_fitted_placement_is_no_slower_than_an_equal_one(problem):
     assert species.fitted(rows).value <= species.unfitted(rows).value * (1 + 1e-12)
     with contextlib.suppress(Infeasible):
         check_plan(fit_plan(rows, model))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.integers(0, 5))
+def test_the_search_finds_the_exhaustive_optimum_and_no_bound_is_above_it(problem, seed):
+    try:
+        best = optimum(problem)
+    except Infeasible:
+        return
+    if best is None:
+        return
+    found = make_planner("evolution").solve(problem, seed=seed, budget="60000 evaluations")
+    assert best.lower_bound <= best.value * (1 + 1e-9)
+    print(problem.objective, found.value / best.value)
