@@ -1,9 +1,8 @@
 """Every placement and every cut of a small problem: the optimum that other planners are held against.
 
 For DT-FM's objective it is the optimum over all partitions, matchings and stage orders. For the others it is the
-optimum over placements x cuts of plans with equally many replicas in every stage, with the micro-batch shares that
-end the pipelines as evenly as possible and the greatest depth that memory allows. Devices that can change places
-without a trace count once.
+optimum over placements x cuts x micro-batch shares of plans with equally many replicas in every stage and the greatest
+depth that memory allows. Devices that can change places without a trace count once.
 
 Legend of array suffixes: D devices, N devices in use first (spare ones after), S stages, R replicas, C cuts.
 """
@@ -32,17 +31,20 @@ from hetplanner.planners.layout import value_of
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.symmetry import list_partitions, list_placements, twins_of
+from hetplanner.planners.symmetry import least_placements, list_partitions, list_placements, twins_of
 
 IntArray = NDArray[np.int64]
 Placements = Callable[[], Iterator[tuple[int, ...]]]
-BATCH = 2048
+# Layouts scored between two looks at the budget.
+CHUNK = 100_000
 
 
 class ExhaustiveSettings(PlannerSettings):
     """Settings of the exhaustive search."""
 
-    most: int = Field(500_000, ge=1, le=100_000_000, description="layouts (placements x cuts) it will try at most")
+    most: int = Field(
+        2_000_000, ge=1, le=100_000_000, description="layouts (placements x cuts x shares) it tries at most"
+    )
 
 
 class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
@@ -59,7 +61,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         best: Plan | None = None
         shapes = feasible_shapes(model, free_shapes(problem, model.tables))
         spaces = [_StepSpace(model, shape, recompute) for shape, recompute in shapes]
-        self._refuse_large([space.list_placements for space in spaces], [len(space.cuts) for space in spaces])
+        self._refuse_large([(space.list_placements, space.least_placements, space.variants) for space in spaces])
         progress.start_budget()
         for space in spaces:
             candidate = space.search(progress)
@@ -81,10 +83,10 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         def placements() -> Iterator[tuple[int, ...]]:
             return list_partitions(twins, species.stages, species.replicas)
 
-        self._refuse_large([placements], [1])
+        self._refuse_large([(placements, least_placements(twins, species.stages, species.replicas, ordered=False), 1)])
         progress.start_budget()
         best: Candidate | None = None
-        for batch in _batches(placements(), len(twins)):
+        for batch in _batches(placements(), len(twins), CHUNK // 100):
             found = species.best_of(batch)
             progress.evaluations += len(batch)
             best = found if best is None or found.value < best.value else best
@@ -96,18 +98,18 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         progress.report(best.value, best.value, 0.0, species.placement(best), "done")
         return fit_plan(usable_rows(problem)[species.placement_SR(best)], model)
 
-    def _refuse_large(self, lists: list[Placements], cuts: list[int]) -> None:
+    def _refuse_large(self, spaces: list[tuple[Placements, int, int]]) -> None:
         """Counts layouts without scoring them. Raises InvalidInput above the limit."""
         left = self.settings.most
-        for placements, num_cuts in zip(lists, cuts, strict=True):
-            room = left // num_cuts
-            count = sum(1 for _ in islice(placements(), room + 1))
+        for placements, least, each in spaces:
+            room = left // each
+            count = least if least > room else sum(1 for _ in islice(placements(), room + 1))
             if count > room:
                 raise InvalidInput(
-                    f"planner exhaustive: the problem has more than {self.settings.most} layouts (placements x cuts);"
-                    " use fewer devices, fix stages and replicas, or choose planner evolution"
+                    f"planner exhaustive: the problem has more than {self.settings.most} layouts (placements x cuts x"
+                    " shares); use fewer devices or micro-batches, fix stages and replicas, or choose planner evolution"
                 )
-            left -= count * num_cuts
+            left -= count * each
 
 
 class _StepSpace:
@@ -117,11 +119,10 @@ class _StepSpace:
         self.species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
         self._twins = self.species.twins()
         self._shape = shape
-        num_cuts = len(model.tables.cuts)
-        if comb(num_cuts, shape[0] - 1) > 100_000:
-            raise InvalidInput(f"planner exhaustive: {num_cuts} places to cut are too many for {shape[0]} stages")
-        inner = list(combinations(range(1, num_cuts + 1), shape[0] - 1))
-        self.cuts = np.array([[0, *cut, num_cuts + 1] for cut in inner], dtype=np.int64)
+        self._num_cuts = len(model.tables.cuts)
+        self._micro_batches = model.tables.problem.workload.num_micro_batches
+        self.least_placements = least_placements(self._twins, *shape, ordered=True)
+        self.variants = comb(self._num_cuts, shape[0] - 1) * comb(self._micro_batches - 1, shape[1] - 1)
 
     def list_placements(self) -> Iterator[tuple[int, ...]]:
         """Placements in the species' numbers of devices."""
@@ -129,10 +130,14 @@ class _StepSpace:
 
     def search(self, progress: Progress) -> Candidate:
         """The best layout of this shape, or the best met when the budget ends."""
+        stages, replicas = self._shape
+        cuts = _splits(self._num_cuts + 1, stages)
+        shares = np.diff(_splits(self._micro_batches, replicas), axis=1)
+        size = max(1, CHUNK // self.variants)
         best: Candidate | None = None
-        for batch in _batches(self.list_placements(), len(self._twins)):
-            found = self.species.best_of(batch, self.cuts)
-            progress.evaluations += len(batch) * len(self.cuts)
+        for batch in _batches(self.list_placements(), len(self._twins), size):
+            found = self.species.best_of(batch, cuts, shares)
+            progress.evaluations += len(batch) * self.variants
             best = found if best is None or found.value < best.value else best
             if progress.is_over():
                 break
@@ -140,9 +145,15 @@ class _StepSpace:
         return best
 
 
-def _batches(placements: Iterator[tuple[int, ...]], num_devices: int) -> Iterator[IntArray]:
+def _splits(total: int, parts: int) -> IntArray:
+    """All ways to split a whole number into parts of at least one, as boundaries from 0 to the number."""
+    inner = combinations(range(1, total), parts - 1)
+    return np.array([[0, *ends, total] for ends in inner], dtype=np.int64)
+
+
+def _batches(placements: Iterator[tuple[int, ...]], num_devices: int, size: int) -> Iterator[IntArray]:
     """Placements in batches, the devices that are not in use behind the others."""
-    while chunk := list(islice(placements, BATCH)):
+    while chunk := list(islice(placements, size)):
         used = np.array(chunk, dtype=np.int64)
         if used.shape[1] < num_devices:
             spare = np.array([np.setdiff1d(np.arange(num_devices), row) for row in used])

@@ -214,15 +214,12 @@ class StepSpecies:
         # Only a NIC ties a device to its host.
         return twins_of(tables, [*labels, problem.host_D] if problem.has_nics else labels)
 
-    def best_of(self, place_PN: IntArray, cut_CS: IntArray) -> Candidate:
-        """The best of given placements and cuts (indices of cut points), each with even and with fitted shares."""
+    def best_of(self, place_PN: IntArray, cut_CS: IntArray, share_HR: IntArray) -> Candidate:
+        """The best of all combinations of placements, cuts (numbers of cut points) and micro-batch shares."""
         from hetplanner.planners.exhaustive_kernels import best_of_all
 
-        cut, share = cut_CS[0].copy(), even_shares(self._micro_batches, self.replicas)
-        value, best = best_of_all(
-            self._space.problem, place_PN, cut_CS, share.copy(), self._micro_batches, self._work, cut, share
-        )
-        return Candidate(float(value), (place_PN[best], cut, share))
+        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self._work)
+        return Candidate(float(value), (place_PN[p], cut_CS[c].copy(), share_HR[h].copy()))
 
     def fitted(self, placement_SR: IntArray) -> Candidate:
         """The candidate of a given placement (device indices of the cluster), with its best cut and shares."""

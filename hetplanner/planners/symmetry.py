@@ -9,6 +9,7 @@ Legend of array suffixes: D devices, S stages, R replicas.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import factorial, perm, prod
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,21 @@ def list_partitions(twin_D: IntArray, groups: int, size: int) -> Iterator[tuple[
         return device > (chosen[-1] if len(chosen) % size else chosen[-size])
 
     return _extend([], [False] * len(twin_D), twin_D.tolist(), groups * size, allowed)
+
+
+def least_placements(twin_D: IntArray, stages: int, replicas: int, *, ordered: bool) -> int:
+    """A number that :func:`list_placements` (or, unordered, :func:`list_partitions`) cannot be below, at once.
+
+    Renaming twins makes at most the product of their groups' factorials out of one placement.
+    """
+    num_devices = len(twin_D)
+    everything = perm(num_devices, stages * replicas)
+    everything //= factorial(replicas) if ordered else factorial(replicas) ** stages * factorial(stages)
+    first_D = np.arange(num_devices)
+    for device, twin in enumerate(twin_D):
+        if twin >= 0:
+            first_D[device] = first_D[twin]
+    return everything // prod(factorial(int(n)) for n in np.bincount(first_D))
 
 
 def _extend(

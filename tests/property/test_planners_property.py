@@ -108,7 +108,7 @@ def solved(problem, name="evolution", seed=0):
 def optimum(problem):
     """The exhaustive optimum, or None if there are too many layouts for a test."""
     try:
-        return make_planner("exhaustive", {"most": 20_000}).solve(problem, budget=Budget())
+        return make_planner("exhaustive", {"most": 100_000}).solve(problem, budget=Budget())
     except InvalidInput:
         return None
 
@@ -129,6 +129,10 @@ def test_every_planner_gives_a_valid_plan_above_the_bound_or_says_why_not(proble
         check_plan(result.plan)
         assert result.lower_bound <= result.value * (1 + 1e-9)
         values[name] = result.value
+    # Ragged plans are outside what exhaustive search covers.
+    equal = [value for name, value in values.items() if name != "swarm"]
+    if "exhaustive" in values:
+        assert values["exhaustive"] <= min(equal) * (1 + (1e-9 if problem.objective == "dtfm" else 2e-3))
     if "evolution" in values and problem.objective == "dtfm":
         assert values["evolution"] <= min(values.values()) * (1 + 1e-9)
 
@@ -225,4 +229,5 @@ def test_the_search_finds_the_exhaustive_optimum_and_no_bound_is_above_it(proble
         return
     found = make_planner("evolution").solve(problem, seed=seed, budget="60000 evaluations")
     assert best.lower_bound <= best.value * (1 + 1e-9)
-    print(problem.objective, found.value / best.value)
+    # A finished plan gives up to a thousandth of its step away for less depth.
+    assert found.value == pytest.approx(best.value, rel=2e-3)
