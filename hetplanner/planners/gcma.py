@@ -62,8 +62,8 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
             if cost[0] <= cost_P[worse]:
                 label_PD[worse], cost_P[worse], order_PS[worse] = child, cost[0], order[0]
             if progress.is_event_due():
-                self._report(game, progress, label_PD, cost_P, "evolve")
-        self._report(game, progress, label_PD, cost_P, "done")
+                self._report(game, progress, label_PD, cost_P, order_PS, "evolve")
+        self._report(game, progress, label_PD, cost_P, order_PS, "done")
         best = int(np.argmin(cost_P))
         return fit_plan(usable_rows(problem)[game.placement_SR(label_PD[best], order_PS[best])], model)
 
@@ -89,10 +89,16 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
         return child
 
     def _report(
-        self, game: _Partitions, progress: Progress, label_PD: IntArray, cost_P: FloatArray, phase: str
+        self,
+        game: _Partitions,
+        progress: Progress,
+        label_PD: IntArray,
+        cost_P: FloatArray,
+        order_PS: IntArray,
+        phase: str,
     ) -> None:
         best = int(np.argmin(cost_P))
-        placement = game.placement(label_PD[best])
+        placement = game.placement(label_PD[best], order_PS[best])
         progress.report(float(cost_P[best]), float(cost_P.mean()), float(cost_P.std()), placement, phase)
 
 
@@ -147,6 +153,6 @@ class _Partitions:
         dtfm_kernels.align_columns(self.piped_DD, members, order_S, self.replicas, placed)
         return placed
 
-    def placement(self, label_D: IntArray) -> tuple[tuple[str, ...], ...]:
-        """Devices by group."""
-        return tuple(tuple(self._ids[d] for d in np.flatnonzero(label_D == g)) for g in range(self.stages))
+    def placement(self, label_D: IntArray, order_S: IntArray) -> tuple[tuple[str, ...], ...]:
+        """Devices by stage."""
+        return tuple(tuple(self._ids[d] for d in np.flatnonzero(label_D == g)) for g in order_S)

@@ -62,6 +62,7 @@ def walk_network(problem: Problem, model: CostModel) -> IntArray:
     """Usable devices (rows of the cluster) in an order in which neighbours have fast links, community by community."""
     rows = usable_rows(problem)
     seconds = message_seconds(model)[np.ix_(rows, rows)]
+    rate = model.tables.devices.rate_flops_per_s_D[rows]
     community = find_communities(seconds)
     count = int(community.max()) + 1
     member = np.zeros((count, len(rows)))
@@ -71,7 +72,7 @@ def walk_network(problem: Problem, model: CostModel) -> IntArray:
     walk: list[int] = []
     for c in _shortest_tour(between):
         members = np.flatnonzero(community == c)
-        walk += _walk_members(seconds, [int(d) for d in members], walk[-1] if walk else None)
+        walk += _walk_members(seconds, rate, [int(d) for d in members], walk[-1] if walk else None)
     return rows[walk]
 
 
@@ -138,12 +139,16 @@ def _length(tour: list[int], between_KK: FloatArray) -> float:
     return float(sum(between_KK[a, b] for a, b in pairwise(tour)))
 
 
-def _walk_members(seconds_DD: FloatArray, members: list[int], before: int | None) -> list[int]:
-    """The devices of a community, each next to the nearest one left; enters next to the device walked last."""
+def _walk_members(seconds_DD: FloatArray, rate_D: FloatArray, members: list[int], before: int | None) -> list[int]:
+    """The devices of a community, each next to the nearest one left; enters next to the device walked last.
+
+    Of equally near ones the fastest goes first, so that pipelines of several communities have like devices in a stage.
+    """
     walk: list[int] = []
     last = before
     while members:
-        last = members[0] if last is None else min(members, key=lambda d: (seconds_DD[last, d], d))
+        away = dict.fromkeys(members, 0.0) if last is None else {d: float(seconds_DD[last, d]) for d in members}
+        last = min(members, key=lambda d: (away[d], -rate_D[d], d))
         members.remove(last)
         walk.append(last)
     return walk

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetplanner.errors import InvalidInput
-from hetplanner.planners.interface import Planner, PlannerSettings
+
+if TYPE_CHECKING:  # the command line lists the names before it loads anything
+    from hetplanner.planners.interface import Planner, PlannerSettings
 
 _PLANNERS = {
     "evolution": ("hetplanner.planners.evolution", "EvolutionPlanner"),
