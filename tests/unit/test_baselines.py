@@ -84,5 +84,5 @@ def test_evolution_is_never_behind_the_baselines_where_devices_are_unlike():
     best = make_planner("evolution").solve(task, budget="100000 evaluations").value
     others = {name: make_planner(name).solve(task).value for name in BASELINES}
     assert best <= min(others.values()) * (1 + 1e-9)
-    # What knows the devices' rates is ahead of what does not.
-    assert max(others["opfence"], others["swarm"]) < min(others["rank-order"], others["pipeline-per-site"])
+    # OP-Fence knows the network and the devices' rates, the two others neither's.
+    assert others["opfence"] < min(others["rank-order"], others["pipeline-per-site"])
