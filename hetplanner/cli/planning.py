@@ -12,6 +12,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 def plan(
     cluster: ClusterFile,
     model: Model,
-    planner: Annotated[str, typer.Option(help="evolution, rank-order or random.")] = "evolution",
+    planner: Annotated[str, typer.Option(help=f"One of {', '.join(planner_names())}.")] = "evolution",
     stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",

@@ -83,6 +83,17 @@ class DtfmSpecies:
         cost, order = self._score(members[None])
         return Candidate(float(cost[0]), (members, order[0]))
 
+    @property
+    def pair_costs(self) -> tuple[FloatArray, FloatArray]:
+        """Seconds between any two devices, in the order that genes number them: data-parallel, pipeline."""
+        return self._shared, self._piped
+
+    def best_of(self, members_PN: IntArray) -> Candidate:
+        """The best of given partitions, with its best stage order."""
+        cost, order = self._score(members_PN)
+        best = int(np.argmin(cost))
+        return Candidate(float(cost[best]), (members_PN[best], order[best]))
+
     def warm_up(self) -> None:
         """Loads the kernels by running each once on the first guess."""
         guess = self.first_guesses()[0]

@@ -57,10 +57,42 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
     Raises:
         Infeasible: if a device cannot hold its share.
     """
-    plan = replace_depth(dense_plan(layout, model.tables.problem, provenance), model)
-    plan = choose_codecs(plan, model)
+    return complete_plan(dense_plan(layout, model.tables.problem, provenance), model)
+
+
+def complete_plan(plan: Plan, model: CostModel) -> Plan:
+    """Gives a plan its codecs, no more depth than it needs, and its estimate. Raises Infeasible."""
+    plan = choose_codecs(replace_depth(plan, model), model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
+
+
+def greatest_depth(model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool) -> int:
+    """Micro-batches of a stage that so much memory can hold at once; 0 if not even one."""
+    one, two = (model.tables.stage_bytes(first_op, end_op, n, recompute) for n in (1, 2))
+    if one > memory_bytes:
+        return 0
+    most = model.tables.problem.workload.num_micro_batches
+    each = two - one
+    return most if each <= 0 else min(most, 1 + int((memory_bytes - one) / each))
+
+
+def deepest_layout(
+    placement_SR: IntArray, op_cut_S: tuple[int, ...], share_R: IntArray, recompute: bool, model: CostModel
+) -> Layout:
+    """A layout of given placement, cut and shares, with the greatest depths that memory allows (at least 1)."""
+    memory_D = model.tables.devices.memory_bytes_D
+    depth = [
+        greatest_depth(model, a, b, float(memory_D[row].min()), recompute)
+        for (a, b), row in zip(pairwise(op_cut_S), placement_SR, strict=True)
+    ]
+    return Layout(
+        placement_SR=placement_SR,
+        op_cut_S=op_cut_S,
+        share_R=tuple(int(n) for n in share_R),
+        depth_S=tuple(max(1, d) for d in depth),
+        recompute=recompute,
+    )
 
 
 def rough_value(layout: Layout, model: CostModel) -> float:
@@ -134,6 +166,37 @@ def even_cut(cuts: IntArray, num_ops: int, layers_before: IntArray, stages: int)
         options = cuts[first:last]
         chosen.append(int(options[np.argmin(np.abs(layers_before[first:last] - wanted))]))
     return (*chosen, num_ops)
+
+
+def proportional_cut(model: CostModel, part_S: NDArray[np.float64]) -> tuple[int, ...]:
+    """Op boundaries that give every stage its part of the model's FLOPs, as nearly as cuts between layers allow.
+
+    Args:
+        model: the cost model of the problem.
+        part_S: what each stage should get, in any unit.
+    """
+    tables = model.tables
+    cuts, flops = tables.cuts, tables.flops_O[tables.cuts]
+    wanted = np.cumsum(part_S)[:-1] / np.sum(part_S) * tables.flops_O[-1]
+    chosen: list[int] = []
+    for s, target in enumerate(wanted):
+        # Each stage needs a boundary behind the last one, and one must be left for every later stage.
+        first, last = (chosen[-1] + 1 if chosen else 0), len(cuts) - (len(wanted) - 1 - s)
+        chosen.append(first + int(np.argmin(np.abs(flops[first:last] - target))))
+    return (0, *(int(cuts[k]) for k in chosen), tables.num_ops)
+
+
+def apportion(total: int, weight_R: NDArray[np.float64]) -> IntArray:
+    """Splits a whole number in proportion to weights by largest remainders; everybody gets at least one."""
+    if total < len(weight_R):
+        raise InvalidInput(f"{total} micro-batches cannot be shared by {len(weight_R)}: use fewer replicas")
+    exact = weight_R / weight_R.sum() * total
+    share = np.maximum(np.floor(exact).astype(np.int64), 1)
+    while share.sum() < total:
+        share[int(np.argmax(exact - share))] += 1
+    while share.sum() > total:
+        share[int(np.argmin(np.where(share > 1, exact - share, np.inf)))] -= 1
+    return share
 
 
 def replace_depth(plan: Plan, model: CostModel) -> Plan:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
@@ -14,23 +15,32 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import PlannerSettings, Progress
-from hetplanner.planners.layout import value_of
+from hetplanner.planners.layout import deepest_layout, proportional_cut, value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_search import StepSpecies, even_layers, even_shares
 
 
-class RankOrderPlanner(BasePlanner[PlannerSettings]):
+class RankOrderSettings(PlannerSettings):
+    """Settings of the baselines that search nothing."""
+
+    cut: Literal["layers", "compute"] = Field(
+        "layers", description="every stage gets as many layers, or as many FLOPs, as any other"
+    )
+
+
+class RankOrderPlanner(BasePlanner[RankOrderSettings]):
     """Ranks as a launcher would number them: pipeline p takes the p-th run of S devices, site by site."""
 
     name: ClassVar[str] = "rank-order"
     summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
+    settings_type: ClassVar[type[RankOrderSettings]] = RankOrderSettings
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
         shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
         best: Plan | None = None
         for shape, recompute in feasible_shapes(model, shapes):
-            plan = plan_in_order(model, shape, recompute)
+            plan = plan_placement(self.place(problem, shape), model, recompute, self.settings.cut)
             progress.evaluations += 1
             if plan is not None and (best is None or value_of(plan) < value_of(best)):
                 best = plan
@@ -43,6 +53,10 @@ class RankOrderPlanner(BasePlanner[PlannerSettings]):
         progress.report(value, value, 0.0, placement, "done")
         return best
 
+    def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+        """Device index by stage and replica."""
+        return order_devices(problem, shape)
+
 
 def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
     """Device index by stage and replica: usable devices by site in file order, S after S for each pipeline."""
@@ -53,13 +67,21 @@ def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]
     return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
 
 
-def plan_in_order(model: CostModel, shape: tuple[int, int], recompute: bool) -> Plan | None:
-    """The plan of :func:`order_devices` with equal layers and shares; only if these do not fit, with the best cut.
+def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute: bool, cut: str) -> Plan | None:
+    """The plan of a placement with equal stages and shares; only if these do not fit, with the best cut.
+
+    Args:
+        placement_SR: device index of the cluster by stage and pipeline.
+        model: the cost model of the problem.
+        recompute: whether stages keep only their inputs.
+        cut: what is equal: 'layers' or 'compute'.
 
     Returns:
-        None if no cut fits the devices in this order.
+        None if no cut fits the devices in this placement.
     """
-    species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
-    placement = order_devices(model.tables.problem, shape)
-    equal = try_plan(species.layout(species.unfitted(placement)), model)
-    return equal or try_plan(species.layout(species.fitted(placement)), model)
+    stages, replicas = placement_SR.shape
+    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
+    edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
+    share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
+    equal = try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)
+    return equal or try_plan(species.layout(species.fitted(placement_SR)), model)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetplanner.errors import InvalidInput
-from hetplanner.planners.interface import Planner, PlannerSettings
+
+if TYPE_CHECKING:  # the command line lists the names before it loads anything
+    from hetplanner.planners.interface import Planner, PlannerSettings
 
 _PLANNERS = {
     "evolution": ("hetplanner.planners.evolution", "EvolutionPlanner"),
     "rank-order": ("hetplanner.planners.rank_order", "RankOrderPlanner"),
     "random": ("hetplanner.planners.random_placement", "RandomPlanner"),
+    "pipeline-per-site": ("hetplanner.planners.pipeline_per_site", "PipelinePerSitePlanner"),
+    "opfence": ("hetplanner.planners.opfence", "OpFencePlanner"),
+    "swarm": ("hetplanner.planners.swarm", "SwarmPlanner"),
+    "exhaustive": ("hetplanner.planners.exhaustive", "ExhaustivePlanner"),
+    "gcma": ("hetplanner.planners.gcma", "GcmaPlanner"),
 }
 
 

@@ -23,6 +23,7 @@ from hetplanner.cost.tables import (
 from hetplanner.planners import seeds
 from hetplanner.planners.layout import Layout, even_cut, rough_value
 from hetplanner.planners.population import Candidate
+from hetplanner.planners.symmetry import twins_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -205,6 +206,21 @@ class StepSpecies:
         values, cuts, shares = self._score(child[None], fit=True)
         return Candidate(float(values[0]), (child, cuts[0], shares[0]))
 
+    def twins(self) -> IntArray:
+        """The nearest device before each that it can change places with, in the order that genes number them."""
+        problem = self._space.problem
+        tables = (problem.latency_DD, problem.pipe_rate_DD, problem.reduce_rate_DD, problem.egress_DD)
+        labels = [problem.class_D, problem.memory_D, problem.price_D]
+        # Only a NIC ties a device to its host.
+        return twins_of(tables, [*labels, problem.host_D] if problem.has_nics else labels)
+
+    def best_of(self, place_PN: IntArray, cut_CS: IntArray, share_HR: IntArray) -> Candidate:
+        """The best of all combinations of placements, cuts (numbers of cut points) and micro-batch shares."""
+        from hetplanner.planners.exhaustive_kernels import best_of_all
+
+        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self._work)
+        return Candidate(float(value), (place_PN[p], cut_CS[c].copy(), share_HR[h].copy()))
+
     def fitted(self, placement_SR: IntArray) -> Candidate:
         """The candidate of a given placement (device indices of the cluster), with its best cut and shares."""
         return self._of_placement(placement_SR, fit=True)
@@ -272,6 +288,12 @@ class StepSpecies:
             self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self._work
         )
         return values, cuts, shares
+
+
+def even_layers(model: CostModel, stages: int) -> tuple[int, ...]:
+    """Op boundaries that give every stage the same number of layers, as nearly as possible."""
+    tables = model.tables
+    return even_cut(tables.cuts, tables.num_ops, _layers_before(model, tables.cuts), stages)
 
 
 def even_shares(micro_batches: int, replicas: int) -> IntArray:

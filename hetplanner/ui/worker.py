@@ -141,6 +141,8 @@ class PlanDrawer:
         """The plan to show with this event, if it is worth a message."""
         if event.placement == self._last or time.monotonic() < self._due_s:
             return None
+        if len({len(stage) for stage in event.placement}) > 1:
+            return None  # routes of unequal replicas are not in the event; the finished plan shows them
         from hetplanner.planners.finish import fit_plan
 
         self._last, self._due_s = event.placement, time.monotonic() + PLAN_INTERVAL_S

@@ -11,10 +11,11 @@ from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.estimate import CostModel, estimate_plan
-from hetplanner.errors import Infeasible
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import fit_plan
-from hetplanner.planners.registry import make_planner, planner_names
+from hetplanner.planners.interface import Budget
+from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -104,18 +105,35 @@ def solved(problem, name="evolution", seed=0):
     return make_planner(name).solve(problem, seed=seed, budget=BUDGET)
 
 
+def optimum(problem):
+    """The exhaustive optimum, or None if there are too many layouts for a test."""
+    try:
+        return make_planner("exhaustive", {"most": 100_000}).solve(problem, budget=Budget())
+    except InvalidInput:
+        return None
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(codecs=st.sampled_from([("none",), ("none", "fp16", "int8")])), st.integers(0, 5))
 def test_every_planner_gives_a_valid_plan_above_the_bound_or_says_why_not(problem, seed):
     values = {}
     for name in planner_names():
+        if problem.objective not in planner_type(name).objectives:
+            continue
         try:
-            result = solved(problem, name, seed)
+            result = optimum(problem) if name == "exhaustive" else solved(problem, name, seed)
         except Infeasible:
+            continue
+        if result is None:
             continue
         check_plan(result.plan)
         assert result.lower_bound <= result.value * (1 + 1e-9)
         values[name] = result.value
+    # Ragged plans are outside what exhaustive search covers.
+    equal = [value for name, value in values.items() if name != "swarm"]
+    # Codecs are chosen behind the search, so only dense plans can be compared.
+    if "exhaustive" in values and problem.constraints.codecs == ("none",):
+        assert values["exhaustive"] <= min(equal) * (1 + (1e-9 if problem.objective == "dtfm" else 2e-3))
     if "evolution" in values and problem.objective == "dtfm":
         assert values["evolution"] <= min(values.values()) * (1 + 1e-9)
 
@@ -199,3 +217,66 @@ def test_a_fitted_placement_is_no_slower_than_an_equal_one(problem):
     assert species.fitted(rows).value <= species.unfitted(rows).value * (1 + 1e-12)
     with contextlib.suppress(Infeasible):
         check_plan(fit_plan(rows, model))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.integers(0, 5))
+def test_neither_a_search_nor_a_bound_contradicts_the_exhaustive_optimum(problem, seed):
+    try:
+        best = optimum(problem)
+    except Infeasible:
+        return
+    if best is None:
+        return
+    found = make_planner("evolution").solve(problem, seed=seed, budget="60000 evaluations")
+    assert best.lower_bound <= best.value * (1 + 1e-9)
+    # A finished plan gives up to a thousandth of its step away for less depth.
+    assert found.value >= best.value * (1 - 2e-3)
+    if problem.objective == "dtfm":
+        assert found.value == pytest.approx(best.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 12, 14, 16])
+def test_the_search_finds_the_optimum_of_small_clusters(seed):
+    """Six unlike devices on links that differ by direction; the last three take more than 100,000 evaluations."""
+    task = six_devices(seed)
+    best = make_planner("exhaustive").solve(task, budget=Budget()).value
+    found = make_planner("evolution").solve(task, seed=seed, budget="1000000 evaluations").value
+    assert found == pytest.approx(best, rel=2e-3)
+
+
+def six_devices(seed):
+    """Six devices of three speeds at three sites; every direction of a link is drawn by itself."""
+    rng = np.random.default_rng(seed)
+    sites = [f"s{i}" for i in range(3)]
+    cluster = Cluster(
+        name="six",
+        sites=tuple(Site(name=n, latitude=float(i), longitude=0.0) for i, n in enumerate(sites)),
+        hosts=tuple(Host(id=f"h{i}", site=sites[i % 3]) for i in range(6)),
+        devices=tuple(
+            Device(
+                id=f"d{i}",
+                kind="any",
+                host=f"h{i}",
+                peak={"float32": float(rng.choice([1e11, 5e11, 2e12]))},
+                memory=3e8,
+                memory_bandwidth=1e11,
+                efficiency=0.5,
+                reserve=0.0,
+            )
+            for i in range(6)
+        ),
+        site_links=tuple(
+            SiteLink(
+                from_site=a,
+                to_site=b,
+                latency=float(rng.choice([0.0, 0.001, 0.08])),
+                bandwidth=float(10 ** rng.uniform(5.5, 9)),
+            )
+            for a in sites
+            for b in sites
+        ),
+    )
+    config = TransformerConfig(vocab=2000, max_seq_len=32, hidden=64, layers=4, heads=2, ffn=128)
+    workload = Workload(name="six", transformer=config, global_batch=16, micro_batch=2, seq_len=32, dtype="float32")
+    return Problem(cluster=cluster, workload=workload, constraints=Constraints(stages=3, replicas=2))

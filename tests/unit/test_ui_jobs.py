@@ -11,7 +11,9 @@ from factories import small_cluster, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.planners.interface import SearchEvent
 from hetplanner.ui.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchService
+from hetplanner.ui.worker import PlanDrawer
 
 PATIENCE_S = 120.0
 
@@ -179,3 +181,13 @@ def test_a_worker_ends_when_its_server_is_gone(service):
 def test_a_request_is_plain_json_that_names_no_code():
     message = json.loads(SearchRequest(problem()).to_message("7"))
     assert set(message) == {"do", "job", "problem", "planner", "seed", "budget_s", "evaluations", "starts"}
+
+
+def test_ragged_placements_wait_for_the_finished_plan():
+    task = Problem(cluster=small_cluster(3), workload=tiny_workload(), constraints=Constraints(stages=2))
+    ragged = SearchEvent(1.0, 1.0, 0.0, 1, 0.0, (("d0", "d1"), ("d2",)))
+    assert PlanDrawer(task).draw(ragged) is None
+    even = SearchEvent(1.0, 1.0, 0.0, 1, 0.0, (("d0",), ("d2",)))
+    plan = PlanDrawer(task).draw(even)
+    assert plan is not None
+    assert set(plan.ranks) == {"d0", "d2"}
