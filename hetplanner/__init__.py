@@ -10,6 +10,7 @@ _HOMES = {
     "load_cluster": "hetplanner.cluster.files",
     "save_cluster": "hetplanner.cluster.files",
     "Cluster": "hetplanner.cluster.model",
+    "generate_cluster": "hetplanner.cluster.generators",
     "preset": "hetplanner.workload.presets",
     "preset_names": "hetplanner.workload.presets",
     "load_workload": "hetplanner.workload.load",
