@@ -26,6 +26,7 @@ _HOMES = {
     "summarise_trace": "hetplanner.simulator.simulation",
     "search": "hetplanner.notebook",
     "baselines": "hetplanner.notebook",
+    "compare_planners": "hetplanner.notebook",
     "rehearse": "hetplanner.notebook",
     "launch": "hetplanner.notebook",
     "watch": "hetplanner.notebook",

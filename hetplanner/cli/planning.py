@@ -55,11 +55,11 @@ def plan(
     workload = load_workload(
         model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
     )
-    problem = _problem(
+    problem = make_problem(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": _listed(codecs), "excluded": _listed(exclude)},
+        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
@@ -75,11 +75,13 @@ def plan(
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated option."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
+def make_problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
+    """The problem of the options given; what is None or empty is left free. Raises InvalidInput."""
     from hetplanner.plan.problem import Problem
     from hetplanner.schema import checked
 
@@ -90,31 +92,24 @@ def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str,
 
 def solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
-    import signal
-
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    from hetplanner.planners.interrupts import Interrupts
 
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
-            task = progress.add_task("searching", total=total)
+    with (
+        Interrupts() as stopped,
+        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        task = progress.add_task("searching", total=total)
 
-            def show(event: SearchEvent) -> None:
-                done = event.evaluations if budget.evaluations is not None else event.seconds
-                text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
-                progress.update(task, completed=done, description=text)
+        def show(event: SearchEvent) -> None:
+            done = event.evaluations if budget.evaluations is not None else event.seconds
+            text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
+            progress.update(task, completed=done, description=text)
 
-            return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=lambda: interrupted)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped)
 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:

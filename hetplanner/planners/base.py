@@ -21,6 +21,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     name: ClassVar[str]
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
+    is_baseline: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]

@@ -24,6 +24,7 @@ class RankOrderPlanner(BasePlanner[PlannerSettings]):
 
     name: ClassVar[str] = "rank-order"
     summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
+    is_baseline: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
