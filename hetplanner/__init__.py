@@ -22,6 +22,7 @@ _HOMES = {
     "save_plan": "hetplanner.plan.files",
     "TrainConfig": "hetplanner.plan.train",
     "estimate_plan": "hetplanner.cost.estimate",
+    "attribute_gain": "hetplanner.planners.attribution",
     "simulate": "hetplanner.simulator.simulation",
     "summarise_trace": "hetplanner.simulator.simulation",
     "search": "hetplanner.notebook",

@@ -17,6 +17,7 @@ from hetplanner.units import short_bytes, short_seconds
 if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
@@ -67,10 +68,14 @@ def plan(
         from hetplanner.plan.files import save_plan
 
         save_plan(result.plan, out)
+    from hetplanner.planners.attribution import attribute_gain
+
+    gain = attribute_gain(result.plan)
     if as_json:
-        print_json(result_data(result, out))
+        print_json(result_data(result, out) | {"gain": gain.to_data() if gain else None})
     else:
         print_plan(result.plan, result)
+        console.print(gain_text(gain))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
@@ -168,6 +173,22 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
+
+
+def gain_text(gain: Gain | None) -> str:
+    """What the choices of a plan bring, in a line."""
+    baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
+    if gain is None:
+        return f"gain: none to state, {baseline} would not fit the devices' memory"
+    if not gain.parts:
+        return f"gain: none over {baseline}"
+    shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)
+    return f"gain: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
+
+
+def _share_text(part: GainPart) -> str:
+    beside = f" (and {part.beside})" if part.beside else ""
+    return f"{part.name}{beside} " + (f"{part.share:.0%}" if part.share is not None else "would not fit memory")
 
 
 def _print_stages(plan: Plan) -> None:

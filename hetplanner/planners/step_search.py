@@ -105,7 +105,7 @@ def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpa
         problem=packed,
         devices=devices,
         op_cuts=cuts,
-        layers_before=_layers_before(model, tables.cuts),
+        layers_before=count_layers_before(model, tables.cuts),
         distance_DD=inner,
         orders=[*(rank[order] for order in orders), *(by_speed if len(set(speed)) > 1 else [])],
     )
@@ -317,7 +317,7 @@ def _weights(model: CostModel, stages: int) -> tuple[FloatArray, FloatArray, flo
     return prefix[0], prefix[1], tied
 
 
-def _layers_before(model: CostModel, cuts: IntArray) -> IntArray:
+def count_layers_before(model: CostModel, cuts: IntArray) -> IntArray:
     """Layers that end before each cut, and in all."""
     ops = model.tables.problem.workload.graph.ops
     numbers = [op.layer if op.layer is not None else -1 for op in ops]

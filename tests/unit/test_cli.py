@@ -90,6 +90,15 @@ def test_plan_json_has_the_promised_keys(call, tmp_path):
     assert promised <= data.keys()
     assert set(data["dtfm"]) == {"data_parallel_s", "pipeline_s", "total_s"}
     assert data["plan"]["format"] == "hetplanner/plan@1"
+    assert set(data["gain"]["parts"]) <= {"placement", "cut", "shares", "depth", "codecs"}
+
+
+def test_plan_says_where_the_gain_comes_from(call):
+    world = str(SAMPLES / "dtfm_2_spot.json")
+    shape = ["--stages", "8", "--replicas", "8", "--evaluations", "2000"]
+    text = call("plan", world, "gpt3-xl", "--objective", "dtfm", *shape).stdout
+    assert "over the same stages and pipelines in rank order" in text
+    assert "lost without: placement 100%" in text
 
 
 def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
