@@ -17,9 +17,9 @@ from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
-from hetplanner.planners.layout import even_cut, value_of
+from hetplanner.planners.layout import value_of
 from hetplanner.planners.rank_order import order_devices
-from hetplanner.planners.step_search import count_layers_before, even_shares
+from hetplanner.planners.step_search import even_layers, even_shares
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ def _in_rank_order(plan: Plan, model: CostModel) -> Plan:
 
 
 def _with_even_cut(plan: Plan, model: CostModel) -> Plan:
-    tables = model.tables
-    ends = even_cut(tables.cuts, tables.num_ops, count_layers_before(model, tables.cuts), len(plan.stages))
+    ends = even_layers(model, len(plan.stages))
     stages = (stage.replace(first_op=ends[s], end_op=ends[s + 1]) for s, stage in enumerate(plan.stages))
     return plan.replace(stages=tuple(stages))
 

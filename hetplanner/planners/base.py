@@ -19,9 +19,9 @@ class BasePlanner(ABC, Generic[SettingsT]):
     """A planner by its search alone; a new one gives its name, summary, settings and `search`."""
 
     name: ClassVar[str]
+    is_baseline: ClassVar[bool] = False
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
-    is_baseline: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]

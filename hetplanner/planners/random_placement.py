@@ -37,9 +37,9 @@ class RandomPlanner(BasePlanner[RandomSettings]):
     """Uniform placements from the seed; every one gets matched pipelines, its best cut and shares."""
 
     name: ClassVar[str] = "random"
+    is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: random placement (matched, cut and shares fitted)"
     settings_type: ClassVar[type[RandomSettings]] = RandomSettings
-    is_baseline: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""

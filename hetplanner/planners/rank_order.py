@@ -23,8 +23,8 @@ class RankOrderPlanner(BasePlanner[PlannerSettings]):
     """Ranks as a launcher would number them: pipeline p takes the p-th run of S devices, site by site."""
 
     name: ClassVar[str] = "rank-order"
-    summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
     is_baseline: ClassVar[bool] = True
+    summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""

@@ -105,7 +105,7 @@ def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpa
         problem=packed,
         devices=devices,
         op_cuts=cuts,
-        layers_before=count_layers_before(model, tables.cuts),
+        layers_before=_layers_before(model, tables.cuts),
         distance_DD=inner,
         orders=[*(rank[order] for order in orders), *(by_speed if len(set(speed)) > 1 else [])],
     )
@@ -274,6 +274,12 @@ class StepSpecies:
         return values, cuts, shares
 
 
+def even_layers(model: CostModel, stages: int) -> tuple[int, ...]:
+    """Op boundaries that give every stage the same number of layers, as nearly as possible."""
+    tables = model.tables
+    return even_cut(tables.cuts, tables.num_ops, _layers_before(model, tables.cuts), stages)
+
+
 def even_shares(micro_batches: int, replicas: int) -> IntArray:
     """Micro-batches per pipeline, the first ones taking what is left over."""
     share = np.full(replicas, micro_batches // replicas, dtype=np.int64)
@@ -317,7 +323,7 @@ def _weights(model: CostModel, stages: int) -> tuple[FloatArray, FloatArray, flo
     return prefix[0], prefix[1], tied
 
 
-def count_layers_before(model: CostModel, cuts: IntArray) -> IntArray:
+def _layers_before(model: CostModel, cuts: IntArray) -> IntArray:
     """Layers that end before each cut, and in all."""
     ops = model.tables.problem.workload.graph.ops
     numbers = [op.layer if op.layer is not None else -1 for op in ops]
