@@ -154,7 +154,9 @@ def load_nics(
     reduce_out_H: Array,
     reduce_in_H: Array,
 ) -> None:
-    """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of all reductions."""
+    """NIC-busy seconds of every host: of the pipelines over a step (into ``out_H``), and of one phase of the stages'
+    reductions (``reduce_out_H``) and of those of tied weights (``reduce_in_H``); ``in_H`` is scratch.
+    """
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     out_H[:] = 0.0
     in_H[:] = 0.0
@@ -179,6 +181,12 @@ def load_nics(
                 if problem.host_D[b] != ha:
                     reduce_out_H[ha] += shard
                     reduce_in_H[problem.host_D[b]] += shard
+    for h in range(len(out_H)):
+        out_H[h] = max(out_H[h] * problem.nic_out_H[h], in_H[h] * problem.nic_in_H[h])
+        reduce_out_H[h] = max(reduce_out_H[h] * problem.nic_out_H[h], reduce_in_H[h] * problem.nic_in_H[h])
+    # Tied weights follow when their stages are through, so the two kinds of reduction do not share the NICs.
+    in_H[:] = 0.0
+    reduce_in_H[:] = 0.0
     if problem.tied_bytes > 0 and num_stages > 1:
         shard = problem.tied_bytes / (2 * num_replicas)
         for i in range(2 * num_replicas):
@@ -186,11 +194,10 @@ def load_nics(
             for j in range(2 * num_replicas):
                 b = _tied_member(place_N, num_stages, num_replicas, j)
                 if problem.host_D[a] != problem.host_D[b]:
-                    reduce_out_H[problem.host_D[a]] += shard
+                    in_H[problem.host_D[a]] += shard
                     reduce_in_H[problem.host_D[b]] += shard
-    for h in range(len(out_H)):
-        out_H[h] = max(out_H[h] * problem.nic_out_H[h], in_H[h] * problem.nic_in_H[h])
-        reduce_out_H[h] = max(reduce_out_H[h] * problem.nic_out_H[h], reduce_in_H[h] * problem.nic_in_H[h])
+        for h in range(len(out_H)):
+            reduce_in_H[h] = max(in_H[h] * problem.nic_out_H[h], reduce_in_H[h] * problem.nic_in_H[h])
 
 
 @njit(cache=True)
@@ -264,7 +271,7 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
         if s == 0 or s == num_stages - 1:
             tied_ready = max(tied_ready, done)
     if problem.tied_bytes > 0 and num_stages > 1:
-        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, num_stages, num_replicas, nic_4H[2]))
+        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, num_stages, num_replicas, nic_4H[3]))
     value = step + optimizer
     if problem.priced:
         price = 0.0
@@ -278,13 +285,13 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
 
 
 @njit(cache=True)
-def _tied_phase(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int, reduce_s_H: Array) -> float:
+def _tied_phase(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int, tied_s_H: Array) -> float:
     """Embedding and head share a weight: their replicas reduce it together."""
     shard = problem.tied_bytes / (2 * num_replicas)
     worst = 0.0
     for i in range(2 * num_replicas):
         a = _tied_member(place_N, num_stages, num_replicas, i)
-        worst = max(worst, reduce_s_H[problem.host_D[a]])
+        worst = max(worst, tied_s_H[problem.host_D[a]])
         for j in range(2 * num_replicas):
             b = _tied_member(place_N, num_stages, num_replicas, j)
             if a != b:
