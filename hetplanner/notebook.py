@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
     from hetplanner.runs.run import Run
 
@@ -43,11 +44,12 @@ def search(
         InvalidInput, Infeasible: as the planner does.
     """
     from hetplanner.planners.interface import Budget
+    from hetplanner.planners.interrupts import Interrupts
     from hetplanner.planners.registry import make_planner
 
     events: list[SearchEvent] = []
     draw = _live_plot(events) if (live if live is not None else _in_notebook()) else _line_in_terminal
-    stopped = _Interrupts()
+    stopped = Interrupts()
 
     def on_event(event: SearchEvent) -> None:
         events.append(event)
@@ -66,6 +68,38 @@ def baselines(problem: Problem, *, seed: int = 0) -> dict[str, Plan]:
 
     one = Budget(evaluations=1)
     return {name: make_planner(name).solve(problem, seed=seed, budget=one).plan for name in ("rank-order", "random")}
+
+
+def compare_planners(
+    problem: Problem,
+    *,
+    planners: Sequence[str] | None = None,
+    seeds: int | Sequence[int] = 5,
+    budget: Budget | str | float | None = "2 s",
+    baseline: str | None = None,
+) -> Comparison:
+    """Solves a problem with several planners and seeds; `hp.plots.comparison` draws the outcome.
+
+    Args:
+        problem: what to plan.
+        planners: names in the registry; None takes all of them.
+        seeds: how many (0, 1, …), or which.
+        budget: of every search: seconds ("2 s") or evaluations ("20000 evaluations").
+        baseline: whose median ratios refer to; by default the first baseline among the planners, else the first.
+
+    Returns:
+        The comparison; an interrupt (the stop button, Ctrl-C) ends it and keeps the searches that are done.
+
+    Raises:
+        InvalidInput, Infeasible: see `hetplanner.planners.comparison.run_comparison`.
+    """
+    from hetplanner.planners.comparison import run_comparison
+    from hetplanner.planners.interrupts import Interrupts
+
+    with Interrupts() as stopped:
+        return run_comparison(
+            problem, planners=planners, seeds=seeds, budget=budget, baseline=baseline, should_stop=stopped
+        )
 
 
 def rehearse(
@@ -122,34 +156,6 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
     if status.state == "failed":
         raise RunError(f"run {run.id}: {status.message}")
     return run.summary()
-
-
-class _Interrupts:
-    """Turns Ctrl-C into 'stop asking': True once an interrupt has come. Outside the main thread it never does."""
-
-    def __init__(self) -> None:
-        self._hit = False
-        self._before: Any = None
-
-    def __call__(self) -> bool:
-        return self._hit
-
-    def _interrupt(self, *_: object) -> None:
-        self._hit = True
-
-    def __enter__(self) -> _Interrupts:
-        import signal
-        import threading
-
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        import signal
-
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
 
 
 def _in_notebook() -> bool:

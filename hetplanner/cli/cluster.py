@@ -1,4 +1,4 @@
-"""hetplanner cluster show|validate|convert."""
+"""hetplanner cluster show|validate|convert|generate."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,6 +95,25 @@ def validate(file: ClusterFile, as_json: AsJson = False) -> None:
         print_json({"valid": True, "name": cluster.name} | counts)
     else:
         console.print(f"{file}: valid, " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+
+
+@app.command()
+def generate(
+    name: Annotated[str, typer.Argument(help="r10, r10j, jit or mixed-gpus; see hetplanner/cluster/generators.py.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the cluster file here.")],
+    seed: Annotated[int, typer.Option(help="Of every draw.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a cluster from a seed, for comparisons and benchmarks."""
+    from hetplanner.cluster.files import save_cluster
+    from hetplanner.cluster.generators import generate_cluster
+
+    cluster = generate_cluster(name, seed)
+    save_cluster(cluster, out)
+    if as_json:
+        print_json({"name": cluster.name, "devices": len(cluster.devices), "file": str(out)})
+    else:
+        console.print(f"{cluster.name}: {cluster.description}; wrote {out}")
 
 
 @app.command()

@@ -18,6 +18,7 @@ from hetplanner.units import short_bytes, short_seconds
 if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
@@ -56,11 +57,11 @@ def plan(
     workload = load_workload(
         model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
     )
-    problem = _problem(
+    problem = make_problem(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": _listed(codecs), "excluded": _listed(exclude)},
+        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
@@ -68,19 +69,25 @@ def plan(
         from hetplanner.plan.files import save_plan
 
         save_plan(result.plan, out)
+    from hetplanner.planners.attribution import attribute_gain
+
+    gain = attribute_gain(result.plan)
     if as_json:
-        print_json(result_data(result, out))
+        print_json(result_data(result, out) | {"gain": gain.to_data() if gain else None})
     else:
         print_plan(result.plan, result)
+        console.print(gain_text(gain))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated option."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
+def make_problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
+    """The problem of the options given; what is None or empty is left free. Raises InvalidInput."""
     from hetplanner.plan.problem import Problem
     from hetplanner.schema import checked
 
@@ -91,31 +98,24 @@ def _problem(cluster: Any, workload: Any, objective: str, constraints: dict[str,
 
 def solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
-    import signal
-
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    from hetplanner.planners.interrupts import Interrupts
 
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
-            task = progress.add_task("searching", total=total)
+    with (
+        Interrupts() as stopped,
+        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        task = progress.add_task("searching", total=total)
 
-            def show(event: SearchEvent) -> None:
-                done = event.evaluations if budget.evaluations is not None else event.seconds
-                text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
-                progress.update(task, completed=done, description=text)
+        def show(event: SearchEvent) -> None:
+            done = event.evaluations if budget.evaluations is not None else event.seconds
+            text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
+            progress.update(task, completed=done, description=text)
 
-            return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=lambda: interrupted)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped)
 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
@@ -174,6 +174,22 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
+
+
+def gain_text(gain: Gain | None) -> str:
+    """What the choices of a plan bring, in a line."""
+    baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
+    if gain is None:
+        return f"gain: none to state, {baseline} would not fit the devices' memory"
+    if not gain.parts:
+        return f"gain: none over {baseline}"
+    shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)
+    return f"gain: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
+
+
+def _share_text(part: GainPart) -> str:
+    beside = f" (and {part.beside})" if part.beside else ""
+    return f"{part.name}{beside} " + (f"{part.share:.0%}" if part.share is not None else "would not fit memory")
 
 
 def _print_stages(plan: Plan) -> None:

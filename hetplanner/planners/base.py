@@ -23,6 +23,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     """
 
     name: ClassVar[str]
+    is_baseline: ClassVar[bool] = False
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost", "dtfm")

@@ -131,11 +131,13 @@ class Planner(Protocol):
         name: key in the registry.
         summary: one line for people.
         settings_type: its settings.
+        is_baseline: whether it stands for what people do without a search; comparisons refer to it.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]]
+    is_baseline: ClassVar[bool]
 
     def solve(
         self,

@@ -37,6 +37,7 @@ class RandomPlanner(BasePlanner[RandomSettings]):
     """Uniform placements from the seed; every one gets matched pipelines, its best cut and shares."""
 
     name: ClassVar[str] = "random"
+    is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: random placement (matched, cut and shares fitted)"
     settings_type: ClassVar[type[RandomSettings]] = RandomSettings
 

@@ -32,6 +32,7 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
     """Ranks as a launcher would number them: pipeline p takes the p-th run of S devices, site by site."""
 
     name: ClassVar[str] = "rank-order"
+    is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
     settings_type: ClassVar[type[RankOrderSettings]] = RankOrderSettings
 

@@ -12,6 +12,8 @@ _HOMES = {
     "heatmap": "matrices",
     "allocation_grid": "matrices",
     "convergence": "searches",
+    "comparison": "comparisons",
+    "convergences": "comparisons",
     "cost": "bars",
     "memory": "bars",
     "compare_traces": "bars",

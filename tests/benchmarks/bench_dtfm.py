@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_dtfm.py [--seconds 1] [--seeds 3] [--starts structured] [--cases r10j jit]
 
-`r10`: 64 devices drawn over ten cities; `r10j`: the same with symmetric lognormal(0.3) factors on every pair; `jit`:
-case 5 with such factors. Prints per case the best, median and worst value, when the best was first met, and plans/s.
+The harder ones come from `hetplanner.cluster.generators`. Prints per case the best, median and worst value, when the
+best was first met, and plans/s.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.generators import GENERATORS
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.planners.dtfm_search import DtfmSpecies
 from hetplanner.planners.interface import Budget, Progress
@@ -23,46 +24,12 @@ PUBLISHED = ["dtfm_1_datacenter", "dtfm_2_spot", "dtfm_3_universities", "dtfm_4_
 SHAPE = (8, 8)
 
 
-def published(name):
-    """Literal delays and bandwidths of a sample cluster."""
-    cluster = load_cluster(SAMPLES / f"{name}.json")
-    return cluster.published_delay_ms_DD.copy(), cluster.published_bandwidth_gbps_DD.copy()
-
-
-def ten_regions(seed, *, jitter):
-    """64 devices drawn uniformly over the ten measured AWS regions."""
-    cluster = load_cluster(SAMPLES / "aws_10_regions.json")
-    delay, bandwidth = published("aws_10_regions")
-    first = [int(np.flatnonzero(cluster.site_index_D == s)[0]) for s in range(10)]
-    delay, bandwidth = delay[np.ix_(first, first)], bandwidth[np.ix_(first, first)]
-    np.fill_diagonal(delay, 5.0)
-    np.fill_diagonal(bandwidth, 2.0)
-    rng = np.random.default_rng(seed)
-    site = rng.integers(0, 10, 64)
-    grid = np.ix_(site, site)
-    network = delay[grid], bandwidth[grid]
-    return jittered(*network, rng) if jitter else network
-
-
-def jittered(delay, bandwidth, rng):
-    """Every pair times its own lognormal(0.3) factor, separate for bandwidth and delay."""
-
-    def factors():
-        upper = np.triu(np.exp(rng.normal(0, 0.3, delay.shape)), 1)
-        return upper + upper.T + np.eye(len(delay))
-
-    bandwidth = np.where(np.isfinite(bandwidth), bandwidth, 1.0) * factors()
-    return delay * factors(), bandwidth
-
-
 def network(name, seed):
-    """Delays and bandwidths of a case; published ones are shuffled by the seed."""
-    if name == "jit":
-        return jittered(*published("dtfm_5_worldwide"), np.random.default_rng(seed))
-    if name in ("r10", "r10j"):
-        return ten_regions(seed, jitter=name == "r10j")
-    order = np.random.default_rng(seed).permutation(64)
-    return tuple(matrix[np.ix_(order, order)] for matrix in published(name))
+    """Delays in ms and Gbit/s of a case; published ones are shuffled by the seed."""
+    cluster = GENERATORS[name](seed) if name in GENERATORS else load_cluster(SAMPLES / f"{name}.json")
+    order = np.arange(64) if name in GENERATORS else np.random.default_rng(seed).permutation(64)
+    grid = np.ix_(order, order)
+    return cluster.published_delay_ms_DD[grid], cluster.published_bandwidth_gbps_DD[grid]
 
 
 def run(name, args):

@@ -70,6 +70,12 @@ def test_cluster_convert_there_and_back(call, tmp_path, form):
     assert there["devices"] == back["devices"]
 
 
+def test_cluster_generate_writes_the_drawn_cluster(call):
+    assert "mixed-gpus-3" in call("cluster", "generate", "mixed-gpus", "--seed", "3", "-o", "mixed.json").stdout
+    data = json.loads(call("cluster", "show", "mixed.json", "--json").stdout)
+    assert {device["kind"] for device in data["devices"]} == {"T4", "V100-16", "A100-40"}
+
+
 def test_workload_show(call):
     data = json.loads(call("workload", "show", "gpt2", "--json").stdout)
     assert data["num_params"] == 124_439_808
@@ -84,6 +90,15 @@ def test_plan_json_has_the_promised_keys(call, tmp_path):
     assert promised <= data.keys()
     assert set(data["dtfm"]) == {"data_parallel_s", "pipeline_s", "total_s"}
     assert data["plan"]["format"] == "hetplanner/plan@1"
+    assert set(data["gain"]["parts"]) <= {"placement", "cut", "shares", "depth", "codecs"}
+
+
+def test_plan_says_where_the_gain_comes_from(call):
+    world = str(SAMPLES / "dtfm_2_spot.json")
+    shape = ["--stages", "8", "--replicas", "8", "--evaluations", "2000"]
+    text = call("plan", world, "gpt3-xl", "--objective", "dtfm", *shape).stdout
+    assert "over the same stages and pipelines in rank order" in text
+    assert "lost without: placement 100%" in text
 
 
 def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
@@ -140,6 +155,12 @@ def test_runs_list_of_a_new_home_is_empty(call):
         (["runs", "sample", "nothing", "hello"], ["nothing"]),
         (["plan", LAB, "tiny-gpt", "-o", "no/such/folder/plan.json"], ["plan.json", "cannot be written"]),
         (["cluster", "convert", LAB, "-o", "no/such/folder/copy.json"], ["copy.json", "cannot be written"]),
+        (["compare", LAB, "tiny-gpt", "--planners", "rank-order,magic"], ["planner", "magic", "rank-order"]),
+        (["compare", LAB, "tiny-gpt", "--planners", "random,random"], ["random is there twice"]),
+        (["compare", LAB, "tiny-gpt", "--seeds", "0"], ["--seeds"]),
+        (["compare", LAB, "tiny-gpt", "--stages", "3", "--replicas", "3"], ["9", "4"]),
+        (["compare", LAB, "tiny-gpt", "-o", "no/such/folder/rows.csv"], ["rows.csv", "cannot be written"]),
+        (["cluster", "generate", "r11", "-o", "r11.json"], ["r11", "mixed-gpus"]),
         (["plam"], ["plam"]),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import hetplanner.plots as plots
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Trace
+from hetplanner.planners.comparison import run_comparison
 from hetplanner.plots.notebook.offline import without_links
 from hetplanner.simulator.simulation import simulate
 
@@ -29,6 +31,7 @@ RESULT = SimpleNamespace(
     baselines={"rank order": 25.0, "random": 900.0},
     lower_bound=9.0,
 )
+COMPARISON = run_comparison(PLAN.problem, planners=("random", "rank-order"), seeds=3)
 EMPTY_RUN: Any = SimpleNamespace(
     read_all=lambda: None,
     losses=lambda: [],
@@ -56,6 +59,9 @@ CALLS = {
     "events under way": lambda: plots.convergence(RESULT.events),
     "no events yet": lambda: plots.convergence([]),
     "baselines as plans": lambda: plots.convergence(RESULT, {"rank order": ESTIMATED, "unknown": PLAN}),
+    "comparison": lambda: plots.comparison(COMPARISON),
+    "comparison without a plan": lambda: plots.comparison(replace(COMPARISON, rows=())),
+    "convergences": lambda: plots.convergences(COMPARISON, "random"),
     "cost": lambda: plots.cost(ESTIMATED),
     "costs": lambda: plots.cost({"planned": ESTIMATED, "estimate": ESTIMATED.estimate}),
     "gantt": lambda: plots.gantt(TRACE),

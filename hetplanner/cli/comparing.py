@@ -1,0 +1,136 @@
+"""hetplanner compare."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hetplanner.cli.cluster import ClusterFile
+from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
+from hetplanner.cli.output import AsJson, console, notices, print_json, table
+from hetplanner.cli.planning import listed, make_problem
+from hetplanner.units import short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.plan.problem import Problem
+    from hetplanner.planners.comparison import Comparison, ComparisonEvent
+    from hetplanner.planners.interface import Budget
+
+COLUMNS = ("median", "best", "worst", "gap", "search", "plans", "ratio")
+
+
+def compare(
+    cluster: ClusterFile,
+    model: Model,
+    planners: Annotated[str, typer.Option(help="Comma-separated names; all of them if not given.")] = "",
+    seeds: Annotated[int, typer.Option(help="Searches of every planner, with seeds 0, 1, …", min=1)] = 5,
+    baseline: Annotated[
+        str | None, typer.Option(help="Planner that ratios refer to; the first baseline if not given.")
+    ] = None,
+    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
+    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
+    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    budget: Annotated[str, typer.Option(help="Time of every search, such as 2s.")] = "2s",
+    evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
+    layers: Layers = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    dtype: Precision = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write every search's numbers here (CSV).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare planners on one problem over several seeds; Ctrl-C keeps the searches that are done."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.planners.interface import Budget
+    from hetplanner.schema import check_writable, write_text
+    from hetplanner.workload.load import load_workload
+
+    if out is not None:
+        check_writable(out)
+    names = listed(planners) or None
+    workload = load_workload(
+        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    )
+    problem = make_problem(
+        load_cluster(cluster),
+        workload,
+        objective,
+        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+    )
+    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    comparison = _run(problem, names, seeds, limit, baseline)
+    if not comparison.rows:
+        raise KeyboardInterrupt
+    if out is not None:
+        write_text(out, comparison.to_csv())
+    if as_json:
+        print_json(comparison.to_data())
+        return
+    _print(comparison)
+    if out is not None:
+        console.print(f"{len(comparison.rows)} searches written to {out}")
+
+
+def _run(
+    problem: Problem, names: tuple[str, ...] | None, seeds: int, budget: Budget, baseline: str | None
+) -> Comparison:
+    """Runs the comparison under a progress line; Ctrl-C ends it, not the program."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from hetplanner.planners.comparison import run_comparison
+    from hetplanner.planners.interrupts import Interrupts
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Interrupts() as stopped,
+        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        task = progress.add_task("comparing", total=None)
+
+        def show(news: ComparisonEvent) -> None:
+            text = f"{news.planner}, seed {news.seed}: best {news.event.best:.5g}"
+            progress.update(task, completed=news.done, total=news.total, description=text)
+
+        return run_comparison(
+            problem,
+            planners=names,
+            seeds=seeds,
+            budget=budget,
+            baseline=baseline,
+            on_event=show,
+            should_stop=stopped,
+        )
+
+
+def _print(comparison: Comparison) -> None:
+    """The table for a person: the best median first, planners without a plan last."""
+    problem = comparison.problem
+    title = f"{problem.workload.name} on {problem.cluster.name}: {problem.objective}, {comparison.unit}"
+    rows = table(title, "planner", "runs", *COLUMNS, right=("runs", *COLUMNS))
+    summaries = sorted(comparison.summaries(), key=lambda s: s.median if s.median is not None else math.inf)
+    for s in summaries:
+        if s.median is None or s.best is None or s.worst is None or s.gap is None or s.seconds is None:
+            rows.add_row(s.planner, "0", *["–"] * len(COLUMNS))
+            continue
+        values = (f"{value:.5g}" for value in (s.median, s.best, s.worst))
+        ratio = f"{s.ratio:.3g} ×" if s.ratio is not None else "–"
+        plans = f"{s.evaluations:,.0f}"
+        rows.add_row(s.planner, str(s.runs), *values, f"{s.gap:.1%}", short_seconds(s.seconds), plans, ratio)
+    console.print(rows)
+    for s in summaries:
+        if s.error is not None:
+            console.print(f"{s.planner}: {s.failed} of {s.runs + s.failed} searches gave no plan: {s.error}")
+    bound = f"lower bound {comparison.lower_bound:.5g}; " if comparison.lower_bound is not None else ""
+    console.print(
+        f"[dim]{len(comparison.seeds)} seeds, budget of every search {comparison.budget}; {bound}"
+        f"ratio: the median of {comparison.baseline} over the planner's"
+        + (f" (stopped after {len(comparison.rows)} searches)" if comparison.cancelled else "")
+        + "[/dim]"
+    )
