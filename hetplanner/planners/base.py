@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
-from hetplanner.plan.problem import Problem
+from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.finish import finish
 from hetplanner.planners.interface import Budget, OnEvent, PlannerSettings, Progress, SearchResult, ShouldStop
 from hetplanner.planners.layout import require_prices
@@ -16,11 +17,15 @@ SettingsT = TypeVar("SettingsT", bound=PlannerSettings)
 
 
 class BasePlanner(ABC, Generic[SettingsT]):
-    """A planner by its search alone; a new one gives its name, summary, settings and `search`."""
+    """A planner by its search alone; a new one gives its name, summary, settings and `search`.
+
+    `objectives` lists what it can plan for; others are refused before it starts.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
+    objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost", "dtfm")
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]
@@ -35,6 +40,11 @@ class BasePlanner(ABC, Generic[SettingsT]):
         should_stop: ShouldStop | None = None,
     ) -> SearchResult:
         """See :class:`hetplanner.planners.interface.Planner`."""
+        if problem.objective not in self.objectives:
+            raise InvalidInput(
+                f"planner {self.name}: plans for objective {' or '.join(self.objectives)}, not {problem.objective};"
+                " choose another objective or planner"
+            )
         progress = Progress(Budget.parse(budget), on_event, should_stop)
         model = CostModel.of(problem)
         if problem.objective == "cost":

@@ -12,6 +12,7 @@ _PLANNERS = {
     "evolution": ("hetplanner.planners.evolution", "EvolutionPlanner"),
     "rank-order": ("hetplanner.planners.rank_order", "RankOrderPlanner"),
     "random": ("hetplanner.planners.random_placement", "RandomPlanner"),
+    "cp-sat": ("hetplanner.planners.cp_sat", "CpSatPlanner"),
 }
 
 
