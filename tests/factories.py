@@ -21,9 +21,7 @@ def small_cluster(
         "sites": [{"name": n, "latitude": 5.0 * (i % 18), "longitude": 10.0 * (i % 18)} for i, n in enumerate(names)],
         "hosts": [{"id": f"host-{i}", "site": n} | host_nic for i, n in enumerate(names)],
         "devices": [{"id": f"d{i}", "kind": "CPU generic", "host": f"host-{i}"} for i in range(devices)],
-        "site_links": [
-            {"from": a, "to": b, "latency": latency, "bandwidth": bandwidth} for a in names for b in names
-        ],
+        "site_links": [{"from": a, "to": b, "latency": latency, "bandwidth": bandwidth} for a in names for b in names],
     }
     return checked(Cluster, data, "small", from_file=True)
 

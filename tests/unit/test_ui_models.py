@@ -24,7 +24,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_shape, thinned
 from hetplanner.ui.models.run import RunModel
-from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"
@@ -418,6 +418,21 @@ def test_steps_phases_and_logs_appear_as_the_directory_grows(run_model, tmp_path
     assert list(run_model.log_lines) == ["hello", "world", "end"]
 
 
+def test_a_failed_run_shows_the_log_of_the_rank_that_died(run_model, tmp_path):
+    plan = chain_plan([16], [5])
+    run_id = make_run(tmp_path, plan)
+    folder = tmp_path / "runs" / run_id
+    (folder / "log-1.txt").write_text("last words\n")
+    run_model._is_due = lambda what, every_s: True
+    run_model.beat()
+    assert list(run_model.log_lines) == []
+    over = {"state": "failed", "failed_rank": 1, "message": "rank 1 died", "created_unix_s": 1.0, "ranks": 2}
+    write_status(folder / "status.json", RunStatus(run=run_id, **over))
+    run_model.beat()
+    assert run_model.log_rank == "1"
+    assert list(run_model.log_lines) == ["last words"]
+
+
 # -- session, export, texts -----------------------------------------------------------------------
 
 
@@ -448,5 +463,7 @@ def test_numbers_are_written_for_people():
     assert percent_text(0.0731) == "7.3 %"
     assert change_text(78.0, 100.0) == "−22 %"
     assert change_text(None, 100.0) == ""
+    assert against_text(78.0, "rank order", 100.0) == "−22 % against rank order"
+    assert against_text(49.2184, "rank order", 49.2190) == "as good as rank order"
     assert value_text(49.21838, "dtfm") == "49.2184 s"
     assert value_text(0.5, "cost") == "$0.5"

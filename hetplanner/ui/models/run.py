@@ -290,6 +290,8 @@ class RunModel(param.Parameterized):
         status = reader.status()
         if status != self.status:
             self.status = status
+            if status.failed_rank is not None and not was_over:
+                self.log_rank = str(status.failed_rank)  # its last words are what one wants to read
         news = reader.poll()
         if news or self._phase is None:
             self._phase = reader.phase()

@@ -36,6 +36,13 @@ def change_text(value: float | None, reference: float | None) -> str:
     return f"{sign}{abs(change):.0f} %"
 
 
+def against_text(value: float, name: str, reference: float) -> str:
+    """'−22 % against rank order', or that it is as good."""
+    if abs(value - reference) < 0.005 * abs(reference):
+        return f"as good as {name}"
+    return f"{change_text(value, reference)} against {name}"
+
+
 def value_text(value: float | None, objective: str) -> str:
     """The objective's value with its unit: seconds; dollars a million tokens; DT-FM's own seconds."""
     if value is None or not math.isfinite(value):

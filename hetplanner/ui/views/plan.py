@@ -7,7 +7,7 @@ import panel_material_ui as pmui
 
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.texts import change_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.ui.views.cards import (
     Coloured,
     MetricRow,
@@ -123,7 +123,7 @@ class PlanView:
         notes = []
         baseline = model.best_baseline
         if baseline is not None and model.value is not None:
-            notes.append(f"{change_text(model.value, baseline[1])} against {baseline[0]}")
+            notes.append(against_text(model.value, *baseline))
         if model.lower_bound and model.value:
             notes.append(f"no plan below {value_text(model.lower_bound, model.objective)}")
         text = seconds_text(estimate.step_s)

@@ -56,7 +56,7 @@ class RunView:
         self.times = StepTimes(height=HEIGHT)
         self.timeline = Timeline(height=HEIGHT)
         self.figures: list[Coloured] = [self.loss, self.throughput, self.times, self.timeline]
-        self.metrics = MetricRow("State", "Loss", "Step time, measured", "Throughput")
+        self.metrics = MetricRow("State", "Loss", "Step time, measured", "Throughput", "Late deliveries")
         self.dialog = ConfirmDialog(app)
         self.view = page(
             full_width(self._launch_bar()),
@@ -207,11 +207,9 @@ class RunView:
             self.message.set("" if self.model.runs else "No run yet: press Rehearse here.")
             return
         self.metrics.set("State", status.state, f"{status.ranks} ranks", _STATE_COLOURS.get(status.state, ""))
-        lines = [
-            status.message if status.message != status.state else "",
-            *(status.last_lines[-6:] if status.state == "failed" else ()),
-        ]
-        self.message.set("\n".join(line for line in lines if line))
+        last = [line for line in status.last_lines[-6:] if status.state == "failed" and line not in status.message]
+        message = status.message if status.message != status.state else ""
+        self.message.set("\n".join(filter(None, (message, *last))))
         self.log_rank.options = self.model.log_choices
 
     def show_steps(self, *_: Any) -> None:
@@ -228,7 +226,7 @@ class RunView:
         self.times.update(steps, [seconds for _, seconds, _ in timed], predicted_s, catalog_s)
         self.throughput.update(steps, [rate for _, _, rate in timed])
         if reader is None or not summaries:
-            for name in ("Loss", "Step time, measured", "Throughput"):
+            for name in ("Loss", "Step time, measured", "Throughput", "Late deliveries"):
                 self.metrics.set(name, "–")
             return
         total = reader.config.steps
@@ -239,7 +237,13 @@ class RunView:
             note += f", measured {change_text(measured_s, predicted_s)}"
         self.metrics.set("Step time, measured", seconds_text(measured_s), note)
         sent = f"{short_bytes(reader.bytes_boundary)} boundary, {short_bytes(reader.bytes_reduce)} reduction"
-        self.metrics.set("Throughput", f"{count_text(reader.tokens_per_s())} tokens/s", sent)
+        rate = reader.tokens_per_s()
+        self.metrics.set("Throughput", f"{count_text(rate)} tokens/s" if rate else "–", sent)
+        late, late_s = reader.late
+        words = f"{seconds_text(late_s)} in all" if late else "the emulator kept every link's time"
+        if not reader.config.emulate_links:
+            words = "links are not emulated"
+        self.metrics.set("Late deliveries", str(late), words)
 
     def show_log(self, *_: Any) -> None:
         """The end of the chosen log."""

@@ -9,6 +9,7 @@ import panel as pn
 import panel_material_ui as pmui
 from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
+from tornado.process import task_id
 
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, host_is_allowed, process_guard
 from hetplanner.ui.jobs import SearchService, process_service
@@ -61,19 +62,28 @@ def planner_page(
         pn.state.curdoc.template_variables.setdefault("dist_url", LOCAL_DIST)
     host = str(pn.state.headers.get("Host") or pn.state.headers.get("host") or "")
     if pn.state.curdoc and pn.state.curdoc.session_context and not host_is_allowed(host, allowed_hosts()):
-        return refusal()
+        return refusal(_FOREIGN)
+    if task_id() is not None:
+        return refusal(_ONE_PROCESS)
     service = service or process_service()
     service.warm()
     app = PlannerApp(guard or process_guard(), service, samples, home)
     return Shell(app).page
 
 
-def refusal() -> pn.pane.Markdown:
-    """What a session from a foreign Host gets: a reason, no data, no widgets."""
-    return pn.pane.Markdown(
-        "## Refused\n\nThis page answers to *localhost* only. Open it under `http://localhost` or `http://127.0.0.1`"
-        " with its port; other names can be allowed in the variable `HETPLANNER_ALLOWED_HOSTS`."
-    )
+_FOREIGN = (
+    "This page answers to *localhost* only. Open it under `http://localhost` or `http://127.0.0.1` with its port;"
+    " other names can be allowed in the variable `HETPLANNER_ALLOWED_HOSTS`."
+)
+_ONE_PROCESS = (
+    "Serve this app with one process: with `--num-procs` every process would have searches and a launch token of its"
+    " own, and a page would meet now one, now another."
+)
+
+
+def refusal(reason: str) -> pn.pane.Markdown:
+    """What a session gets that is not served: a reason, no data, no widgets."""
+    return pn.pane.Markdown(f"## Refused\n\n{reason}")
 
 
 def _show_exception(error: Exception) -> None:
