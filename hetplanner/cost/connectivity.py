@@ -36,10 +36,10 @@ def bound_path(edges: Edges, stages: int) -> float:
         return 0.0
     total, below, hops = 0.0, 0.0, stages - 1
     for threshold, largest in _largest_parts(edges):
+        if hops == 0 or not np.isfinite(threshold):
+            break
         total += hops * (threshold - below)
         below, hops = threshold, -(-stages // largest) - 1
-        if hops == 0:
-            break
     return float(total)
 
 

@@ -142,7 +142,7 @@ def make_plan(problem, placement, edges, share, codec, overlap):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_no_plan_is_below_the_bounds_of_its_step_and_its_dollars(problem, seed):
     model = CostModel.of(problem)
