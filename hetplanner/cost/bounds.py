@@ -1,8 +1,10 @@
 """Cheap bounds below every plan of a problem: compute, fill, links, one reduction, one optimizer step.
 
-Every bound is below the closed form of :mod:`hetplanner.cost.closed_form` for plans whose stages have the same number
-of replicas each and whose codecs (of links and reductions) are among those the problem allows. Routes may share
-replicas. Derivation, with M micro-batches, S stages of R replicas and best-device seconds of every op:
+Every bound is below the closed form of :mod:`hetplanner.cost.closed_form` for plans whose codecs (of links and
+reductions) are among those the problem allows. Routes may share replicas. Where the number of replicas is given every
+stage has so many; where it is free, stages may have unlike numbers (`ragged_s`, a weaker bound).
+
+Derivation, with M micro-batches, S stages of R replicas and best-device seconds of every op:
 
     step >= more + max(full fill + tied reduction, min over cuts of max_s(fill of s + reduction of s)) + optimizer
     more >= the busiest device: (M - R) x model seconds / total speed of the devices, and
@@ -46,22 +48,24 @@ def bound_step(tables: CostTables, links: LinkTable) -> float:
     Shapes that the constraints leave free take the least over all.
     """
     bounds = _Bounds(tables, links)
-    return min((bounds.step_s(*shape) for shape in bounds.shapes()), default=0.0)
+    even = [bounds.step_s(*shape) for shape in bounds.shapes()]
+    return min([*even, *(bounds.ragged_s(stages) for stages in bounds.ragged_stages())], default=0.0)
 
 
 def bound_cost(tables: CostTables, links: LinkTable | None = None) -> float:
     """Dollars per million tokens below which no plan can train.
 
     The larger of two: every op of every micro-batch on the device that is cheapest for it, and the cheapest devices
-    of a shape paid for the shape's least step time. Traffic out of a site is taken to be free.
+    of a shape paid for its least step time. Traffic out of a site is taken to be free.
     """
     problem = tables.problem
     bounds = _Bounds(tables, links or LinkTable.of(problem.cluster))
     price_D = np.sort(np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.usable]))
-    usd = min((price_D[: s * r].sum() * bounds.step_s(s, r) for s, r in bounds.shapes()), default=0.0)
+    even = [float(price_D[: s * r].sum()) * bounds.step_s(s, r) for s, r in bounds.shapes()]
+    usd = min([*even, *(float(price_D[:s].sum()) * bounds.ragged_s(s) for s in bounds.ragged_stages())], default=0.0)
     price_C = np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.first_C])
     work = float((price_C[:, None] * bounds.seconds_CO).min(axis=0).sum()) * problem.workload.num_micro_batches
-    return max(float(usd), work) / problem.workload.tokens_per_step * 1e6
+    return max(usd, work) / problem.workload.tokens_per_step * 1e6
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,26 @@ class _Bounds:
             for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):
                 yield stages, replicas
 
+    def ragged_stages(self) -> Iterator[int]:
+        """Numbers of stages for which the constraints allow unlike numbers of replicas."""
+        if self.tables.problem.constraints.replicas is None:
+            yield from (stages for stages in sorted({s for s, _ in self.shapes()}) if stages > 1)
+
+    def ragged_s(self, stages: int) -> float:
+        """The bound for stages of any numbers of replicas: all devices may serve, and there may be no reduction.
+
+        A device with l micro-batches computes all of them one after the other, and the others of a route its first.
+        """
+        if stages >= len(self.edges_K) or stages > len(self.usable):
+            return 0.0
+        micro_batches = self.tables.problem.workload.num_micro_batches
+        rate_D = self.tables.devices.rate_flops_per_s_D[self.usable]
+        compute_s = float(self.compute_K[-1])
+        per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
+        most = len(self.usable) - stages + 1
+        busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
+        return bound_path(self.hops[1], stages) + busy_s + self._optimizer_s(stages)
+
     def step_s(self, stages: int, replicas: int) -> float:
         """The bound of one shape."""
         if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
@@ -92,11 +116,14 @@ class _Bounds:
         # The first stage waits for the whole drain.
         ends_KK[0] = full_s + reduced_KK[0]
         end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
+        return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
+
+    def _optimizer_s(self, stages: int) -> float:
+        """The stage with the most weights on the device with the fastest memory."""
         held_KK = self.own_params_K[None, :] - self.own_params_K[:, None]
         params = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_params / stages)
         memory = self.tables.devices.memory_bandwidth_bytes_per_s_D[self.usable]
-        optimizer_s = params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / float(memory.max())
-        return self._more_s(stages, replicas) + end_s + optimizer_s
+        return params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / float(memory.max())
 
     def _more_s(self, stages: int, replicas: int) -> float:
         """What the busiest device computes beyond its first micro-batch."""

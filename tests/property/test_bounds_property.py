@@ -1,6 +1,7 @@
 """No bound exceeds the optimum, and the proof finds it: everything is held against plain enumeration."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -163,6 +164,49 @@ def test_a_free_shape_has_the_least_bound_of_all_shapes(problem):
     free = CostModel.of(problem.replace(constraints=problem.constraints.replace(stages=None, replicas=None)))
     assert bound_step(free.tables, free.links) <= bound_step(model.tables, model.links) * (1 + 1e-12)
     assert bound_cost(free.tables, free.links) <= bound_cost(model.tables, model.links) * (1 + 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_stages_with_unlike_numbers_of_replicas_are_not_below_the_bounds_of_a_free_shape(problem, seed):
+    stages = problem.constraints.stages
+    free = problem.replace(constraints=problem.constraints.replace(stages=None, replicas=None))
+    given_stages = problem.replace(constraints=problem.constraints.replace(replicas=None))
+    for task in (free, given_stages):
+        model = CostModel.of(task)
+        least_s, least_usd = bound_step(model.tables, model.links), bound_cost(model.tables, model.links)
+        for plan in ragged_plans(task, stages, model, np.random.default_rng(seed)):
+            step_s = time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s
+            assert 0 < least_s <= step_s * (1 + 1e-9)
+            usd = usd_per_step(plan, step_s, model) / task.workload.tokens_per_step * 1e6
+            assert 0 < least_usd <= usd * (1 + 1e-9)
+
+
+def ragged_plans(problem, stages, model, rng):
+    """Random splits of the devices over the stages; micro-batches take the replicas of each stage in turn."""
+    ids, micro_batches = problem.cluster.device_ids, problem.workload.num_micro_batches
+    cuts = list(itertools.combinations(model.tables.cuts.tolist(), stages - 1))
+    for _ in range(20):
+        order = rng.permutation(ids).tolist()
+        ends = [0, *sorted(rng.choice(np.arange(1, len(ids)), stages - 1, replace=False).tolist()), len(ids)]
+        groups = [order[a:b][:micro_batches] for a, b in itertools.pairwise(ends)]
+        taken = Counter(tuple(m % len(group) for group in groups) for m in range(micro_batches))
+        edges = [0, *cuts[rng.integers(len(cuts))], model.tables.num_ops]
+        yield Plan(
+            problem=problem,
+            stages=tuple(
+                Stage(
+                    first_op=edges[s],
+                    end_op=edges[s + 1],
+                    replicas=tuple((d,) for d in group),
+                    in_flight=micro_batches,
+                    recompute=False,
+                )
+                for s, group in enumerate(groups)
+            ),
+            routes=tuple(Route(replicas=replicas, micro_batches=n) for replicas, n in taken.items()),
+            ranks=tuple(d for group in groups for d in group),
+        )
 
 
 @st.composite
