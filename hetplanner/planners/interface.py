@@ -165,7 +165,10 @@ class Planner(Protocol):
 
 
 class Progress:
-    """Keeps a search's clock, budget, events and cancellation; planners share it."""
+    """Keeps a search's clock, budget, events and cancellation; planners share it.
+
+    A planner that proves a bound of its own sets `lower_bound`.
+    """
 
     def __init__(
         self,
@@ -178,6 +181,7 @@ class Progress:
         self.evaluations = 0
         self.events: list[SearchEvent] = []
         self.cancelled = False
+        self.lower_bound = 0.0
         self._on_event = on_event
         self._should_stop = should_stop
         self._clock = clock
@@ -200,6 +204,13 @@ class Progress:
         if self.budget.evaluations is None:
             return None
         return max(0, self.budget.evaluations - self.evaluations)
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """What the budget leaves; None if it does not count seconds."""
+        if self.budget.seconds is None:
+            return None
+        return max(0.0, self.budget.seconds - (self._clock() - self._search_start))
 
     def is_over(self) -> bool:
         """Whether the budget is spent or the search was cancelled."""

@@ -19,6 +19,7 @@ _PLANNERS = {
     "swarm": ("hetplanner.planners.swarm", "SwarmPlanner"),
     "exhaustive": ("hetplanner.planners.exhaustive", "ExhaustivePlanner"),
     "gcma": ("hetplanner.planners.gcma", "GcmaPlanner"),
+    "cp-sat": ("hetplanner.planners.cp_sat", "CpSatPlanner"),
 }
 
 

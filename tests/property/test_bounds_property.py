@@ -1,0 +1,252 @@
+"""No bound exceeds the optimum, and the proof finds it: everything is held against plain enumeration."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
+from hetplanner.codecs.spec import Codec
+from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.closed_form import time_step
+from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
+from hetplanner.cost.durations import durations_of
+from hetplanner.cost.estimate import CostModel, step_arrays, usd_per_step
+from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
+from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.planners.dtfm_exact import find_classes, prove_optimum
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
+
+
+@st.composite
+def problems(draw):
+    """Two to five unlike devices, a model of two to four layers, a shape that fits."""
+    num_devices = draw(st.integers(2, 5))
+    stages, replicas = draw(st.sampled_from([s for s in SHAPES if s[0] * s[1] <= num_devices]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    names = [f"s{i}" for i in range(draw(st.integers(1, 3)))]
+    hosts = [f"{n}-{i}" for n in names for i in range(2)]
+    nic = draw(st.booleans())
+    alike = draw(st.booleans())
+    cluster = Cluster(
+        name="random",
+        sites=tuple(
+            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=0.02) for i, n in enumerate(names)
+        ),
+        hosts=tuple(
+            Host(id=h, site=h.split("-")[0], **({"nic_out": 3e7, "nic_in": 6e7} if nic else {})) for h in hosts
+        ),
+        devices=tuple(
+            Device(
+                id=f"d{i}",
+                kind="any",
+                host=str(rng.choice(hosts)),
+                peak={"float32": 1e11 if alike else float(rng.choice([1e10, 1e11, 2e12]))},
+                memory=1e12,
+                memory_bandwidth=1e10 if alike else float(rng.choice([1e9, 1e10, 1e11])),
+                efficiency=0.5,
+                reserve=0.0,
+                price_usd_per_hour=float(rng.uniform(0.1, 3)),
+            )
+            for i in range(num_devices)
+        ),
+        site_links=tuple(
+            SiteLink(
+                from_site=a,
+                to_site=b,
+                latency=float(rng.choice([0.0, 0.001, 0.08])),
+                bandwidth=float(10 ** rng.uniform(5.5, 9)),
+            )
+            for a in names
+            for b in names
+        ),
+    )
+    config = TransformerConfig(
+        vocab=draw(st.sampled_from([64, 2000])),
+        max_seq_len=32,
+        hidden=32,
+        layers=draw(st.integers(stages, 4)),
+        heads=2,
+        ffn=64,
+        tie_embeddings=draw(st.booleans()),
+    )
+    workload = Workload(
+        name="random",
+        transformer=config,
+        global_batch=draw(st.integers(replicas, 6)) * 2,
+        micro_batch=2,
+        seq_len=32,
+        dtype="float32",
+    )
+    codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8")]))
+    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs)
+    return Problem(cluster=cluster, workload=workload, constraints=constraints)
+
+
+def all_shares(total, parts):
+    """All ways to give every part at least one."""
+    for ends in itertools.combinations(range(1, total), parts - 1):
+        yield np.diff([0, *ends, total]).tolist()
+
+
+def all_plans(problem, model, rng):
+    """Every cut and share of the shape over a sample of its placements, deep, with and without codecs and overlap."""
+    stages, replicas = problem.constraints.stages, problem.constraints.replicas
+    micro_batches, ids = problem.workload.num_micro_batches, problem.cluster.device_ids
+    placements = list(itertools.permutations(ids, stages * replicas))
+    cuts = list(itertools.combinations(model.tables.cuts.tolist(), stages - 1))
+    shares = list(all_shares(micro_batches, replicas))
+    codecs = [Codec(name=name) for name in problem.constraints.codecs]
+    for placement in placements:
+        # Cut, share, codec and overlap in full would take minutes: each placement gets some.
+        for _ in range(3):
+            cut = cuts[rng.integers(len(cuts))]
+            yield make_plan(
+                problem, placement, [0, *cut, model.tables.num_ops], shares[rng.integers(len(shares))],
+                codecs[rng.integers(len(codecs))], bool(rng.integers(2)),
+            )  # fmt: skip
+
+
+def make_plan(problem, placement, edges, share, codec, overlap):
+    stages, replicas = problem.constraints.stages, problem.constraints.replicas
+    rows = np.reshape(placement, (stages, replicas)).tolist()
+    links = [
+        LinkCodec(from_device=a, to_device=b, role=role, codec=codec)
+        for one, two in itertools.pairwise(rows)
+        for x, y in zip(one, two, strict=True)
+        for a, b, role in ((x, y, "activation"), (y, x, "gradient"))
+        if codec.name != "none"
+    ]
+    return Plan(
+        problem=problem,
+        stages=tuple(
+            Stage(
+                first_op=edges[s],
+                end_op=edges[s + 1],
+                replicas=tuple((d,) for d in row),
+                in_flight=max(share),
+                recompute=False,
+                reduce_codec=codec,
+            )
+            for s, row in enumerate(rows)
+        ),
+        routes=tuple(Route(replicas=(r,) * stages, micro_batches=n) for r, n in enumerate(share)),
+        ranks=tuple(placement),
+        link_codecs=tuple(links),
+        overlap=overlap,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_no_plan_is_below_the_bounds_of_its_step_and_its_dollars(problem, seed):
+    model = CostModel.of(problem)
+    least_s, least_usd = bound_step(model.tables, model.links), bound_cost(model.tables, model.links)
+    assert least_s > 0
+    assert least_usd > 0
+    for plan in all_plans(problem, model, np.random.default_rng(seed)):
+        step_s = time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s
+        assert least_s <= step_s * (1 + 1e-9)
+        usd = usd_per_step(plan, step_s, model) / problem.workload.tokens_per_step * 1e6
+        assert least_usd <= usd * (1 + 1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(problems())
+def test_a_free_shape_has_the_least_bound_of_all_shapes(problem):
+    model = CostModel.of(problem)
+    free = CostModel.of(problem.replace(constraints=problem.constraints.replace(stages=None, replicas=None)))
+    assert bound_step(free.tables, free.links) <= bound_step(model.tables, model.links) * (1 + 1e-12)
+    assert bound_cost(free.tables, free.links) <= bound_cost(model.tables, model.links) * (1 + 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_stages_with_unlike_numbers_of_replicas_are_not_below_the_bounds_of_a_free_shape(problem, seed):
+    stages = problem.constraints.stages
+    free = problem.replace(constraints=problem.constraints.replace(stages=None, replicas=None))
+    given_stages = problem.replace(constraints=problem.constraints.replace(replicas=None))
+    for task in (free, given_stages):
+        model = CostModel.of(task)
+        least_s, least_usd = bound_step(model.tables, model.links), bound_cost(model.tables, model.links)
+        for plan in ragged_plans(task, stages, model, np.random.default_rng(seed)):
+            step_s = time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s
+            assert 0 < least_s <= step_s * (1 + 1e-9)
+            usd = usd_per_step(plan, step_s, model) / task.workload.tokens_per_step * 1e6
+            assert 0 < least_usd <= usd * (1 + 1e-9)
+
+
+def ragged_plans(problem, stages, model, rng):
+    """Random splits of the devices over the stages; micro-batches take the replicas of each stage in turn."""
+    ids, micro_batches = problem.cluster.device_ids, problem.workload.num_micro_batches
+    cuts = list(itertools.combinations(model.tables.cuts.tolist(), stages - 1))
+    for _ in range(20):
+        order = rng.permutation(ids).tolist()
+        ends = [0, *sorted(rng.choice(np.arange(1, len(ids)), stages - 1, replace=False).tolist()), len(ids)]
+        groups = [order[a:b][:micro_batches] for a, b in itertools.pairwise(ends)]
+        taken = Counter(tuple(m % len(group) for group in groups) for m in range(micro_batches))
+        edges = [0, *cuts[rng.integers(len(cuts))], model.tables.num_ops]
+        yield Plan(
+            problem=problem,
+            stages=tuple(
+                Stage(
+                    first_op=edges[s],
+                    end_op=edges[s + 1],
+                    replicas=tuple((d,) for d in group),
+                    in_flight=micro_batches,
+                    recompute=False,
+                )
+                for s, group in enumerate(groups)
+            ),
+            routes=tuple(Route(replicas=replicas, micro_batches=n) for replicas, n in taken.items()),
+            ranks=tuple(d for group in groups for d in group),
+        )
+
+
+@st.composite
+def networks(draw):
+    """Published delays and bandwidths of up to seven devices in a few places, and a shape that fits."""
+    num_devices = draw(st.integers(2, 7))
+    shapes = [(s, r) for s in range(1, 7) for r in range(1, 7) if s * r <= min(num_devices, 6)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    places = draw(st.integers(1, 4))
+    place = rng.integers(0, places, num_devices)
+    delay, bandwidth = rng.choice([1.0, 20.0, 90.0], (places, places)), rng.choice([0.5, 1.0, 5.0], (places, places))
+    grid = np.ix_(place, place)
+    return (delay + delay.T)[grid], (bandwidth + bandwidth.T)[grid], draw(st.sampled_from(shapes))
+
+
+def enumerate_dtfm(delay, bandwidth, stages, replicas):
+    """The least cost of all placements, by the independent scoring function."""
+    best = np.inf
+    for chosen in itertools.permutations(range(len(delay)), stages * replicas):
+        first = chosen[:replicas]
+        if list(first) != sorted(first):
+            continue  # pipelines have no order
+        best = min(best, score_dtfm(np.reshape(chosen, (stages, replicas)), delay, bandwidth).total_s)
+    return best
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks())
+def test_the_proof_is_the_optimum_of_plain_enumeration_and_the_cheap_bound_is_below(network):
+    delay, bandwidth, (stages, replicas) = network
+    optimum = enumerate_dtfm(delay, bandwidth, stages, replicas)
+    costs = pair_costs(delay, bandwidth, replicas)
+    assert bound_dtfm(*costs, stages, replicas) <= optimum * (1 + 1e-12)
+    classes = find_classes(*costs)
+    proof = prove_optimum(classes, (stages, replicas), workers=1)
+    assert proof.is_optimal
+    assert proof.lower_bound_s == pytest.approx(optimum, abs=1e-6)
+    assert proof.lower_bound_s <= optimum + 1e-12
+    assert proof.count_SC.sum(axis=1).tolist() == [replicas] * stages
+    placed = classes.place(proof.count_SC)
+    assert len(set(placed.reshape(-1).tolist())) == stages * replicas
+    warm = prove_optimum(classes, (stages, replicas), workers=1, upper_s=optimum, hint_SC=classes.count(placed))
+    assert warm.lower_bound_s == pytest.approx(optimum, abs=1e-6)
