@@ -16,6 +16,7 @@ class PipelinePerSitePlanner(RankOrderPlanner):
     """Each site forms as many whole pipelines as it can; what is left over forms pipelines of near sites."""
 
     name: ClassVar[str] = "pipeline-per-site"
+    is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: pipelines inside sites, gradients between them; equal layers"
 
     def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
