@@ -33,6 +33,7 @@ def train(
     data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's own sources.")] = None,
     seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-3,
+    warmup_steps: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 20,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
@@ -53,6 +54,7 @@ def train(
         "data": str(data.absolute()) if data is not None else None,
         "emulate_links": emulate_links,
         "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
         "clip_norm": clip_norm,
     }
     config = checked(TrainConfig, fields, "train")

@@ -15,11 +15,13 @@ class LossCurve(StepCurve):
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
         super().__init__("loss (nats a token)", dark=dark, height=height)
         self.source, line = self._line("#4477AA", line_width=2)
+        # Small dots, so that the first step shows before there is a line.
+        dots = self.figure.scatter("x", "y", source=self.source, size=3, color="#4477AA")
         self.validation_source = empty_source("x", "y")
         points = self.figure.scatter("x", "y", source=self.validation_source, size=7, color="#EE6677")
         joined = self.figure.line("x", "y", source=self.validation_source, line_color="#EE6677", line_dash="dashed")
         self._hover(self.source, ("loss", "@y{0.0000}"))
-        self._add_legend([("training", [line]), ("validation", [points, joined])])
+        self._add_legend([("training", [line, dots]), ("validation", [points, joined])])
         self._recolour()
         self.update([], [])
 
