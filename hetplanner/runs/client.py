@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import filelock
 import httpx
 
 from hetplanner.errors import InvalidInput, RunError
@@ -124,6 +125,20 @@ def ensure_agent(home: Path | None = None) -> AgentInfo:
         RunError: it cannot be started, or an agent of another version has runs.
     """
     home = home or home_directory()
+    info = find_agent(home)
+    if info is not None and _is_ours(info):
+        return info
+    # One client starts it; those that come at the same moment wait here and then find it.
+    lock = filelock.FileLock(agent_directory(home) / "start.lock", mode=0o600)
+    try:
+        with lock.acquire(timeout=START_TIMEOUT_S + STOP_TIMEOUT_S):
+            return _replace_or_start(home)
+    except filelock.Timeout:
+        log = agent_directory(home) / "agent.log"
+        raise RunError(f"another process is still starting the agent; its log is {log}") from None
+
+
+def _replace_or_start(home: Path) -> AgentInfo:
     info = find_agent(home)
     if info is not None and not _is_ours(info):
         if info.live_runs:

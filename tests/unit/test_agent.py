@@ -124,7 +124,8 @@ def test_many_clients_at_once_start_one_agent(home):
     starts = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     pids = {process.communicate(timeout=60)[0].strip() for process in starts}
     assert len(pids) == 1
-    assert [str(p.pid) for p in processes_under(home)] == list(pids)
+    # A loser of the race, if there was one, goes by itself.
+    until(lambda: [str(p.pid) for p in processes_under(home)] == list(pids))
 
 
 def test_only_its_user_can_reach_the_agent(home):
