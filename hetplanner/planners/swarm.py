@@ -26,7 +26,7 @@ from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import apportion, complete_plan, greatest_depth, proportional_cut, value_of
 from hetplanner.planners.opfence import walk_network
 from hetplanner.planners.shapes import free_shapes
-from hetplanner.planners.step_search import even_layers
+from hetplanner.planners.step_space import even_layers
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
