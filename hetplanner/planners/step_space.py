@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import COST_PASSES, Codec
 from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import (
@@ -23,6 +22,7 @@ from hetplanner.cost.tables import (
     STATE_BYTES_PER_PARAM,
 )
 from hetplanner.planners import seeds
+from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
 from hetplanner.planners.layout import even_cut
 
 Array = NDArray[Any]
@@ -165,7 +165,7 @@ class StepSpaces:
 
     @cached_property
     def _pipe_rate_DD(self) -> FloatArray:
-        return _pipe_rates(self.model)
+        return best_seconds_per_byte_DD(self.model)
 
     @cached_property
     def _distance_DD(self) -> FloatArray:
@@ -259,22 +259,6 @@ def even_shares(micro_batches: int, replicas: int) -> IntArray:
     share = np.full(replicas, micro_batches // replicas, dtype=np.int64)
     share[: micro_batches % replicas] += 1
     return share
-
-
-def _pipe_rates(model: CostModel) -> FloatArray:
-    """Seconds per dense byte between stages with the best allowed codec of each link, its work included."""
-    problem = model.tables.problem
-    dense = model.links.seconds_per_byte_DD
-    width = problem.workload.dtype_bytes
-    memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
-    best = dense.copy()
-    for name in problem.constraints.codecs:
-        codec = Codec(name=name, block=problem.constraints.codec_block)
-        elements = 64 * codec.block
-        ratio = codec.wire_bytes(elements, width) / (elements * width)
-        work = COST_PASSES[name] / 2.0 * (1.0 / memory[:, None] + 1.0 / memory[None, :])
-        best = np.minimum(best, ratio * dense + work)
-    return np.asarray(best)
 
 
 def _weights(model: CostModel, alone: bool) -> tuple[FloatArray, FloatArray, float]:
