@@ -12,6 +12,8 @@ from hetplanner.plan.problem import Problem
 
 # Shapes that use less than this share of the devices are not tried unless asked for.
 LEAST_USE = 0.75
+# Up to so many replicas every number is tried, above only some.
+ALL_REPLICAS = 8
 
 
 def fixed_shape(problem: Problem) -> tuple[int, int]:
@@ -34,11 +36,16 @@ def fixed_shape(problem: Problem) -> tuple[int, int]:
     return stages, replicas
 
 
-def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
+def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) -> list[tuple[int, int]]:
     """All shapes worth a search, within the constraints and the memory of all devices together.
 
     For each number of stages the most replicas that the devices allow, and for objective `cost` (where leaving
     devices out may pay) fewer as well.
+
+    Args:
+        problem: what to plan.
+        tables: its cost tables.
+        spare: also shapes that leave many devices idle, down to a single one.
 
     Raises:
         InvalidInput: if fixed degrees do not fit the cluster or the model.
@@ -55,19 +62,30 @@ def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
     for stages in [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1):
         top = min(usable // stages, most)
         options = {wanted.replicas} if wanted.replicas else {top}
-        if not wanted.replicas and problem.objective == "cost":
+        if not wanted.replicas and spare:
+            options |= _fewer(top)
+        elif not wanted.replicas and problem.objective == "cost":
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
-    return _prune(shapes, problem, tables, usable)
+    return _prune(shapes, problem, tables, usable, spare)
 
 
-def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int) -> list[tuple[int, int]]:
+def _fewer(most: int) -> set[int]:
+    """All numbers up to a few, then ever wider apart."""
+    few = set(range(1, min(most, ALL_REPLICAS) + 1))
+    steps = range(int(2 * np.log2(max(most, 1))) + 1)
+    return few | {round(most / 2 ** (k / 2)) for k in steps}
+
+
+def _prune(
+    shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int, spare: bool
+) -> list[tuple[int, int]]:
     """Drops shapes whose weights alone exceed all memory, and those that leave many devices idle for nothing."""
     devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
-    if problem.objective == "cost":
+    if problem.objective == "cost" or spare:
         return fitting
     return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
 

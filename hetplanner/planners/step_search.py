@@ -6,7 +6,7 @@ P layouts, C cuts, H ways to share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RANDOM_STARTS = 256
+SCREENED = 4
 REFITTED = 32
+# Seeds scored at most: this over the square of the number of devices.
+SEED_WORK = 2**28
+# From so many devices on chains get shorter, so that a chunk stays a fraction of a second.
+LONG_CHAINS = 256
 GUIDE_WEIGHT = 0.05
 COLD = 1e-4
 NUM_CUTS = 5
@@ -41,6 +46,8 @@ class Start:
 class StepSpecies:
     """Candidates of one shape; genes are ``(place_N, cut_S, share_R)`` in canonical device numbers.
 
+    `rival` is the best of the layouts it began with, as far as they were scored.
+
     Args:
         model: the cost model of the problem.
         shape: stages and replicas.
@@ -48,6 +55,7 @@ class StepSpecies:
         starts: 'structured' or 'random'.
         recompute: whether stages keep only their inputs.
         spaces: the tables of the problem, if already at hand.
+        begin: layouts of the shape to begin with, asked for once.
     """
 
     def __init__(
@@ -59,10 +67,12 @@ class StepSpecies:
         *,
         recompute: bool,
         spaces: StepSpaces | None = None,
+        begin: Callable[[tuple[int, int]], Sequence[Start]] | None = None,
     ) -> None:
         self.stages, self.replicas = shape
         self.recompute = recompute
-        self._model, self._starts = model, starts
+        self._model, self._starts, self._begin = model, starts, begin
+        self.rival: Candidate | None = None
         self._space = (spaces or StepSpaces(model)).of(self.stages, recompute=recompute)
         self._rng = np.random.default_rng([seed, *shape])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
@@ -98,12 +108,29 @@ class StepSpecies:
             layouts = seeds.random_layouts(len(self._space.devices), RANDOM_STARTS, self._rng)
         else:
             layouts = seeds.structured_layouts(self._space.orders, self.stages, self.replicas, self._rng)
-        for batch in seeds.in_batches(layouts[:limit]):
+        most = max(1, SEED_WORK // len(self._space.devices) ** 2)
+        for batch in seeds.in_batches(layouts[: min(most, limit) if limit is not None else most]):
             values, _, _ = self._score(batch, fit=False)
             best = np.argsort(values, kind="stable")[:REFITTED]
             fitted, cuts, shares = self._score(batch[best], fit=True)
             found = [Candidate(float(fitted[i]), (batch[best[i]], cuts[i], shares[i])) for i in range(len(best))]
             yield found, len(batch)
+
+    def screen(self) -> list[Candidate]:
+        """The layouts to begin with, and pipelines or stages inside sites; or, for random starts, a few of these."""
+        orders, shape = self._space.orders, (self.stages, self.replicas)
+        if self._starts == "random":
+            layouts = seeds.random_layouts(len(self._space.devices), SCREENED, self._rng)
+            return self._fitted(layouts)
+        given = self.started(self._begin(shape)) if self._begin else []
+        self.rival = min(given, key=lambda c: c.value, default=None)
+        runs = dict.fromkeys([(self.stages,), (1,) * self.stages])
+        dealt = [seeds.deal_layout(order, run, self.replicas) for order in [orders[0], orders[-1]] for run in runs]
+        return given + self._fitted(np.unique(np.array(dealt), axis=0))
+
+    def _fitted(self, layouts_PN: IntArray) -> list[Candidate]:
+        values, cuts, shares = self._score(layouts_PN, fit=True)
+        return [Candidate(float(values[i]), (layouts_PN[i], cuts[i], shares[i])) for i in range(len(layouts_PN))]
 
     def started(self, starts: Sequence[Start]) -> list[Candidate]:
         """Given layouts, each with its own cut and shares or, where these are better, with fitted ones."""
