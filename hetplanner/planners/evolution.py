@@ -35,8 +35,9 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
             return self._solve_dtfm(problem, model, seed, progress)
         search = StepSearch(model, self.settings, seed, progress)
         progress.hold_back(search.judging_share)
-        evolve(search.evolutions, progress)
+        evolve(search.evolutions, progress, search.extra)
         progress.hold_back(0.0)
+        search.prove()
         plan = search.plan()
         if plan is None:
             raise explain_infeasible(problem, model.tables, *search.largest_shape)

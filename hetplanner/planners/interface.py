@@ -223,6 +223,10 @@ class Progress:
             self.cancelled = True
         if self.cancelled or self.remaining_evaluations == 0:
             return True
+        return self.is_late()
+
+    def is_late(self) -> bool:
+        """Whether the budget's time is spent; one that counts evaluations alone never is."""
         return self.remaining_seconds == 0.0
 
     def is_event_due(self) -> bool:

@@ -8,10 +8,10 @@ from hetplanner.cost.estimate import CostModel, usd_per_step
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import value_of
-from hetplanner.simulator.simulation import simulate
+from hetplanner.simulator.timing import simulate_step_s
 
 # Forwards and backwards that all finalists together may have, so that judging stays a fraction of a second.
-MOST_ACTIONS = 40_000
+MOST_ACTIONS = 2_000_000
 # Finalists closer than this (relative) to the best count as no worse.
 SAME_STEP = 1e-9
 
@@ -45,9 +45,9 @@ def best_plan(
     actions = 0
     for plan in fit:
         actions += 2 * len(plan.stages) * plan.problem.workload.num_micro_batches
-        if judged and (actions > MOST_ACTIONS or progress.is_over()):
+        if judged and (actions > MOST_ACTIONS or progress.is_late()):
             break
-        step_s = simulate(plan).end_s
+        step_s = simulate_step_s(plan, model)
         plan = plan.replace(provenance=plan.provenance.replace(simulated_step_s=step_s))
         judged.append((_simulated_value(plan, step_s, model), plan))
     return min(judged, key=lambda pair: pair[0])[1]

@@ -7,8 +7,8 @@ plan) race: all are screened with a few layouts, the better ones get all their s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,7 @@ class Species(Protocol):
         ...
 
 
+@runtime_checkable
 class Screened(Species, Protocol):
     """A species of a race: one of many shapes."""
 
@@ -82,9 +83,13 @@ class Screened(Species, Protocol):
         """A few promising layouts, to tell whether the shape is worth more."""
         ...
 
+    def try_all(self, most: int, progress: Progress) -> Candidate | None:
+        """The best of all layouts, counted by `progress`; None if there are more than `most` or the budget ended."""
+        ...
+
 
 class Evolution:
-    """The population of one species.
+    """The population of one species; `is_settled` once all its layouts were tried.
 
     Args:
         species: candidates of one objective (and shape).
@@ -106,6 +111,7 @@ class Evolution:
         self.species, self.settings = species, settings
         self._progress, self._rng = progress, rng
         self._turn = 0
+        self.is_settled = False
         self.population = sorted(species.first_guesses(), key=lambda c: c.value) if guess else []
         progress.evaluations += len(self.population)
 
@@ -133,6 +139,16 @@ class Evolution:
         found = cast(Screened, self.species).screen()
         self._progress.evaluations += len(found)
         self.adopt(found)
+
+    def settle(self) -> bool:
+        """Tries every layout where there are no more than a chain has moves; whether it did."""
+        left = self._progress.remaining_evaluations
+        most = self.settings.chain if left is None else min(self.settings.chain, left)
+        best = cast(Screened, self.species).try_all(most, self._progress)
+        if best is not None:
+            self.adopt([best])
+            self.is_settled = True
+        return self.is_settled
 
     def sow(self) -> None:
         """Scores the starting layouts."""
@@ -179,12 +195,16 @@ class Evolution:
         return self.species.anneal(parent, moves, heat)
 
 
-def evolve(evolutions: list[Evolution], progress: Progress) -> Evolution:
+Extra = Callable[[list[Evolution]], list[Evolution]]
+
+
+def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None = None) -> Evolution:
     """Searches until the budget is spent or the search is cancelled.
 
     Args:
         evolutions: the populations; their order breaks ties.
         progress: the clock and budget that they share.
+        extra: see :func:`run_race`.
 
     Returns:
         The population that holds the best candidate.
@@ -195,13 +215,13 @@ def evolve(evolutions: list[Evolution], progress: Progress) -> Evolution:
     warm_up(evolutions)
     progress.start_budget()
     if not progress.is_over():
-        for phase in run_race(evolutions, progress):
+        for phase in run_race(evolutions, extra):
             if progress.is_event_due():
                 leader_of(evolutions).report(phase)
             if progress.is_over():
                 break
     leader = leader_of(evolutions)
-    leader.report("done")
+    leader.report("proven optimal" if all(e.is_settled for e in evolutions) else "done")
     return leader
 
 
@@ -211,13 +231,17 @@ def warm_up(evolutions: Sequence[Evolution]) -> None:
         evolution.species.warm_up()
 
 
-def run_race(evolutions: Sequence[Evolution], progress: Progress) -> Iterator[str]:
-    """All populations' work, chunk by chunk; yields the name of the phase behind each. Never ends by itself.
+def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Iterator[str]:
+    """All populations' work, chunk by chunk; yields the phase's name behind each. Ends when all layouts were tried.
 
-    One population gets its seeds and evolves. Of several all are screened, the `SOWN` best get their seeds and short
-    chains, then the `FINALISTS` best take turns.
+    One population gets its seeds and evolves. Of several all are screened, small ones are settled, the `SOWN` best of
+    the others get their seeds and short chains, then the `FINALISTS` best take turns.
+
+    Args:
+        evolutions: the populations.
+        extra: asked with all populations, best first, which other populations go on beside them.
     """
-    if len(evolutions) == 1:
+    if len(evolutions) == 1 and not isinstance(evolutions[0].species, Screened):
         evolutions[0].sow()
         while True:
             evolutions[0].advance()
@@ -225,6 +249,9 @@ def run_race(evolutions: Sequence[Evolution], progress: Progress) -> Iterator[st
     for evolution in evolutions:
         evolution.screen()
         yield "shapes"
+    for evolution in evolutions:
+        if evolution.settle():
+            yield "all"
     for rank, evolution in enumerate(_ranked(evolutions)[:SOWN]):
         evolution.sow()
         yield "seeds"
@@ -232,8 +259,10 @@ def run_race(evolutions: Sequence[Evolution], progress: Progress) -> Iterator[st
         evolution.advance(1.0 if rank < FINALISTS else FIRST_CHAIN)
         yield "anneal"
     going = _ranked(evolutions)[:FINALISTS]
+    ahead = sorted((e for e in evolutions if e.population), key=lambda e: e.value)
+    going += [e for e in (extra(ahead) if extra else []) if e not in going]
     turn = 0
-    while True:
+    while going:
         going[turn % len(going)].advance()
         turn += 1
         yield leader_of(going).phase
@@ -245,7 +274,8 @@ def leader_of(evolutions: Sequence[Evolution]) -> Evolution:
 
 
 def _ranked(evolutions: Sequence[Evolution]) -> list[Evolution]:
-    return sorted((e for e in evolutions if e.population), key=lambda e: e.value)
+    """Those with candidates and more to try, best first."""
+    return sorted((e for e in evolutions if e.population and not e.is_settled), key=lambda e: e.value)
 
 
 def _keep(candidates: list[Candidate], size: int) -> list[Candidate]:

@@ -13,7 +13,7 @@ from hetplanner.plan.problem import Problem
 # Shapes that use less than this share of the devices are not tried unless asked for.
 LEAST_USE = 0.75
 # Up to so many replicas every number is tried, above only some.
-ALL_REPLICAS = 8
+ALL_REPLICAS = 12
 
 
 def fixed_shape(problem: Problem) -> tuple[int, int]:
@@ -90,10 +90,17 @@ def _prune(
     return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
 
 
-def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tuple[tuple[int, int], bool]]:
+def feasible_shapes(
+    model: CostModel, shapes: list[tuple[int, int]], *, both: bool = False
+) -> list[tuple[tuple[int, int], bool]]:
     """Shapes that memory allows, each with whether its stages recompute activations.
 
     Where memory holds a layer's activations, but not those of a full pipeline, both ways are worth a search.
+
+    Args:
+        model: the cost model of the problem.
+        shapes: to choose from.
+        both: recomputation also where a full pipeline's activations fit (a slow network may want more in flight).
 
     Raises:
         Infeasible: if no shape fits.
@@ -104,7 +111,7 @@ def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tup
         full_depth = min(stages + 1, problem.workload.num_micro_batches // replicas)
         if not problem.workload.recompute and _fits(model, stages, replicas, 1, recompute=False):
             found.append(((stages, replicas), False))
-            if _fits(model, stages, replicas, full_depth, recompute=False):
+            if not both and _fits(model, stages, replicas, full_depth, recompute=False):
                 continue
         if _fits(model, stages, replicas, 1, recompute=True):
             found.append(((stages, replicas), True))

@@ -13,17 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import Infeasible
+from hetplanner.plan.model import Plan, Provenance
 from hetplanner.planners import seeds
-from hetplanner.planners.layout import Layout, deepest_layout, rough_value
+from hetplanner.planners.interface import Progress
+from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_space import StepSpaces, even_shares, make_work
 from hetplanner.planners.symmetry import twins_of
+from hetplanner.simulator.timing import simulate_step_s
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RANDOM_STARTS = 256
 SCREENED = 4
+# Only with so few devices layouts are counted, to be tried one and all.
+FEW_DEVICES = 12
 REFITTED = 32
 # Seeds scored at most: this over the square of the number of devices.
 SEED_WORK = 2**28
@@ -96,8 +102,9 @@ class StepSpecies:
         return Candidate(float(values[0]), (place, cuts[0], shares[0]))
 
     def warm_up(self) -> None:
-        """Loads the kernels by running each once on the first guess."""
+        """Loads the kernels (the simulator's too) by running each once on the first guess."""
         guess = self.first_guesses()[0]
+        simulate_step_s(dense_plan(self.layout(guess), self._model.tables.problem, Provenance()), self._model)
         state = self._state.copy()
         self.anneal(self.cross(guess, guess), 1, 0.01)
         self._state[:] = state
@@ -174,6 +181,18 @@ class StepSpecies:
         values, cuts, shares = self._score(child[None], fit=True)
         return Candidate(float(values[0]), (child, cuts[0], shares[0]))
 
+    def try_all(self, most: int, progress: Progress) -> Candidate | None:
+        """The best of all layouts; None if there are more than `most`, or the budget ended before."""
+        from hetplanner.planners.enumeration import StepLayouts
+
+        if len(self._space.devices) > FEW_DEVICES:
+            return None
+        layouts = StepLayouts(self._model, self)
+        if layouts.count(most) is None:
+            return None
+        best = layouts.search(progress)
+        return None if progress.is_late() or progress.cancelled else best
+
     def twins(self) -> IntArray:
         """The nearest device before each that it can change places with, in the order that genes number them."""
         problem = self._space.problem
@@ -213,6 +232,13 @@ class StepSpecies:
         _, cut, share = candidate.genes
         edges = tuple(int(k) for k in self._space.op_cuts[cut])
         return deepest_layout(self._placed(candidate), edges, share, self.recompute, self._model)
+
+    def plan(self, candidate: Candidate) -> Plan | None:
+        """The plan of a candidate, or None if a device cannot hold its share."""
+        try:
+            return plan_of(self.layout(candidate), self._model, Provenance())
+        except Infeasible:
+            return None
 
     def placement(self, candidate: Candidate) -> tuple[tuple[str, ...], ...]:
         """Devices by stage, then replica."""

@@ -118,6 +118,48 @@ def make_work(stages: int, replicas: int, hosts: int) -> StepWork:
     )
 
 
+class RaggedWork(NamedTuple):
+    """Scratch of an evaluation where stages have unlike numbers of replicas; P routes.
+
+    Attributes:
+        path_PS, share_P: position of the device that a route uses at a stage; its micro-batches.
+        drain_PS: from a stage's last backward to the end of the route's.
+        at_S, left_S: where laying routes out stands.
+        trip_S: round trips of one route from each stage.
+        depth_S, end_S: in-flight depth; end of the last backward.
+        pipe_H, reduce_H, count_H: as in `StepWork`.
+    """
+
+    path_PS: Array
+    share_P: Array
+    drain_PS: Array
+    at_S: Array
+    left_S: Array
+    trip_S: Array
+    depth_S: Array
+    end_S: Array
+    pipe_H: Array
+    reduce_H: Array
+    count_H: Array
+
+
+def make_ragged_work(devices: int, stages: int, hosts: int) -> RaggedWork:
+    """Scratch for layouts of a number of stages; no more routes than devices."""
+    return RaggedWork(
+        path_PS=np.zeros((devices, stages), dtype=np.int64),
+        share_P=np.zeros(devices, dtype=np.int64),
+        drain_PS=np.zeros((devices, stages)),
+        at_S=np.zeros(stages, dtype=np.int64),
+        left_S=np.zeros(stages, dtype=np.int64),
+        trip_S=np.zeros(stages),
+        depth_S=np.zeros(stages, dtype=np.int64),
+        end_S=np.zeros(stages),
+        pipe_H=np.zeros(hosts),
+        reduce_H=np.zeros(hosts),
+        count_H=np.zeros(hosts, dtype=np.int64),
+    )
+
+
 @dataclass(frozen=True)
 class SearchSpace:
     """The kernels' tables for stages that do, or do not, recompute; `devices` are rows of the cluster."""

@@ -61,8 +61,8 @@ def main():
     args = parser.parse_args()
     make_planner("evolution").solve(instance(0), budget="0.1 s")
     print(
-        f"{'':2} {'devices':>7} {'model':9} {'step s':>9} {'shape':>9} | {'best baseline':>26} {'rank':>6} {'by site':>7}"
-        f" | simulated: {'best':>6} {'rank':>6} {'by site':>7}"
+        f"{'':2} {'devices':>7} {'model':9} {'step s':>9} {'shape':>9} | {'best baseline':>26} {'rank':>6}"
+        f" {'by site':>7} | simulated: {'best':>6} {'rank':>6} {'by site':>7}"
     )
     rows = []
     for number in range(args.first, args.first + args.clusters):
