@@ -5,66 +5,18 @@ from math import ceil
 
 import numpy as np
 import pytest
+from factories import tied_workload, unlike_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.workload.transformer import TransformerConfig
-from hetplanner.workload.workload import Workload
 
 MICRO_BATCHES = 12
-
-
-def random_cluster(rng, devices):
-    names = ["a", "b", "c"]
-    return Cluster(
-        name="random",
-        sites=tuple(
-            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=float(rng.choice([0.0, 0.02, 0.09])))
-            for i, n in enumerate(names)
-        ),
-        hosts=tuple(Host(id=f"h{n}", site=n) for n in names),
-        devices=tuple(
-            Device(
-                id=f"d{i}",
-                kind="any",
-                host=f"h{rng.choice(names)}",
-                peak={"float32": float(rng.choice([1e11, 2e12]))},
-                memory=1e12,
-                memory_bandwidth=1e10,
-                efficiency=0.5,
-                reserve=0.0,
-                price_usd_per_hour=float(rng.uniform(0, 3)),
-            )
-            for i in range(devices)
-        ),
-        site_links=tuple(
-            SiteLink(from_site=x, to_site=y, latency=0.01, bandwidth=float(10 ** rng.uniform(6, 9)))
-            for x in names
-            for y in names
-        ),
-    )
-
-
-def random_workload(rng):
-    config = TransformerConfig(
-        vocab=int(rng.choice([64, 2000])),
-        max_seq_len=32,
-        hidden=64,
-        layers=4,
-        heads=2,
-        ffn=128,
-        tie_embeddings=bool(rng.integers(2)),
-    )
-    return Workload(
-        name="random", transformer=config, global_batch=2 * MICRO_BATCHES, micro_batch=2, seq_len=32, dtype="float32"
-    )
 
 
 @st.composite
@@ -73,8 +25,8 @@ def ragged_plans(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     replicas = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     problem = Problem(
-        cluster=random_cluster(rng, sum(replicas) + draw(st.integers(0, 2))),
-        workload=random_workload(rng),
+        cluster=unlike_cluster(rng, sum(replicas) + draw(st.integers(0, 2))),
+        workload=tied_workload(rng, MICRO_BATCHES),
         constraints=Constraints(codecs=("none", "fp16", "int8")),
     )
     ids = rng.permutation(problem.cluster.device_ids).tolist()
@@ -179,7 +131,9 @@ def test_the_search_counts_the_same_dollars(seed, shape, recompute):
     """The kernels' value of a layout is what its plan costs, tied weights included."""
     rng = np.random.default_rng(seed)
     problem = Problem(
-        cluster=random_cluster(rng, shape[0] * shape[1] + 1), workload=random_workload(rng), objective="cost"
+        cluster=unlike_cluster(rng, shape[0] * shape[1] + 1),
+        workload=tied_workload(rng, MICRO_BATCHES),
+        objective="cost",
     )
     model = CostModel.of(problem)
     species = StepSpecies(model, shape, seed % 1000, "random", recompute=recompute)
@@ -205,10 +159,10 @@ def test_an_unknown_price_leaves_egress_known():
 def ragged_plan_of_two_sites():
     """Two stages at two sites, the first of which charges for egress."""
     rng = np.random.default_rng(0)
-    cluster = random_cluster(rng, 2)
+    cluster = unlike_cluster(rng, 2)
     sites = tuple(s.replace(egress_usd_per_gb=0.1) for s in cluster.sites)
     devices = tuple(d.replace(host=h) for d, h in zip(cluster.devices, ("ha", "hb"), strict=True))
-    problem = Problem(cluster=cluster.replace(sites=sites, devices=devices), workload=random_workload(rng))
+    problem = Problem(cluster=cluster.replace(sites=sites, devices=devices), workload=tied_workload(rng, MICRO_BATCHES))
     stages = (
         Stage(first_op=0, end_op=5, replicas=(("d0",),), in_flight=2),
         Stage(first_op=5, end_op=len(problem.workload.graph.ops), replicas=(("d1",),), in_flight=1),
