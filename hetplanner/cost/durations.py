@@ -11,6 +11,8 @@ from hetplanner.codecs.spec import COST_PASSES
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.registry import REDUCERS
 
 # Adding a replica's gradients up reads what arrived and what is there, and writes the sum.
 REDUCE_PASSES = 3
@@ -32,6 +34,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     columns: dict[str, list[float]] = {
         name: [] for name in ("forward", "backward", "step", "encode", "decode", "reduce")
     }
+    work_N = _reduce_work(plan)
     for rank, device_id in enumerate(plan.ranks):
         device = cluster.device_index(device_id)
         index, _ = plan.place_of_rank[rank]
@@ -47,7 +50,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         columns["step"].append(params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory)
         columns["encode"].append(_worst_codec_s(plan, rank, memory, outgoing=True))
         columns["decode"].append(_worst_codec_s(plan, rank, memory, outgoing=False))
-        columns["reduce"].append(shared * GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory)
+        columns["reduce"].append(shared * work_N[rank] * GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory)
     arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
     return Durations(
         forward_s_N=arrays["forward"],
@@ -64,6 +67,16 @@ def codec_s(plan: Plan, from_rank: int, to_rank: int, role: Role, boundary: int,
     codec = plan.codec_between(from_rank, to_rank, role)
     dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
     return COST_PASSES[codec.name] / 2.0 * dense / memory_bytes_per_s
+
+
+def _reduce_work(plan: Plan) -> np.ndarray:
+    """What each rank adds up and packs, as a share of its stage's bucket."""
+    work_N = np.ones(len(plan.ranks))
+    if not REDUCERS[plan.reducer].is_even:
+        for group in reduction_groups(plan):
+            if not group.tied:
+                work_N[list(group.ranks)] = REDUCERS[plan.reducer].work_M(group.members, group.num_elements)
+    return work_N
 
 
 def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing: bool) -> float:
