@@ -28,6 +28,32 @@ def small_cluster(
     return checked(Cluster, data, "small", from_file=True)
 
 
+def sites_cluster(
+    sizes: Sequence[int],
+    *,
+    inside: tuple[str, str] = ("1 Gbit/s", "1 ms"),
+    between: tuple[str, str] = ("50 Mbit/s", "20 ms"),
+    nic: str | None = None,
+) -> Cluster:
+    """Sites of so many CPU devices, each on its own host; (bandwidth, latency) inside a site and between two."""
+    host_nic = {"nic_out": nic, "nic_in": nic} if nic else {}
+    names = [f"site-{i}" for i in range(len(sizes))]
+    hosts = [(f"h{i}-{k}", name) for i, name in enumerate(names) for k in range(sizes[i])]
+
+    def link(a: str, b: str) -> dict[str, str]:
+        bandwidth, latency = inside if a == b else between
+        return {"from": a, "to": b, "latency": latency, "bandwidth": bandwidth}
+
+    data = {
+        "name": "sites",
+        "sites": [{"name": n, "latitude": 5.0 * i, "longitude": 10.0 * i} for i, n in enumerate(names)],
+        "hosts": [{"id": host, "site": site} | host_nic for host, site in hosts],
+        "devices": [{"id": f"d{i}", "kind": "CPU generic", "host": host} for i, (host, _) in enumerate(hosts)],
+        "site_links": [link(a, b) for a in names for b in names],
+    }
+    return checked(Cluster, data, "sites", from_file=True)
+
+
 def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int = 2) -> Workload:
     """A GPT of hidden size 32 with tied embeddings, in float32."""
     config = TransformerConfig(vocab=256, max_seq_len=32, hidden=32, layers=layers, heads=2, ffn=64)

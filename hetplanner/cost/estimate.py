@@ -103,7 +103,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
             hops["there"][p, e], hops["back"][p, e] = wire_there, wire_back
             sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
-    reduce_s_S, tied = reduce_seconds(plan, durations, model.links, model.tables)
+    reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
         through_PS=load_N[rank_PS],
         in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
@@ -174,7 +174,7 @@ def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
     device_usd = None if np.isnan(rate) else rate * step_s
-    moves = reduction_bytes(plan, model.tables)
+    moves = reduction_bytes(plan)
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
         for e, (one, two) in enumerate(pairwise(path)):
