@@ -61,7 +61,12 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         shapes = feasible_shapes(model, free_shapes(problem, model.tables))
         tables = StepSpaces(model)
         spaces = [
-            StepLayouts(model, StepSpecies(model, shape, 0, "structured", recompute=recompute, spaces=tables))
+            StepLayouts(
+                model,
+                StepSpecies(
+                    model, shape, 0, "structured", recompute=recompute, space=tables.of(shape[0], recompute=recompute)
+                ),
+            )
             for shape, recompute in shapes
         ]
         self._refuse_large([(space.list_placements, space.least_placements, space.variants) for space in spaces])

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from hetplanner.planners.kernel_random import next_below, next_uniform
-from hetplanner.planners.step_kernels import OVERFLOW_PENALTY, PIN_PENALTY, depth_of, reduce_phase
+from hetplanner.planners.step_kernels import OVERFLOW_PENALTY, PIN_PENALTY, depth_of, reduce_phase, tied_egress_usd
 from hetplanner.planners.step_space import Array, RaggedWork, StepProblem
 
 
@@ -210,6 +210,9 @@ def _egress_usd(
         for i in range(first_S[s], first_S[s + 1]):
             for j in range(first_S[s], first_S[s + 1]):
                 total += 2.0 * shard * problem.egress_DD[place_N[i], place_N[j]]
+    if problem.tied_bytes > 0 and len(first_S) > 2:
+        last = first_S[len(first_S) - 2]
+        total += tied_egress_usd(problem, place_N, first_S[1], last, first_S[len(first_S) - 1] - last)
     return total
 
 

@@ -17,7 +17,7 @@ from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import complete_plan, proportional_cut
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import StepSpaces, even_layers, make_ragged_work
+from hetplanner.planners.step_space import SearchSpace, even_layers, make_ragged_work
 from hetplanner.planners.swarm import assign_devices, ragged_plan
 
 IntArray = NDArray[np.int64]
@@ -37,14 +37,14 @@ class RaggedSpecies:
         stages: how many.
         seed: of every random choice.
         recompute: whether stages keep only their inputs.
-        spaces: the tables of the problem.
+        space: its tables.
     """
 
-    def __init__(self, model: CostModel, stages: int, seed: int, *, recompute: bool, spaces: StepSpaces) -> None:
+    def __init__(self, model: CostModel, stages: int, seed: int, *, recompute: bool, space: SearchSpace) -> None:
         self.stages, self.recompute = stages, recompute
         self.rival: Candidate | None = None
         self._model = model
-        self._space = spaces.of(stages, recompute=recompute)
+        self._space = space
         rng = np.random.default_rng([seed, stages, 3])
         self._state = rng.integers(1, 2**63, size=1, dtype=np.uint64)
         self._micro_batches = model.tables.problem.workload.num_micro_batches

@@ -195,7 +195,21 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
                 total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
             for q in range(num_replicas):
                 total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+    if problem.tied_bytes > 0 and num_stages > 1:
+        total += tied_egress_usd(problem, place_N, num_replicas, (num_stages - 1) * num_replicas, num_replicas)
     return total
+
+
+@njit(cache=True)
+def tied_egress_usd(problem: StepProblem, place_N: Array, num_first: int, last: int, num_last: int) -> float:
+    """Dollars for the reduction of a weight that first and last stage hold; the latter begins at position ``last``."""
+    total = num_first + num_last
+    usd = 0.0
+    for i in range(total):
+        a = place_N[i if i < num_first else last + i - num_first]
+        for j in range(total):
+            usd += problem.egress_DD[a, place_N[j if j < num_first else last + j - num_first]]
+    return usd * 2.0 * problem.tied_bytes / total
 
 
 @njit(cache=True)

@@ -47,13 +47,25 @@ class StepSearch:
         options = feasible_shapes(model, free_shapes(problem, model.tables, spare=True), both=few)
         spaces, begin = StepSpaces(model), BaselineStarts(model).of
         self._species: list[StepSpecies | RaggedSpecies] = [
-            StepSpecies(model, shape, seed, settings.starts, recompute=recompute, spaces=spaces, begin=begin)
+            StepSpecies(
+                model,
+                shape,
+                seed,
+                settings.starts,
+                recompute=recompute,
+                begin=begin,
+                space=spaces.of(shape[0], recompute=recompute),
+            )
             for shape, recompute in options
         ]
         if problem.constraints.replicas is None:
             for stages, recompute in sorted({(shape[0], recompute) for shape, recompute in options}):
                 if 1 < stages < len(problem.usable_devices):
-                    self._species.append(RaggedSpecies(model, stages, seed, recompute=recompute, spaces=spaces))
+                    self._species.append(
+                        RaggedSpecies(
+                            model, stages, seed, recompute=recompute, space=spaces.of(stages, recompute=recompute)
+                        )
+                    )
         self.largest_shape = max(shape for shape, _ in options)
         # First the shapes with the most devices: of small ones there are many.
         used = sorted(range(len(options)), key=lambda i: -options[i][0][0] * options[i][0][1])

@@ -19,7 +19,7 @@ from hetplanner.planners import seeds
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
 from hetplanner.planners.population import Candidate
-from hetplanner.planners.step_space import StepSpaces, even_shares, make_work
+from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
 from hetplanner.planners.symmetry import twins_of
 from hetplanner.simulator.timing import simulate_step_s
 
@@ -60,7 +60,7 @@ class StepSpecies:
         seed: of every random choice.
         starts: 'structured' or 'random'.
         recompute: whether stages keep only their inputs.
-        spaces: the tables of the problem, if already at hand.
+        space: its tables, if already at hand (see `StepSpaces`).
         begin: layouts of the shape to begin with, asked for once.
     """
 
@@ -72,19 +72,19 @@ class StepSpecies:
         starts: str,
         *,
         recompute: bool,
-        spaces: StepSpaces | None = None,
+        space: SearchSpace | None = None,
         begin: Callable[[tuple[int, int]], Sequence[Start]] | None = None,
     ) -> None:
         self.stages, self.replicas = shape
         self.recompute = recompute
         self._model, self._starts, self._begin = model, starts, begin
         self.rival: Candidate | None = None
-        self._space = (spaces or StepSpaces(model)).of(self.stages, recompute=recompute)
+        self._space = space or StepSpaces(model).of(self.stages, recompute=recompute)
         self._rng = np.random.default_rng([seed, *shape])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
         hosts = len(model.links.nic_out_seconds_per_byte_H)
-        self._work = make_work(self.stages, self.replicas, hosts)
+        self.work = make_work(self.stages, self.replicas, hosts)
         self._kept = make_work(self.stages, self.replicas, hosts)
 
     def first_guesses(self) -> list[Candidate]:
@@ -150,7 +150,7 @@ class StepSpecies:
         shares = np.array([start.share_R for start in starts]).astype(np.int64)
         values = np.empty(len(starts))
         step_anneal.score_layouts(
-            self._space.problem, place, cuts, shares, self._micro_batches, True, values, self._work
+            self._space.problem, place, cuts, shares, self._micro_batches, True, values, self.work
         )
         return [Candidate(float(values[i]), (place[i], cuts[i], shares[i])) for i in range(len(starts))]
 
@@ -163,9 +163,9 @@ class StepSpecies:
         packed, micro_batches = self._space.problem, self._micro_batches
         step_anneal.anneal(
             packed, place, cut, share, moves, heat, min(COLD, heat), GUIDE_WEIGHT, self._state,
-            best_place, best_cut, best_share, self._work, self._kept,
+            best_place, best_cut, best_share, self.work, self._kept,
         )  # fmt: skip
-        value = step_anneal.refit(packed, best_place, best_cut, best_share, micro_batches, self._work)
+        value = step_anneal.refit(packed, best_place, best_cut, best_share, micro_batches, self.work)
         return Candidate(float(value), (best_place, best_cut, best_share))
 
     def cross(self, mother: Candidate, father: Candidate) -> Candidate:
@@ -205,7 +205,7 @@ class StepSpecies:
         """The best of all combinations of placements, cuts (numbers of cut points) and micro-batch shares."""
         from hetplanner.planners.exhaustive_kernels import best_of_all
 
-        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self._work)
+        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self.work)
         return Candidate(float(value), (place_PN[p], cut_CS[c].copy(), share_HR[h].copy()))
 
     def fitted(self, placement_SR: IntArray) -> Candidate:
@@ -267,6 +267,6 @@ class StepSpecies:
         shares = np.tile(share, (len(layouts), 1))
         values = np.empty(len(layouts))
         step_anneal.score_layouts(
-            self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self._work
+            self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self.work
         )
         return values, cuts, shares

@@ -97,10 +97,10 @@ def test_what_a_move_did_not_touch_is_kept(shape):
         place, cut, share = (gene.copy() for gene in candidate.genes)
         best = [gene.copy() for gene in candidate.genes]
         value = step_anneal.anneal(
-            species._space.problem, place, cut, share, 50, 0.9, 0.8, 0.05, species._state, *best, species._work,
+            species._space.problem, place, cut, share, 50, 0.9, 0.8, 0.05, species._state, *best, species.work,
             species._kept,
         )  # fmt: skip
-        anew, _ = step_kernels.evaluate(species._space.problem, *best, species._work)
+        anew, _ = step_kernels.evaluate(species._space.problem, *best, species.work)
         assert value == pytest.approx(anew, rel=1e-12)
         candidate = candidate._replace(genes=(place, cut, share))
 
