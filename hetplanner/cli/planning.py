@@ -12,6 +12,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.errors import InvalidInput
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_bytes, short_seconds
 
@@ -34,6 +35,7 @@ def plan(
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
@@ -62,7 +64,13 @@ def plan(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+        {
+            "stages": stages,
+            "replicas": replicas,
+            "codecs": listed(codecs),
+            "excluded": listed(exclude),
+            "pinned": pins(pin),
+        },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
@@ -87,12 +95,25 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def pins(text: str) -> dict[str, int]:
+    """Stages by device, from `d3=0,d4=1`. Raises InvalidInput."""
+    found: dict[str, int] = {}
+    for part in listed(text):
+        device, equals, stage = part.rpartition("=")
+        if not equals or not device.strip() or not stage.strip().isdecimal():
+            raise InvalidInput(f"--pin: must be device=stage, comma-separated, such as d3=0,d4=1; got {part!r:.60}")
+        if device.strip() in found:
+            raise InvalidInput(f"--pin: {device.strip()!r:.60} is given twice; a device serves one stage")
+        found[device.strip()] = int(stage)
+    return found
+
+
 def make_problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
     """The problem of the options given; what is None or empty is left free. Raises InvalidInput."""
     from hetplanner.plan.problem import Problem
     from hetplanner.schema import checked
 
-    given = {name: value for name, value in constraints.items() if value not in (None, ())}
+    given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
     data = {"cluster": cluster, "workload": workload, "objective": objective, "constraints": given}
     return checked(Problem, data, "plan")
 

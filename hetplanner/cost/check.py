@@ -18,11 +18,12 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     """Refuses a plan that its devices cannot hold or its constraints forbid.
 
     Raises:
-        InvalidInput: if a codec is used that the constraints do not allow.
+        InvalidInput: if a codec is used that the constraints do not allow, or a pinned device is elsewhere.
         Infeasible: naming the devices that are short, by how much, and the change that would help.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
+    _check_pins(plan)
     short = []
     for stage in plan.stages:
         needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
@@ -96,6 +97,16 @@ def _check_codecs(plan: Plan) -> None:
             raise InvalidInput(
                 f"link_codecs[{i}].codec: {rule.codec.name!r} is not among constraints.codecs"
                 f" ({', '.join(sorted(allowed))}); allow it or use another"
+            )
+
+
+def _check_pins(plan: Plan) -> None:
+    place = {d: s for s, stage in enumerate(plan.stages) for replica in stage.replicas for d in replica}
+    for device, stage in plan.problem.constraints.pinned.items():
+        if place.get(device) != stage:
+            where = f"serves stage {place[device]}" if device in place else "is not used"
+            raise InvalidInput(
+                f"stages: {device!r:.60} is pinned to stage {stage} but {where}; move it or drop the pin"
             )
 
 

@@ -1,5 +1,6 @@
 """The problem a planner solves: cluster, workload, objective, constraints."""
 
+from collections import Counter
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,12 +19,14 @@ class Constraints(Noun):
 
     Attributes:
         excluded: devices that must not be used.
+        pinned: stage (counted from 0) that a device must serve, by device.
         codecs: what may travel on links between stages; more than `none` changes the numbers trained.
     """
 
     stages: Degree | None = None
     replicas: Degree | None = None
     excluded: tuple[Name, ...] = ()
+    pinned: dict[Name, Annotated[int, Field(strict=True, ge=0, le=4095)]] = Field(default_factory=dict)
     codecs: Annotated[tuple[CodecName, ...], Field(min_length=1)] = ("none",)
     codec_block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
@@ -44,7 +47,28 @@ class Problem(Noun):
         for i, device in enumerate(self.constraints.excluded):
             if device not in known:
                 raise ValueError(f"constraints.excluded[{i}]: unknown device {device!r:.60}")
+        self._check_pins(known)
         return self
+
+    def _check_pins(self, known: set[str]) -> None:
+        """Refuses pins that no plan can honour."""
+        wanted, layers = self.constraints, self.workload.graph.num_layers
+        for device, stage in wanted.pinned.items():
+            place = f"constraints.pinned.{device!r:.60}"
+            if device not in known:
+                raise ValueError(f"{place}: unknown device")
+            if device in wanted.excluded:
+                raise ValueError(f"{place}: the device is excluded too; drop one of the two")
+            if stage >= (wanted.stages or layers):
+                most = f"{wanted.stages} stages" if wanted.stages else f"the model's {layers} layers, so as many stages"
+                raise ValueError(f"{place}: must be below {wanted.stages or layers} (there are {most}), got {stage}")
+        counts = Counter(wanted.pinned.values())
+        for stage, count in counts.items():
+            if wanted.replicas is not None and count > wanted.replicas:
+                raise ValueError(
+                    f"constraints.pinned: {count} devices are pinned to stage {stage}, which has {wanted.replicas}"
+                    " replicas; pin fewer or allow more replicas"
+                )
 
     @property
     def usable_devices(self) -> tuple[str, ...]:

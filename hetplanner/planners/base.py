@@ -27,7 +27,8 @@ SettingsT = TypeVar("SettingsT", bound=PlannerSettings)
 class BasePlanner(ABC, Generic[SettingsT]):
     """A planner by its search alone; a new one gives its name, summary, settings and `search`.
 
-    `objectives` lists what it can plan for; others are refused before it starts.
+    `objectives` lists what it can plan for; `honours_pins` says whether it keeps pinned devices at their stages (never
+    for objective `dtfm`). What a planner cannot do is refused before it starts.
     """
 
     name: ClassVar[str]
@@ -35,6 +36,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost", "dtfm")
+    honours_pins: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]
@@ -53,6 +55,11 @@ class BasePlanner(ABC, Generic[SettingsT]):
             raise InvalidInput(
                 f"planner {self.name}: plans for objective {' or '.join(self.objectives)}, not {problem.objective};"
                 " choose another objective or planner"
+            )
+        if problem.constraints.pinned and (problem.objective == "dtfm" or not self.honours_pins):
+            raise InvalidInput(
+                f"planner {self.name}: cannot keep devices pinned to stages (constraints.pinned) for objective"
+                f" {problem.objective}; remove the pins, or choose planner evolution and objective step-time or cost"
             )
         checked_seed(seed)
         progress = Progress(Budget.parse(budget), on_event, should_stop)

@@ -36,8 +36,12 @@ class StepLayouts:
         self.variants = comb(self._num_cuts, shape[0] - 1) * comb(self._micro_batches - 1, shape[1] - 1)
 
     def list_placements(self) -> Iterator[tuple[int, ...]]:
-        """Placements in the species' numbers of devices."""
-        return list_placements(self._twins, *self._shape)
+        """Placements in the species' numbers of devices, pinned ones in their stages."""
+        pins = {d: int(s) for d, s in enumerate(self.species.pin_D) if s >= 0}
+        for placed in list_placements(self._twins, *self._shape):
+            stage_of = {d: i // self._shape[1] for i, d in enumerate(placed)}
+            if all(stage_of.get(d) == stage for d, stage in pins.items()):
+                yield placed
 
     def count(self, most: int) -> int | None:
         """How many layouts there are; None if more than `most`."""

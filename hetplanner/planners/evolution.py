@@ -28,6 +28,7 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
     name: ClassVar[str] = "evolution"
     summary: ClassVar[str] = "evolutionary search over placement, layer cut, shares and codecs"
     settings_type: ClassVar[type[EvolutionSettings]] = EvolutionSettings
+    honours_pins: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""

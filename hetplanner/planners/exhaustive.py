@@ -52,6 +52,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
     name: ClassVar[str] = "exhaustive"
     summary: ClassVar[str] = "every placement and cut of a small problem; refuses large ones"
     settings_type: ClassVar[type[ExhaustiveSettings]] = ExhaustiveSettings
+    honours_pins: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""

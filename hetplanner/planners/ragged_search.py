@@ -73,7 +73,8 @@ class RaggedSpecies:
             for cut in cuts:
                 group = assign_devices(self._model, self._space.devices[order], cut, self.recompute)
                 if group is not None:
-                    found.append(self._dealt([order[group == s] for s in range(self.stages)], cut))
+                    members = self._pinned([order[group == s] for s in range(self.stages)])
+                    found += [self._dealt(members, cut)] if all(len(rows) for rows in members) else []
         self.rival = min(found, key=lambda c: c.value, default=None)
         return found
 
@@ -132,6 +133,14 @@ class RaggedSpecies:
     def _members(self, candidate: Candidate) -> list[IntArray]:
         place, first = candidate.genes[:2]
         return np.split(self._space.devices[place[: first[-1]]], first[1:-1])
+
+    def _pinned(self, members: list[IntArray]) -> list[IntArray]:
+        """The same with pinned devices in their stages; one may be left empty."""
+        pin_D = self._space.problem.pin_D
+        kept = [rows[(pin_D[rows] < 0) | (pin_D[rows] == s)] for s, rows in enumerate(members)]
+        return [
+            np.union1d(rows, np.flatnonzero(pin_D == s)) if (pin_D == s).any() else rows for s, rows in enumerate(kept)
+        ]
 
     def _dealt(self, members: list[IntArray], op_cut_S: tuple[int, ...]) -> Candidate:
         """Devices by stage, with micro-batches in proportion to their speed."""

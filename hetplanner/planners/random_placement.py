@@ -40,6 +40,7 @@ class RandomPlanner(BasePlanner[RandomSettings]):
     is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: random placement (matched, cut and shares fitted)"
     settings_type: ClassVar[type[RandomSettings]] = RandomSettings
+    honours_pins: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""

@@ -16,6 +16,7 @@ from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import deepest_layout, proportional_cut, value_of
+from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.planners.step_space import even_layers, even_shares
@@ -36,13 +37,16 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
     is_baseline: ClassVar[bool] = True
     summary: ClassVar[str] = "baseline: devices by site in file order, equal layers, one pipeline after the other"
     settings_type: ClassVar[type[RankOrderSettings]] = RankOrderSettings
+    honours_pins: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
         shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
         best: Plan | None = None
         for shape, recompute in feasible_shapes(model, shapes):
-            plan = plan_placement(self.place(problem, shape), model, recompute, self.settings.cut)
+            plan = plan_placement(
+                pin_placement(self.place(problem, shape), problem), model, recompute, self.settings.cut
+            )
             progress.evaluations += 1
             if plan is not None and (best is None or value_of(plan) < value_of(best)):
                 best = plan

@@ -9,6 +9,7 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.pins import shapes_with_room
 
 # Shapes that use less than this share of the devices are not tried unless asked for.
 LEAST_USE = 0.75
@@ -50,12 +51,12 @@ def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) ->
         spare: also shapes that leave many devices idle, down to a single one.
 
     Raises:
-        InvalidInput: if fixed degrees do not fit the cluster or the model.
+        InvalidInput: if fixed degrees do not fit the cluster or the model, or pinned devices no shape.
     """
     wanted = problem.constraints
     if wanted.stages is not None and wanted.replicas is not None:
         check_problem(problem, wanted.stages, wanted.replicas)
-        return [(wanted.stages, wanted.replicas)]
+        return shapes_with_room([(wanted.stages, wanted.replicas)], problem)
     usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
     if wanted.stages is not None or wanted.replicas is not None:
         check_problem(problem, wanted.stages or 1, wanted.replicas or 1)
@@ -110,6 +111,7 @@ def _prune(
     shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int, spare: bool
 ) -> list[tuple[int, int]]:
     """Drops shapes whose weights alone exceed all memory, and those that leave many devices idle for nothing."""
+    shapes = shapes_with_room(shapes, problem)
     devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM

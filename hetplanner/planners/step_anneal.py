@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hetplanner.planners import pins
 from hetplanner.planners.kernel_random import next_below, next_uniform
 from hetplanner.planners.step_kernels import evaluate, fit_depth, refresh_route, route_end, update
 from hetplanner.planners.step_space import Array, StepProblem, StepWork
+
+honour_pins = njit(cache=True)(pins.honour_pins)
 
 
 @njit(cache=True)
@@ -132,22 +135,6 @@ def score_layouts(
             value_P[i] = refit(problem, place_PN[i], cut_PS[i], share_PR[i], num_micro_batches, work)
         else:
             value_P[i], _ = evaluate(problem, place_PN[i], cut_PS[i], share_PR[i], work)
-
-
-@njit(cache=True)
-def honour_pins(problem: StepProblem, place_PN: Array, num_stages: int, num_replicas: int) -> None:
-    """Swaps pinned devices into their stages, each with the first there that is not pinned to it."""
-    for i in range(len(place_PN)):
-        place_N = place_PN[i]
-        for x in range(len(place_N)):
-            pin = problem.pin_D[place_N[x]]
-            # The device that comes back may itself be pinned elsewhere.
-            while pin >= 0 and x // num_replicas != pin:
-                y = pin * num_replicas
-                while problem.pin_D[place_N[y]] == pin:
-                    y += 1
-                place_N[x], place_N[y] = place_N[y], place_N[x]
-                pin = problem.pin_D[place_N[x]]
 
 
 @njit(cache=True, forceinline=True)

@@ -18,6 +18,7 @@ from hetplanner.plan.model import Plan, Provenance
 from hetplanner.planners import seeds
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
+from hetplanner.planners.pins import honour_pins
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
 from hetplanner.planners.symmetry import twins_of
@@ -90,6 +91,7 @@ class StepSpecies:
     def first_guesses(self) -> list[Candidate]:
         """One pipeline per site with an even cut, by the closed form itself."""
         place = seeds.deal_layout(self._space.orders[0], [self.stages], self.replicas)
+        honour_pins(self._space.problem.pin_D, place[None], self.stages, self.replicas)
         cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages)).astype(np.int64)
         guess = Candidate(0.0, (place, cut, even_shares(self._micro_batches, self.replicas)))
         return [guess._replace(value=rough_value(self.layout(guess), self._model))]
@@ -97,6 +99,7 @@ class StepSpecies:
     def random(self) -> Candidate:
         """One random placement with matched pipelines, its best cut and shares."""
         place = self._rng.permutation(len(self._space.devices)).astype(np.int64)
+        honour_pins(self._space.problem.pin_D, place[None], self.stages, self.replicas)
         self._match(place)
         values, cuts, shares = self._score(place[None], fit=True)
         return Candidate(float(values[0]), (place, cuts[0], shares[0]))
@@ -146,6 +149,7 @@ class StepSpecies:
         if not starts:
             return []
         place = np.array([self._place(start.placement_SR) for start in starts])
+        honour_pins(self._space.problem.pin_D, place, self.stages, self.replicas)
         cuts = np.array([np.searchsorted(self._space.op_cuts, start.op_cut_S) for start in starts]).astype(np.int64)
         shares = np.array([start.share_R for start in starts]).astype(np.int64)
         values = np.empty(len(starts))
@@ -177,6 +181,7 @@ class StepSpecies:
         dtfm_kernels.cross_over(
             mother.genes[0], order, father.genes[0], order, self.replicas, NUM_CUTS, self._state, child
         )
+        honour_pins(self._space.problem.pin_D, child[None], self.stages, self.replicas)
         self._match(child)
         values, cuts, shares = self._score(child[None], fit=True)
         return Candidate(float(values[0]), (child, cuts[0], shares[0]))
@@ -192,6 +197,11 @@ class StepSpecies:
             return None
         best = layouts.search(progress)
         return None if progress.is_late() or progress.cancelled else best
+
+    @property
+    def pin_D(self) -> IntArray:
+        """Stage of every pinned device in the order that genes number them, -1 of the others."""
+        return np.asarray(self._space.problem.pin_D)
 
     def twins(self) -> IntArray:
         """The nearest device before each that it can change places with, in the order that genes number them."""
@@ -261,6 +271,8 @@ class StepSpecies:
     def _score(self, layouts: IntArray, *, fit: bool) -> tuple[FloatArray, IntArray, IntArray]:
         from hetplanner.planners import step_anneal
 
+        if self._space.problem.has_pins:
+            step_anneal.honour_pins(self._space.problem.pin_D, layouts, self.stages, self.replicas)
         cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages))
         share = even_shares(self._micro_batches, self.replicas)
         cuts = np.tile(cut, (len(layouts), 1)).astype(np.int64)

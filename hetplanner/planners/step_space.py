@@ -24,6 +24,7 @@ from hetplanner.cost.tables import (
 from hetplanner.planners import seeds
 from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
 from hetplanner.planners.layout import even_cut
+from hetplanner.planners.pins import pin_rows
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float64]
@@ -231,6 +232,7 @@ class StepSpaces:
         problem = tables.problem
         devices = self.usable[self._orders[0]]
         grid = np.ix_(devices, devices)
+        pins = pin_rows(problem)
         memory_rate = tables.devices.memory_bandwidth_bytes_per_s_D[devices]
         egress = np.where(links.site_D[:, None] != links.site_D[None, :], links.egress_usd_per_byte_D[:, None], 0.0)
         return {
@@ -246,9 +248,9 @@ class StepSpaces:
             "nic_in_H": links.nic_in_seconds_per_byte_H,
             "price_D": np.nan_to_num(tables.devices.price_usd_per_s_D[devices]),
             "egress_DD": np.ascontiguousarray(egress[grid]),
-            "pin_D": np.full(len(devices), -1, dtype=np.int64),
+            "pin_D": np.array([pins.get(int(d), -1) for d in devices], dtype=np.int64),
             "has_nics": bool(links.has_nics),
-            "has_pins": False,
+            "has_pins": bool(pins),
             "priced": problem.objective == "cost",
         }
 
