@@ -26,6 +26,7 @@ def search(
     seed: int = 0,
     budget: Budget | str | float | None = "10 s",
     settings: dict[str, Any] | None = None,
+    start: Plan | None = None,
     live: bool | None = None,
 ) -> SearchResult:
     """Searches for the best plan of a problem.
@@ -36,6 +37,7 @@ def search(
         seed: of every random choice.
         budget: seconds ("10 s") or evaluations ("20000 evaluations").
         settings: the planner's own settings, by field.
+        start: a plan of the same cluster to begin with; where the problem allows it, the result is no worse.
         live: draw the convergence while it searches; None = in a notebook only.
 
     Returns:
@@ -58,7 +60,7 @@ def search(
 
     with stopped:
         return make_planner(planner, settings).solve(
-            problem, seed=seed, budget=Budget.parse(budget), on_event=on_event, should_stop=stopped
+            problem, seed=seed, budget=Budget.parse(budget), on_event=on_event, should_stop=stopped, start=start
         )
 
 

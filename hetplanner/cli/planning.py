@@ -36,6 +36,7 @@ def plan(
     codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
+    start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
@@ -50,6 +51,7 @@ def plan(
 ) -> None:
     """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
     from hetplanner.cluster.files import load_cluster
+    from hetplanner.plan.files import load_plan
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
     from hetplanner.schema import check_writable
@@ -73,7 +75,8 @@ def plan(
         },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
-    result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
+    start = load_plan(start_from) if start_from else None
+    result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit, start)
     if out is not None:
         from hetplanner.plan.files import save_plan
 
@@ -118,7 +121,7 @@ def make_problem(cluster: Any, workload: Any, objective: str, constraints: dict[
     return checked(Problem, data, "plan")
 
 
-def solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResult:
+def solve(planner: Any, problem: Problem, seed: int, budget: Any, start: Plan | None = None) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -137,7 +140,7 @@ def solve(planner: Any, problem: Problem, seed: int, budget: Any) -> SearchResul
             text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
             progress.update(task, completed=done, description=text)
 
-        return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped)
+        return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped, start=start)
 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {len(plan.stages)} stages × {len(plan.routes)} pipelines, {plan.schedule}"
+        f" {_shape_text(plan)}, {plan.schedule}"
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))
@@ -211,6 +214,15 @@ def price_text(estimate: Estimate) -> str:
     egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
     parts = f"device hours {1 - egress:.1%}, egress {egress:.1%}"
     return f"{text} ({estimate.tokens_per_usd:,.0f} tokens per $): {parts}"
+
+
+def _shape_text(plan: Plan) -> str:
+    """Stages and pipelines; where stages have unlike numbers of replicas, these."""
+    counts = [len(stage.replicas) for stage in plan.stages]
+    if len(set(counts)) == 1 and len(plan.routes) == counts[0]:
+        return f"{len(counts)} stages × {counts[0]} pipelines"
+    replicas = "+".join(str(n) for n in counts)
+    return f"{len(counts)} stages of {replicas} replicas, {len(plan.routes)} routes"
 
 
 def gain_text(gain: Gain | None) -> str:

@@ -18,6 +18,7 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.planners.layout import value_of
+from hetplanner.planners.pins import pin_rows
 from hetplanner.planners.rank_order import order_devices
 from hetplanner.planners.step_space import even_layers, even_shares
 
@@ -114,8 +115,9 @@ def _in_rank_order(plan: Plan, model: CostModel) -> Plan:
         (s, r) for r in range(_most_replicas(plan)) for s, stage in enumerate(plan.stages) if r < len(stage.replicas)
     ]
     order = order_devices(plan.problem, (len(slots), 1))[:, 0]
+    placed = _pinned(dict(zip(slots, order.tolist(), strict=True)), pin_rows(plan.problem))
     ids = plan.problem.cluster.device_ids
-    taken = {plan.stages[s].replicas[r][0]: ids[d] for (s, r), d in zip(slots, order, strict=True)}
+    taken = {plan.stages[s].replicas[r][0]: ids[d] for (s, r), d in placed.items()}
     stages = tuple(
         stage.replace(replicas=tuple(tuple(taken[device] for device in replica) for replica in stage.replicas))
         for stage in plan.stages
@@ -157,6 +159,19 @@ _SWITCHES: dict[str, Callable[[Plan, CostModel], Plan]] = {
     "depth": _with_usual_depth,
     "codecs": _without_codecs,
 }
+
+
+def _pinned(placed: dict[tuple[int, int], int], pins: dict[int, int]) -> dict[tuple[int, int], int]:
+    """Devices by (stage, replica) with pinned ones swapped into their stages."""
+    for device, stage in pins.items():
+        here = next((slot for slot, d in placed.items() if d == device), None)
+        if here is not None and here[0] == stage:
+            continue
+        there = next(slot for slot, d in placed.items() if slot[0] == stage and pins.get(d) != stage)
+        if here is not None:
+            placed[here] = placed[there]
+        placed[there] = device
+    return placed
 
 
 def _most_replicas(plan: Plan) -> int:

@@ -28,7 +28,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     """A planner by its search alone; a new one gives its name, summary, settings and `search`.
 
     `objectives` lists what it can plan for; `honours_pins` says whether it keeps pinned devices at their stages (never
-    for objective `dtfm`). What a planner cannot do is refused before it starts.
+    for objective `dtfm`), `takes_start` whether it can begin with a plan. What a planner cannot do is refused at once.
     """
 
     name: ClassVar[str]
@@ -37,6 +37,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
     settings_type: ClassVar[type[PlannerSettings]] = PlannerSettings
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost", "dtfm")
     honours_pins: ClassVar[bool] = False
+    takes_start: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsT | None = None) -> None:
         self.settings: SettingsT = settings or self.settings_type()  # type: ignore[assignment]
@@ -49,6 +50,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
         budget: Budget | str | float | None = None,
         on_event: OnEvent | None = None,
         should_stop: ShouldStop | None = None,
+        start: Plan | None = None,
     ) -> SearchResult:
         """See :class:`hetplanner.planners.interface.Planner`."""
         if problem.objective not in self.objectives:
@@ -61,8 +63,10 @@ class BasePlanner(ABC, Generic[SettingsT]):
                 f"planner {self.name}: cannot keep devices pinned to stages (constraints.pinned) for objective"
                 f" {problem.objective}; remove the pins, or choose planner evolution and objective step-time or cost"
             )
+        if start is not None and not self.takes_start:
+            raise InvalidInput(f"planner {self.name}: cannot start from a plan; choose planner evolution, or no start")
         checked_seed(seed)
-        progress = Progress(Budget.parse(budget), on_event, should_stop)
+        progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
         model = CostModel.of(problem)
         if problem.objective == "cost":
             require_prices(problem)

@@ -83,6 +83,13 @@ class DtfmSpecies:
         cost, order = self._score(members[None])
         return Candidate(float(cost[0]), (members, order[0]))
 
+    def given(self, placement_SR: IntArray) -> Candidate:
+        """The candidate of a placement (numbers of the usable devices by stage and replica)."""
+        placed = np.argsort(self._canonical)[placement_SR.reshape(-1)]
+        members = np.concatenate([placed, np.setdiff1d(np.arange(len(self._ids)), placed)]).astype(np.int64)
+        cost, order = self._score(members[None])
+        return Candidate(float(cost[0]), (members, order[0]))
+
     @property
     def pair_costs(self) -> tuple[FloatArray, FloatArray]:
         """Seconds between any two devices, in the order that genes number them: data-parallel, pipeline."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
@@ -18,6 +19,7 @@ from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.shapes import fixed_shape
 from hetplanner.planners.step_plan import StepSearch
+from hetplanner.planners.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
     summary: ClassVar[str] = "evolutionary search over placement, layer cut, shares and codecs"
     settings_type: ClassVar[type[EvolutionSettings]] = EvolutionSettings
     honours_pins: ClassVar[bool] = True
+    takes_start: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
@@ -47,5 +50,13 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
     def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
         evolution = Evolution(species, self.settings, progress, np.random.default_rng([seed, 0]))
+        if progress.start is not None:
+            start = WarmStart(progress.start, model)
+            if start.shape != (species.stages, species.replicas):
+                raise InvalidInput(
+                    f"start: objective dtfm needs a plan of {species.stages} stages x {species.replicas} replicas; give"
+                    " the start's own stages and replicas, or no start"
+                )
+            evolution.adopt([species.given(np.searchsorted(usable_rows(problem), np.array(start.members)))])
         evolve([evolution], progress)
         return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)

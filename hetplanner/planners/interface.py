@@ -157,6 +157,7 @@ class Planner(Protocol):
         budget: Budget | str | float | None = None,
         on_event: OnEvent | None = None,
         should_stop: ShouldStop | None = None,
+        start: Plan | None = None,
     ) -> SearchResult:
         """Solves a problem.
 
@@ -166,9 +167,10 @@ class Planner(Protocol):
             budget: see :class:`Budget`; zero still gives a valid plan.
             on_event: called at most ten times a second, and once at the end.
             should_stop: asked between chunks of work; True ends the search with the best plan so far.
+            start: a plan of the same cluster to begin with; where the problem allows it, the result is no worse.
 
         Raises:
-            InvalidInput: if the problem's shape contradicts its cluster or model.
+            InvalidInput: if the problem's shape contradicts its cluster or model, or `start` is of another cluster.
             Infeasible: if no plan fits the devices' memory.
         """
         ...
@@ -177,7 +179,8 @@ class Planner(Protocol):
 class Progress:
     """Keeps a search's clock, budget, events and cancellation; planners share it.
 
-    A planner that proves a bound of its own sets `lower_bound`.
+    A planner that proves a bound of its own sets `lower_bound`. `start` is the plan that the search begins with, if
+    any.
     """
 
     def __init__(
@@ -186,8 +189,9 @@ class Progress:
         on_event: OnEvent | None,
         should_stop: ShouldStop | None,
         clock: Callable[[], float] = time.perf_counter,
+        start: Plan | None = None,
     ) -> None:
-        self.budget = budget
+        self.budget, self.start = budget, start
         self.evaluations = 0
         self.events: list[SearchEvent] = []
         self.cancelled = False

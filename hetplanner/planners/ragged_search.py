@@ -19,6 +19,7 @@ from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.planners.step_space import SearchSpace, even_layers, make_ragged_work
 from hetplanner.planners.swarm import assign_devices, ragged_plan
+from hetplanner.planners.warm_start import WarmStart
 
 IntArray = NDArray[np.int64]
 
@@ -38,12 +39,22 @@ class RaggedSpecies:
         seed: of every random choice.
         recompute: whether stages keep only their inputs.
         space: its tables.
+        begin: a plan's layout to begin with.
     """
 
-    def __init__(self, model: CostModel, stages: int, seed: int, *, recompute: bool, space: SearchSpace) -> None:
+    def __init__(
+        self,
+        model: CostModel,
+        stages: int,
+        seed: int,
+        *,
+        recompute: bool,
+        space: SearchSpace,
+        begin: WarmStart | None = None,
+    ) -> None:
         self.stages, self.recompute = stages, recompute
         self.rival: Candidate | None = None
-        self._model = model
+        self._model, self._begin = model, begin
         self._space = space
         rng = np.random.default_rng([seed, stages, 3])
         self._state = rng.integers(1, 2**63, size=1, dtype=np.uint64)
@@ -76,7 +87,7 @@ class RaggedSpecies:
                     members = self._pinned([order[group == s] for s in range(self.stages)])
                     found += [self._dealt(members, cut)] if all(len(rows) for rows in members) else []
         self.rival = min(found, key=lambda c: c.value, default=None)
-        return found
+        return found + self._begun()
 
     def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
         """Nothing beyond what was screened."""
@@ -134,6 +145,17 @@ class RaggedSpecies:
         place, first = candidate.genes[:2]
         return np.split(self._space.devices[place[: first[-1]]], first[1:-1])
 
+    def _begun(self) -> list[Candidate]:
+        """The layout of the plan to begin with, if it has as many stages."""
+        begin = self._begin
+        if begin is None or begin.cut is None or len(begin.members) != self.stages:
+            return []
+        members = [np.array([self._space.number_of[int(d)] for d in rows]) for rows in begin.members]
+        if self._space.problem.has_pins:
+            members = self._pinned(members)
+            return [self._dealt(members, begin.cut)] if all(len(rows) for rows in members) else []
+        return [self._dealt(members, begin.cut, begin.loads)]
+
     def _pinned(self, members: list[IntArray]) -> list[IntArray]:
         """The same with pinned devices in their stages; one may be left empty."""
         pin_D = self._space.problem.pin_D
@@ -142,8 +164,10 @@ class RaggedSpecies:
             np.union1d(rows, np.flatnonzero(pin_D == s)) if (pin_D == s).any() else rows for s, rows in enumerate(kept)
         ]
 
-    def _dealt(self, members: list[IntArray], op_cut_S: tuple[int, ...]) -> Candidate:
-        """Devices by stage, with micro-batches in proportion to their speed."""
+    def _dealt(
+        self, members: list[IntArray], op_cut_S: tuple[int, ...], loads: list[IntArray] | None = None
+    ) -> Candidate:
+        """Devices by stage, with given micro-batches or in proportion to their speed."""
         from hetplanner.planners import ragged_kernels
 
         problem = self._space.problem
@@ -152,7 +176,9 @@ class RaggedSpecies:
         first = np.concatenate([[0], np.cumsum([len(rows) for rows in members])]).astype(np.int64)
         cut = np.searchsorted(self._space.op_cuts, op_cut_S).astype(np.int64)
         load = np.ones(len(place), dtype=np.int64)
-        for s in range(self.stages):
+        if loads is not None:
+            load[: first[-1]] = np.concatenate(loads)
+        for s in range(self.stages if loads is None else 0):
             ragged_kernels.deal_loads(
                 problem, place, first[s], first[s + 1], cut[s], cut[s + 1], self._micro_batches, load
             )

@@ -14,8 +14,9 @@ from hetplanner.planners.judge import best_plan
 from hetplanner.planners.population import Candidate, Evolution, EvolutionSettings, warm_up
 from hetplanner.planners.ragged_search import RaggedSpecies
 from hetplanner.planners.shapes import feasible_shapes, free_shapes
-from hetplanner.planners.step_search import FEW_DEVICES, StepSpecies
+from hetplanner.planners.step_search import FEW_DEVICES, Start, StepSpecies
 from hetplanner.planners.step_space import StepSpaces
+from hetplanner.planners.warm_start import WarmStart
 
 # Of a time budget, for completing and simulating the finalists.
 JUDGING_SHARE = 0.15
@@ -24,6 +25,8 @@ MOST_GUESSES = 24
 GUESSED_DEVICES = 2048
 # Between the kernels and a finished plan, whose shards are whole elements.
 ROUNDING = 1e-6
+
+Option = tuple[tuple[int, int], bool]
 
 
 class StepSearch:
@@ -42,38 +45,47 @@ class StepSearch:
 
     def __init__(self, model: CostModel, settings: EvolutionSettings, seed: int, progress: Progress) -> None:
         self._model, self._settings, self._progress = model, settings, progress
+        self._start = WarmStart(progress.start, model) if progress.start else None
+        self._spaces, self._baselines = StepSpaces(model), BaselineStarts(model)
+        options = self._options()
+        self.largest_shape = max(shape for shape, _ in options)
+        self._species: list[StepSpecies | RaggedSpecies] = [*self._equal(options, seed), *self._ragged(options, seed)]
+        # First the shapes with the most devices: of small ones there are many.
+        used = sorted(range(len(options)), key=lambda i: -options[i][0][0] * options[i][0][1])
+        most = max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(self._spaces.usable)))
+        self.evolutions = [
+            Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in used[:most])
+            for i, one in enumerate(self._species)
+        ]
+
+    def _options(self) -> list[Option]:
+        """Shapes that memory allows, that of the plan to begin with among them where the problem allows it."""
+        model, start = self._model, self._start
         problem = model.tables.problem
         few = len(problem.usable_devices) <= FEW_DEVICES
         options = feasible_shapes(model, free_shapes(problem, model.tables, spare=True), both=few)
-        spaces, begin = StepSpaces(model), BaselineStarts(model).of
-        self._species: list[StepSpecies | RaggedSpecies] = [
-            StepSpecies(
-                model,
-                shape,
-                seed,
-                settings.starts,
-                recompute=recompute,
-                begin=begin,
-                space=spaces.of(shape[0], recompute=recompute),
-            )
-            for shape, recompute in options
-        ]
-        if problem.constraints.replicas is None:
-            for stages, recompute in sorted({(shape[0], recompute) for shape, recompute in options}):
-                if 1 < stages < len(problem.usable_devices):
-                    self._species.append(
-                        RaggedSpecies(
-                            model, stages, seed, recompute=recompute, space=spaces.of(stages, recompute=recompute)
-                        )
-                    )
-        self.largest_shape = max(shape for shape, _ in options)
-        # First the shapes with the most devices: of small ones there are many.
-        used = sorted(range(len(options)), key=lambda i: -options[i][0][0] * options[i][0][1])
-        guessed = set(used[: max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(problem.usable_devices)))])
-        self.evolutions = [
-            Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in guessed)
-            for i, one in enumerate(self._species)
-        ]
+        if start is None or start.plan is None or start.shape is None:
+            return options
+        return list(dict.fromkeys([*options, (start.shape, start.recompute)]))
+
+    def _equal(self, options: list[Option], seed: int) -> Iterator[StepSpecies]:
+        for shape, recompute in options:
+            space, starts = self._spaces.of(shape[0], recompute=recompute), self._settings.starts
+            yield StepSpecies(self._model, shape, seed, starts, recompute=recompute, begin=self._begin, space=space)
+
+    def _ragged(self, options: list[Option], seed: int) -> Iterator[RaggedSpecies]:
+        """One for each number of stages, where the number of replicas is free."""
+        if self._model.tables.problem.constraints.replicas is not None:
+            return
+        for stages, recompute in sorted({(shape[0], recompute) for shape, recompute in options}):
+            space = self._spaces.of(stages, recompute=recompute)
+            if 1 < stages < len(self._spaces.usable):
+                yield RaggedSpecies(self._model, stages, seed, recompute=recompute, space=space, begin=self._start)
+
+    def _begin(self, shape: tuple[int, int]) -> list[Start]:
+        """Layouts that the population of a shape begins with."""
+        known = self._baselines.of(shape) if self._settings.starts == "structured" else []
+        return known + (self._start.of(shape) if self._start else [])
 
     def extra(self, ahead: list[Evolution]) -> list[Evolution]:
         """Ragged layouts with as many stages as the best equal ones (of two and more), which go on from these."""
@@ -127,14 +139,15 @@ class StepSearch:
         return plans
 
     def _rivals(self) -> list[Plan]:
-        """What the best baseline would do."""
+        """The plan to begin with, and what the best baseline would do."""
+        begun = [self._start.plan] if self._start and self._start.plan else []
         known = [(species.rival.value, i) for i, species in enumerate(self._species) if species.rival is not None]
         for _, i in sorted(known):
             rival = self._species[i].rival
             plan = self._species[i].plan(rival) if rival else None
             if plan is not None:
-                return [plan]
-        return []
+                return [*begun, plan]
+        return begun
 
     def _ranked(self) -> Iterator[tuple[StepSpecies | RaggedSpecies, Candidate]]:
         found = [(c.value, i, k) for i, e in enumerate(self.evolutions) for k, c in enumerate(e.population)]

@@ -129,11 +129,11 @@ class StepSpecies:
     def screen(self) -> list[Candidate]:
         """The layouts to begin with, and pipelines or stages inside sites; or, for random starts, a few of these."""
         orders, shape = self._space.orders, (self.stages, self.replicas)
-        if self._starts == "random":
-            layouts = seeds.random_layouts(len(self._space.devices), SCREENED, self._rng)
-            return self._fitted(layouts)
         given = self.started(self._begin(shape)) if self._begin else []
         self.rival = min(given, key=lambda c: c.value, default=None)
+        if self._starts == "random":
+            layouts = seeds.random_layouts(len(self._space.devices), SCREENED, self._rng)
+            return given + self._fitted(layouts)
         runs = dict.fromkeys([(self.stages,), (1,) * self.stages])
         dealt = [seeds.deal_layout(order, run, self.replicas) for order in [orders[0], orders[-1]] for run in runs]
         return given + self._fitted(np.unique(np.array(dealt), axis=0))
