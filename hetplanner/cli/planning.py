@@ -38,6 +38,8 @@ def plan(
     pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
+    islands: Annotated[int | None, typer.Option(help="Searches apart that exchange their best (evolution).")] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes for the islands; the result is the same.")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
@@ -76,7 +78,9 @@ def plan(
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     start = load_plan(start_from) if start_from else None
-    result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit, start)
+    settings = {"starts": starts, "islands": islands, "processes": processes}
+    chosen = make_planner(planner, {name: value for name, value in settings.items() if value is not None})
+    result = solve(chosen, problem, seed, limit, start)
     if out is not None:
         from hetplanner.plan.files import save_plan
 

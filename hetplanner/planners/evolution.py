@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar
-
-import numpy as np
 
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
-from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import fit_plan, usable_rows
+from hetplanner.planners.dtfm_plan import DtfmSearch
 from hetplanner.planners.interface import Progress
-from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
-from hetplanner.planners.shapes import fixed_shape
+from hetplanner.planners.islands import evolve_islands
+from hetplanner.planners.population import EvolutionSettings, evolve
 from hetplanner.planners.step_plan import StepSearch
-from hetplanner.planners.warm_start import WarmStart
-
-logger = logging.getLogger(__name__)
 
 
 class EvolutionPlanner(BasePlanner[EvolutionSettings]):
@@ -35,11 +27,12 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
-        if problem.objective == "dtfm":
-            return self._solve_dtfm(problem, model, seed, progress)
-        search = StepSearch(model, self.settings, seed, progress)
+        search = make_search(model, self.settings, seed, progress)
         progress.hold_back(search.judging_share)
-        evolve(search.evolutions, progress, search.extra)
+        if self.settings.islands > 1:
+            evolve_islands(make_search, search, problem, seed, progress)
+        else:
+            evolve(search.evolutions, progress, search.extra)
         progress.hold_back(0.0)
         search.prove()
         plan = search.plan()
@@ -47,16 +40,11 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
             raise explain_infeasible(problem, model.tables, *search.largest_shape)
         return plan
 
-    def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
-        species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
-        evolution = Evolution(species, self.settings, progress, np.random.default_rng([seed, 0]))
-        if progress.start is not None:
-            start = WarmStart(progress.start, model)
-            if start.shape != (species.stages, species.replicas):
-                raise InvalidInput(
-                    f"start: objective dtfm needs a plan of {species.stages} stages x {species.replicas} replicas; give"
-                    " the start's own stages and replicas, or no start"
-                )
-            evolution.adopt([species.given(np.searchsorted(usable_rows(problem), np.array(start.members)))])
-        evolve([evolution], progress)
-        return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
+
+def make_search(
+    model: CostModel, settings: EvolutionSettings, seed: int, progress: Progress
+) -> DtfmSearch | StepSearch:
+    """The populations for a problem's objective. Raises InvalidInput or Infeasible, as the search does."""
+    if model.tables.problem.objective == "dtfm":
+        return DtfmSearch(model, settings, seed, progress)
+    return StepSearch(model, settings, seed, progress)

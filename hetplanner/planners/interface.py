@@ -231,11 +231,15 @@ class Progress:
             return None
         return max(0.0, self.budget.seconds * (1.0 - self._held_back) - (self._clock() - self._search_start))
 
-    def is_over(self) -> bool:
-        """Whether the budget is spent or the search was cancelled."""
+    def is_cancelled(self) -> bool:
+        """Whether the search was cancelled."""
         if self._should_stop is not None and self._should_stop():
             self.cancelled = True
-        if self.cancelled or self.remaining_evaluations == 0:
+        return self.cancelled
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent or the search was cancelled."""
+        if self.is_cancelled() or self.remaining_evaluations == 0:
             return True
         return self.is_late()
 

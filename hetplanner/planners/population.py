@@ -42,6 +42,8 @@ class EvolutionSettings(PlannerSettings):
     chain: int = Field(20_000, ge=100, le=10_000_000, description="annealing moves per chunk")
     heat: float = Field(0.02, gt=0, le=1, description="starting temperature, as a share of the value")
     crossover: float = Field(0.6, ge=0, le=1, description="share of children with two parents")
+    islands: int = Field(1, ge=1, le=64, description="searches apart that exchange their best now and then")
+    processes: int = Field(1, ge=1, le=64, description="processes that run the islands; the result is the same")
     finalists: int = Field(
         24, ge=1, le=1000, description="best plans that the event simulator compares; 1 leaves it to the closed form"
     )
@@ -77,7 +79,9 @@ class Species(Protocol):
 
 @runtime_checkable
 class Screened(Species, Protocol):
-    """A species of a race: one of many shapes."""
+    """A species of a race: one of many shapes. `rival` is the best of what it was told to begin with."""
+
+    rival: Candidate | None
 
     def screen(self) -> list[Candidate]:
         """A few promising layouts, to tell whether the shape is worth more."""
@@ -89,7 +93,7 @@ class Screened(Species, Protocol):
 
 
 class Evolution:
-    """The population of one species; `is_settled` once all its layouts were tried.
+    """The population of one species; `is_settled` once all its layouts were tried, `rival` is what it must beat.
 
     Args:
         species: candidates of one objective (and shape).
@@ -112,6 +116,7 @@ class Evolution:
         self._progress, self._rng = progress, rng
         self._turn = 0
         self.is_settled = False
+        self.rival: Candidate | None = None
         self.population = sorted(species.first_guesses(), key=lambda c: c.value) if guess else []
         progress.evaluations += len(self.population)
 
@@ -136,7 +141,9 @@ class Evolution:
 
     def screen(self) -> None:
         """Scores a few promising layouts."""
-        found = cast(Screened, self.species).screen()
+        species = cast(Screened, self.species)
+        found = species.screen()
+        self.rival = species.rival
         self._progress.evaluations += len(found)
         self.adopt(found)
 
@@ -220,9 +227,13 @@ def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None 
                 leader_of(evolutions).report(phase)
             if progress.is_over():
                 break
-    leader = leader_of(evolutions)
-    leader.report("proven optimal" if all(e.is_settled for e in evolutions) else "done")
-    return leader
+    report_end(evolutions)
+    return leader_of(evolutions)
+
+
+def report_end(evolutions: Sequence[Evolution]) -> None:
+    """Sends the last event, which says whether everything was tried."""
+    leader_of(evolutions).report("proven optimal" if all(e.is_settled for e in evolutions) else "done")
 
 
 def warm_up(evolutions: Sequence[Evolution]) -> None:

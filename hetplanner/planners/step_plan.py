@@ -141,9 +141,9 @@ class StepSearch:
     def _rivals(self) -> list[Plan]:
         """The plan to begin with, and what the best baseline would do."""
         begun = [self._start.plan] if self._start and self._start.plan else []
-        known = [(species.rival.value, i) for i, species in enumerate(self._species) if species.rival is not None]
+        known = [(e.rival.value, i) for i, e in enumerate(self.evolutions) if e.rival is not None]
         for _, i in sorted(known):
-            rival = self._species[i].rival
+            rival = self.evolutions[i].rival
             plan = self._species[i].plan(rival) if rival else None
             if plan is not None:
                 return [*begun, plan]

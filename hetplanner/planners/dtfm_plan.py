@@ -1,0 +1,57 @@
+"""The search for a plan by DT-FM's objective: one population of the one shape, and the plan that comes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.planners.dtfm_search import dtfm_species
+from hetplanner.planners.finish import fit_plan, usable_rows
+from hetplanner.planners.interface import Progress
+from hetplanner.planners.population import Evolution, EvolutionSettings, Extra
+from hetplanner.planners.shapes import fixed_shape
+from hetplanner.planners.warm_start import WarmStart
+
+
+class DtfmSearch:
+    """See :class:`hetplanner.planners.step_plan.StepSearch`.
+
+    Raises:
+        InvalidInput: if the problem's shape contradicts its cluster or model, or the plan to begin with.
+    """
+
+    judging_share = 0.0
+
+    def __init__(self, model: CostModel, settings: EvolutionSettings, seed: int, progress: Progress) -> None:
+        self._model, self._progress = model, progress
+        problem = model.tables.problem
+        self.largest_shape = fixed_shape(problem)
+        self._species = dtfm_species(problem, self.largest_shape, seed, settings.starts)
+        self.evolutions = [Evolution(self._species, settings, progress, np.random.default_rng([seed, 0]))]
+        if progress.start is not None:
+            self._begin(WarmStart(progress.start, model))
+
+    @property
+    def extra(self) -> Extra | None:
+        """Nothing goes on beside the one population."""
+        return None
+
+    def prove(self) -> None:
+        """Proves nothing."""
+
+    def plan(self) -> Plan | None:
+        """The plan of the best candidate."""
+        rows = usable_rows(self._model.tables.problem)
+        return fit_plan(rows[self._species.placement_SR(self.evolutions[0].best)], self._model)
+
+    def _begin(self, start: WarmStart) -> None:
+        if start.shape != self.largest_shape:
+            stages, replicas = self.largest_shape
+            raise InvalidInput(
+                f"start: objective dtfm needs a plan of {stages} stages x {replicas} replicas; give the start's own"
+                " stages and replicas, or no start"
+            )
+        numbers = np.searchsorted(usable_rows(self._model.tables.problem), np.array(start.members))
+        self.evolutions[0].adopt([self._species.given(numbers)])
