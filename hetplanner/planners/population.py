@@ -152,6 +152,7 @@ def evolve(evolutions: list[Evolution], progress: Progress, finalists: int = 3) 
     Returns:
         The population that holds the best candidate.
     """
+    progress.start_budget()
     _leader(evolutions).report("seeds")
     if progress.is_over():
         return _leader(evolutions)
