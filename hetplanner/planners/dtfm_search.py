@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.dtfm import pair_costs, score_dtfm
+from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.plan.problem import Problem
 from hetplanner.planners import seeds
 from hetplanner.planners.coarsen import LARGE, sort_devices
@@ -116,6 +116,12 @@ class DtfmSpecies:
     def pair_costs(self) -> tuple[FloatArray, FloatArray]:
         """Seconds between any two devices, in the order that genes number them: data-parallel, pipeline."""
         return self._shared, self._piped
+
+    def lower_bound(self) -> float:
+        """The cheap bound below every candidate; 0 for thousands of devices, where it is far from what is found."""
+        if len(self._ids) >= LARGE:
+            return 0.0
+        return bound_dtfm(self._shared, self._piped, self.stages, self.replicas)
 
     def best_of(self, members_PN: IntArray) -> Candidate:
         """The best of given partitions, with its best stage order."""

@@ -103,7 +103,8 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
     value = value_of(plan)
     shape = (len(plan.stages), len(plan.stages[0].replicas))
     # A proof rounds differently from the score: at the optimum the two may part in the last digit.
-    bound = min(max(lower_bound(plan.problem, model, shape), progress.lower_bound), value)
+    cheap = 0.0 if progress.is_proven(value) else lower_bound(plan.problem, model, shape)
+    bound = min(max(cheap, progress.lower_bound), value)
     seconds = progress.seconds
     provenance = Provenance(
         planner=planner,
@@ -112,6 +113,7 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
         evaluations=progress.evaluations,
         seconds=seconds,
         lower_bound=bound,
+        simulated_step_s=plan.provenance.simulated_step_s,
         version=package_version(),
     )
     return SearchResult(

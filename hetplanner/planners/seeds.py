@@ -10,13 +10,14 @@ stage per site, and everything between is a mix.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.planners.coarsen import LARGE, sort_devices
+from hetplanner.planners.coarsen import LARGE, list_leaves, sort_devices
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -50,7 +51,7 @@ def list_orders(distance_DD: NDArray[Any]) -> list[IntArray]:
     capped = _capped(distance_DD)
     condensed = squareform(_log_distance(capped), checks=False)
     trees = [hierarchy.linkage(condensed, method) for method in ("average", "complete", "single")]
-    orders = [hierarchy.leaves_list(tree).astype(np.int64) for tree in trees]
+    orders = [list_leaves(tree) for tree in trees]
     sites = _cut_sites(trees[0], num_devices)
     orders.extend(_order_sites(capped, sites, orders[0]))
     return _distinct(orders)
@@ -64,14 +65,14 @@ def dendrogram_order(distance_DD: FloatArray) -> IntArray:
     from scipy.spatial.distance import squareform
 
     condensed = squareform(_log_distance(_capped(distance_DD)), checks=False)
-    return np.asarray(hierarchy.leaves_list(hierarchy.linkage(condensed, "average")), dtype=np.int64)
+    return list_leaves(hierarchy.linkage(condensed, "average"))
 
 
 def list_compositions(stages: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
     """Ways to write the stages as runs of equal stages: all of them if few, else a sample; the even ones first."""
     even = [(run,) * (stages // run) for run in range(stages, 0, -1) if stages % run == 0]
     if stages <= FULL_COMPOSITIONS:
-        return list(dict.fromkeys([*even, *(_runs(mask, stages) for mask in range(2 ** (stages - 1)))]))
+        return list(dict.fromkeys([*even, *_all_runs(stages)]))
     while len(even) < SAMPLED_COMPOSITIONS:
         ends = np.flatnonzero(rng.random(stages - 1) < rng.uniform(0.0, 0.6)) + 1
         even.append(tuple(int(n) for n in np.diff(np.concatenate(([0], ends, [stages])))))
@@ -143,9 +144,12 @@ def _windows(order_D: IntArray, used: int) -> Iterator[IntArray]:
         yield np.roll(order_D, -(spare // 2))
 
 
-def _runs(mask: int, stages: int) -> tuple[int, ...]:
-    ends = [s + 1 for s in range(stages - 1) if mask >> s & 1]
-    return tuple(int(n) for n in np.diff([0, *ends, stages]))
+@cache
+def _all_runs(stages: int) -> tuple[tuple[int, ...], ...]:
+    """All ways to write a number as an ordered sum."""
+    if stages == 0:
+        return ((),)
+    return tuple((first, *rest) for first in range(stages, 0, -1) for rest in _all_runs(stages - first))
 
 
 def _cut_sites(tree: NDArray[np.float64], num_devices: int) -> IntArray:
