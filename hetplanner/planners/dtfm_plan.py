@@ -14,6 +14,9 @@ from hetplanner.planners.population import Evolution, EvolutionSettings, Extra
 from hetplanner.planners.shapes import fixed_shape
 from hetplanner.planners.warm_start import WarmStart
 
+# Moves of a chain times devices, at most.
+LONGEST_CHAIN = 2**24
+
 
 class DtfmSearch:
     """See :class:`hetplanner.planners.step_plan.StepSearch`.
@@ -29,9 +32,16 @@ class DtfmSearch:
         problem = model.tables.problem
         self.largest_shape = fixed_shape(problem)
         self._species = dtfm_species(problem, self.largest_shape, seed, settings.starts)
+        # Chains last a fraction of a second on thousands of devices too.
+        chain = max(100, min(settings.chain, LONGEST_CHAIN // len(problem.usable_devices)))
+        settings = settings.model_copy(update={"chain": chain})
         self.evolutions = [Evolution(self._species, settings, progress, np.random.default_rng([seed, 0]))]
         if progress.start is not None:
             self._begin(WarmStart(progress.start, model))
+
+    def bound(self) -> float:
+        """Below every candidate's value."""
+        return self._species.lower_bound()
 
     @property
     def extra(self) -> Extra | None:

@@ -32,7 +32,7 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         if self.settings.islands > 1:
             evolve_islands(make_search, search, problem, seed, progress)
         else:
-            evolve(search.evolutions, progress, search.extra)
+            evolve(search.evolutions, progress, search.extra, search.bound)
         progress.hold_back(0.0)
         search.prove()
         plan = search.plan()

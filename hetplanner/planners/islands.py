@@ -48,6 +48,11 @@ class Search(Protocol):
         """See :func:`hetplanner.planners.population.run_race`."""
         ...
 
+    @property
+    def bound(self) -> Callable[[], float] | None:
+        """See :func:`hetplanner.planners.population.evolve`."""
+        ...
+
 
 MakeSearch = Callable[[CostModel, EvolutionSettings, int, Progress], Search]
 
@@ -177,6 +182,11 @@ def evolve_islands(make: MakeSearch, search: Search, problem: Problem, seed: int
     leader_of(search.evolutions).report("seeds")
     if progress.is_over():
         return
+    if search.bound is not None:
+        progress.lower_bound = max(progress.lower_bound, search.bound())
+    if progress.is_proven(leader_of(search.evolutions).value):
+        report_end(search.evolutions, progress)
+        return
     warm_up(search.evolutions)
     counts = _split(progress.remaining_evaluations, settings.islands)
     task = Task(make, problem, settings, seed, progress.start, progress.remaining_seconds, counts)
@@ -195,7 +205,7 @@ def evolve_islands(make: MakeSearch, search: Search, problem: Problem, seed: int
             evolution.adopt(found.candidates)
             evolution.is_settled |= found.is_settled
             evolution.rival = evolution.rival or found.rival
-    report_end(search.evolutions)
+    report_end(search.evolutions, progress)
 
 
 class LocalCrew:
@@ -264,6 +274,8 @@ def _run_epochs(crew: Crew, islands: int, progress: Progress) -> None:
     while not progress.is_late():
         elites = crew.run(target, incoming)
         if elites is None or progress.is_cancelled():
+            return
+        if progress.is_proven(min(candidate.value for found in elites.values() for _, candidate in found)):
             return
         # Around the ring: everybody gets what the one before found.
         incoming = {number: elites[(number - 1) % islands] for number in range(islands)}

@@ -87,6 +87,11 @@ class StepSearch:
         known = self._baselines.of(shape) if self._settings.starts == "structured" else []
         return known + (self._start.of(shape) if self._start else [])
 
+    @property
+    def bound(self) -> None:
+        """Known only behind the search: computing it takes longer than many searches."""
+        return None
+
     def extra(self, ahead: list[Evolution]) -> list[Evolution]:
         """Ragged layouts with as many stages as the best equal ones (of two and more), which go on from these."""
         for equal in ahead:
