@@ -5,7 +5,6 @@ Legend of array suffixes: S stages, R replicas, P routes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -13,19 +12,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.closed_form import StepArrays, time_step
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays, usd_per_step
 from hetplanner.errors import Infeasible, InvalidInput
-from hetplanner.plan.model import LinkCodec, Plan, Provenance, Role, Route, Stage
+from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.codec_choice import choose_codecs, step_seconds_of
 
 IntArray = NDArray[np.int64]
 
-# A codec that shortens the step by less than this share is not worth changing the numbers trained.
-WORTH_A_CODEC = 0.002
 # Depth may cost this share of the step, for fewer activations in memory.
 DEPTH_TOLERANCE = 1e-3
 # A first guess that does not fit ranks behind everything that does.
@@ -98,7 +95,7 @@ def deepest_layout(
 def rough_value(layout: Layout, model: CostModel) -> float:
     """The objective's value of a layout as it stands, large if it does not fit; needs no compiled kernels."""
     plan = dense_plan(layout, model.tables.problem, Provenance())
-    step_s = _step_s(plan, model)
+    step_s = step_seconds_of(plan, model)
     try:
         check_plan(plan, model.tables)
     except Infeasible:
@@ -210,30 +207,6 @@ def replace_depth(plan: Plan, model: CostModel) -> Plan:
     return plan.replace(stages=stages)
 
 
-def choose_codecs(plan: Plan, model: CostModel) -> Plan:
-    """Puts the allowed codec with the shortest message time on every link, then drops those that do not pay.
-
-    Links between the same two sites are treated alike. A lossy codec stays only where the step gets longer
-    without it.
-    """
-    allowed = [_codec(name, plan.problem) for name in plan.problem.constraints.codecs if name != "none"]
-    if not allowed or len(plan.stages) < 2:
-        return plan
-    groups = _best_codecs(plan, model, allowed)
-    best = _with_codecs(plan, groups.values())
-    best_s = _step_s(best, model)
-    dense_s = _step_s(plan, model)
-    if best_s >= dense_s * (1 - WORTH_A_CODEC):
-        return plan
-    for key in sorted(groups):
-        trial = _with_codecs(plan, [rules for name, rules in groups.items() if name != key])
-        trial_s = _step_s(trial, model)
-        if trial_s <= best_s * (1 + WORTH_A_CODEC / len(groups)):
-            del groups[key]
-            best_s = trial_s
-    return _with_codecs(plan, groups.values())
-
-
 def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
     """The plan of a layout as it stands: no codecs, the depths given; fitting memory is not checked."""
     ids = problem.cluster.device_ids
@@ -267,50 +240,3 @@ def _needed_depth(arrays: StepArrays) -> IntArray:
     depth = np.ceil(round_trip / np.maximum(slowest, 1e-12)[:, None] - 1e-9).max(axis=0).astype(np.int64) + 1
     num_stages = compute.shape[1]
     return np.maximum(depth, num_stages - np.arange(num_stages))
-
-
-def _codec(name: str, problem: Problem) -> Codec:
-    return Codec(name=name, block=problem.constraints.codec_block)
-
-
-def _best_codecs(plan: Plan, model: CostModel, allowed: list[Codec]) -> dict[tuple[str, str, str], list[LinkCodec]]:
-    """Rules by (from site, to site, role), only where an allowed codec beats the dense message."""
-    cluster = plan.problem.cluster
-    groups: dict[tuple[str, str, str], list[LinkCodec]] = {}
-    for route in plan.routes:
-        path = [plan.ranks[plan.rank_at(s, r)] for s, r in enumerate(route.replicas)]
-        for e, (one, two) in enumerate(pairwise(path)):
-            ways: tuple[tuple[str, str, Role], ...] = ((one, two, "activation"), (two, one, "gradient"))
-            for source, target, role in ways:
-                codec = _fastest(plan, model, allowed, e, source, target)
-                key = (cluster.site_of(source).name, cluster.site_of(target).name, role)
-                if codec is not None:
-                    rule = LinkCodec(from_device=source, to_device=target, role=role, codec=codec)
-                    groups.setdefault(key, []).append(rule)
-    return groups
-
-
-def _fastest(
-    plan: Plan, model: CostModel, allowed: list[Codec], boundary: int, source: str, target: str
-) -> Codec | None:
-    from hetplanner.codecs.spec import COST_PASSES
-
-    a, b = (plan.problem.cluster.device_index(d) for d in (source, target))
-    elements, width = plan.boundary_elements(boundary), plan.problem.workload.dtype_bytes
-    memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
-
-    def seconds(codec: Codec) -> float:
-        work = COST_PASSES[codec.name] / 2.0 * elements * width * (1.0 / memory[a] + 1.0 / memory[b])
-        return float(codec.wire_bytes(elements, width) * model.links.seconds_per_byte_DD[a, b] + work)
-
-    best = min([NO_CODEC, *allowed], key=seconds)
-    return None if best.name == "none" else best
-
-
-def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
-    rules = {(r.from_device, r.to_device, r.role): r for rules in groups for r in rules}
-    return plan.replace(link_codecs=tuple(rules.values()))
-
-
-def _step_s(plan: Plan, model: CostModel) -> float:
-    return time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import COST_PASSES, Codec
 from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import (
@@ -21,6 +20,7 @@ from hetplanner.cost.tables import (
     STATE_BYTES_PER_PARAM,
 )
 from hetplanner.planners import seeds
+from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
 from hetplanner.planners.layout import Layout, even_cut, rough_value
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.symmetry import twins_of
@@ -60,7 +60,7 @@ def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpa
     tables, links, problem = model.tables, model.links, model.tables.problem
     usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
     cuts = np.concatenate(([0], tables.cuts, [tables.num_ops]))
-    pipe_rate = _pipe_rates(model)
+    pipe_rate = best_seconds_per_byte_DD(model)
     size = float(tables.boundary_bytes_O[tables.cuts].max()) if len(tables.cuts) else 1.0
     hop = links.latency_s_DD + size * pipe_rate
     distance = (hop + hop.T)[np.ix_(usable, usable)].copy()
@@ -301,22 +301,6 @@ def even_shares(micro_batches: int, replicas: int) -> IntArray:
     share = np.full(replicas, micro_batches // replicas, dtype=np.int64)
     share[: micro_batches % replicas] += 1
     return share
-
-
-def _pipe_rates(model: CostModel) -> FloatArray:
-    """Seconds per dense byte between stages with the best allowed codec of each link, its work included."""
-    problem = model.tables.problem
-    dense = model.links.seconds_per_byte_DD
-    width = problem.workload.dtype_bytes
-    memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
-    best = dense.copy()
-    for name in problem.constraints.codecs:
-        codec = Codec(name=name, block=problem.constraints.codec_block)
-        elements = 64 * codec.block
-        ratio = codec.wire_bytes(elements, width) / (elements * width)
-        work = COST_PASSES[name] / 2.0 * (1.0 / memory[:, None] + 1.0 / memory[None, :])
-        best = np.minimum(best, ratio * dense + work)
-    return np.asarray(best)
 
 
 def _weights(model: CostModel, stages: int) -> tuple[FloatArray, FloatArray, float]:
