@@ -78,12 +78,13 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
 def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArrays:
     """A plan's numbers for :func:`hetplanner.cost.closed_form.time_step`."""
     rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
+    chunk_PS = np.array([[plan.chunk_index[int(n), s] for s, n in enumerate(path)] for path in rank_PS])
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     load_N = np.zeros(len(plan.ranks), dtype=np.int64)
     for path, route in zip(rank_PS, plan.routes, strict=True):
         load_N[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
-    forward, backward = durations.forward_s_N[rank_PS] + handling, durations.backward_s_N[rank_PS] + handling
+    forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
     num_edges = len(plan.stages) - 1
     hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "there", "back")}
     sends: list[tuple[int, int, float]] = []
@@ -205,12 +206,13 @@ def _nic_seconds(
 
 
 def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
-    load = np.zeros(len(plan.ranks))
+    busy = durations.optimizer_s_N.copy()
     for route in plan.routes:
         for s, replica in enumerate(route.replicas):
-            load[plan.rank_at(s, replica)] += route.micro_batches
-    compute = load * (durations.forward_s_N + durations.backward_s_N)
-    return np.asarray(compute + durations.optimizer_s_N, dtype=np.float64)
+            rank = plan.rank_at(s, replica)
+            chunk = plan.chunk_index[rank, s]
+            busy[rank] += route.micro_batches * float(durations.forward_s_C[chunk] + durations.backward_s_C[chunk])
+    return np.asarray(busy, dtype=np.float64)
 
 
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:

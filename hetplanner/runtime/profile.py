@@ -215,8 +215,8 @@ def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
         return np.array([getattr(p, name) for p in profiles])
 
     return Durations(
-        forward_s_N=column("forward_s"),
-        backward_s_N=column("backward_s"),
+        forward_s_C=column("forward_s"),
+        backward_s_C=column("backward_s"),
         optimizer_s_N=column("optimizer_s"),
         encode_s_N=column("encode_s"),
         decode_s_N=column("decode_s"),

@@ -67,10 +67,10 @@ def test_durations_follow_the_ranks():
     costs = CostTables(plan.problem)
     for rank, (stage, _) in enumerate(plan.place_of_rank):
         first, end = plan.stages[stage].first_op, plan.stages[stage].end_op
-        assert durations.forward_s_N[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
+        assert durations.forward_s_C[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
     deeper = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))
     again = durations_of(deeper, costs)
-    assert np.allclose(again.backward_s_N, durations.backward_s_N + durations.forward_s_N)
+    assert np.allclose(again.backward_s_C, durations.backward_s_C + durations.forward_s_C)
     assert not durations.encode_s_N.any()
 
 
