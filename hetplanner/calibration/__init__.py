@@ -1,1 +1,1 @@
-"""Calibration: what measured steps say about devices, links and transfers, and the published runs it is held against."""
+"""Calibration: what measured steps say about devices, links and transfers, and published runs to hold it against."""

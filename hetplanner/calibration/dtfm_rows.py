@@ -122,22 +122,35 @@ class PredictedRow:
         return self.predicted_s / self.measured_s - 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Two rows that might have been fitted instead.
+
+    Attributes:
+        left: larger error that the best efficiency and overlap leave on the two themselves.
+        mean_error: of the rows then foretold.
+    """
+
+    rows: tuple[str, str]
+    efficiency: float
+    overlap: float
+    left: float
+    mean_error: float
+
+
 @dataclass(frozen=True)
 class PublishedFit:
     """How well the published rows are foretold.
 
     Attributes:
         rows: all of them; the two fitted ones meet their measurement.
-        other_choices: mean error of the foretold rows for every other pair of fitted rows that one efficiency and one
-            overlap can meet, by labels.
-        unmet: pairs of rows that no efficiency and overlap meet within 2 %.
+        choices: every pair of rows that might have been fitted, so that nobody need trust the choice made.
     """
 
     efficiency: float
     overlap: float
     rows: tuple[PredictedRow, ...]
-    other_choices: dict[tuple[str, str], float]
-    unmet: int
+    choices: tuple[Choice, ...]
 
     @property
     def mean_error(self) -> float:
@@ -166,8 +179,7 @@ class PublishedFit:
             "mean_error": self.mean_error,
             "wrong_orders": self.wrong_orders(),
             "rows": [asdict(row) | {"error": row.error} for row in self.rows],
-            "other_choices": [{"rows": list(pair), "mean_error": e} for pair, e in self.other_choices.items()],
-            "unmet_choices": self.unmet,
+            "choices": [asdict(choice) for choice in self.choices],
         }
 
 
@@ -176,7 +188,9 @@ def published_runs() -> PublishedRuns:
     """The data file that comes with the package."""
     place = "dtfm_measured.json"
     text = files("hetplanner.calibration").joinpath(place).read_text("utf-8")
-    return checked(PublishedRuns, check_format(parse_json(text, place), "published-runs", 1, place), place, from_file=True)
+    return checked(
+        PublishedRuns, check_format(parse_json(text, place), "published-runs", 1, place), place, from_file=True
+    )
 
 
 def random_placement_PS(seed: int) -> IntArray:
@@ -262,16 +276,11 @@ def fit_published() -> PublishedFit:
     surface = _Surface(ours)
     chosen = keys.index(EFFICIENCY_ROW), keys.index(OVERLAP_ROW)
     efficiency, overlap, _ = surface.meet(*chosen)
-    other, unmet = {}, 0
+    choices = []
     for one, two in itertools.combinations(range(len(ours)), 2):
-        if {one, two} == set(chosen):
-            continue
         e, o, left = surface.meet(one, two)
-        if left > 0.02:
-            unmet += 1
-            continue
         rest = np.delete(np.exp(surface(float(np.log(e)), o)) - 1.0, [one, two])
-        other[ours[one].label, ours[two].label] = float(np.abs(rest).mean())
+        choices.append(Choice((ours[one].label, ours[two].label), e, o, left, float(np.abs(rest).mean())))
     uses = {EFFICIENCY_ROW: "efficiency", OVERLAP_ROW: "overlap"}
     rows = tuple(
         PredictedRow(
@@ -282,4 +291,4 @@ def fit_published() -> PublishedFit:
         )
         for row in runs
     )
-    return PublishedFit(efficiency, overlap, rows, other, unmet)
+    return PublishedFit(efficiency, overlap, rows, tuple(choices))

@@ -1,9 +1,9 @@
 """DT-FM's own runtime, simulated: what its measured seconds per iteration are held against.
 
-It differs from ours, so our simulator does not time it. One iteration is B / (64 D_DP) GPipe flushes of 64 micro-batches
-a pipeline; a barrier lies between the forward and the backward phase; a stage performs recv 0, send 0, recv 1, send 1,
-… one at a time; backward recomputes (3 x forward); at the end every stage reduces its gradients over one chain of
-devices and broadcasts the sum over another (NCCL reduce and broadcast, both pipelined; fp16).
+It differs from ours, so our simulator does not time it. One iteration is B / (64 D_DP) GPipe flushes of 64
+micro-batches a pipeline; a barrier lies between the forward and the backward phase; a stage performs recv 0, send 0,
+recv 1, send 1, … one at a time; backward recomputes (3 x forward); at the end every stage reduces its gradients over
+one chain of devices and broadcasts the sum over another (NCCL reduce and broadcast, both pipelined; fp16).
 
 A message of M bytes crosses a link in `w = message + M / bandwidth` seconds and arrives one latency later. It passes a
 buffer at either end that holds the share `overlap` of it. With S the time of hand-over, R of the posted receive, F of

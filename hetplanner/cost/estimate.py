@@ -85,7 +85,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         load_N[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
-    num_edges = len(plan.stages) - 1
+    num_edges, waits = len(plan.stages) - 1, 1.0 - durations.overlap
     hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "there", "back")}
     sends: list[tuple[int, int, float]] = []
     for p, route in enumerate(plan.routes):
@@ -98,6 +98,11 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             hops["activation"][p, e] = wire_there + model.links.latency_s_DD[device_N[one], device_N[two]]
             hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
             hops["there"][p, e], hops["back"][p, e] = wire_there, wire_back
+            # For its share of the wire time the sender waits with the message: that moves from hop to stage.
+            hops["activation"][p, e] -= waits * wire_there
+            hops["gradient"][p, e] -= waits * wire_back
+            forward[p, e] += waits * wire_there
+            backward[p, e + 1] += waits * wire_back
             sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links, model.tables)
     return StepArrays(
@@ -121,9 +126,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
 def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
     """The named terms of a step, which sum to it.
 
-    compute: the busiest device's forwards and backwards; bubble: what fill, drain and imbalance add on a perfect
-    network; pipeline transfer: what the links between stages add to that; data parallel: what gradient reduction
-    adds behind the pipeline's end; optimizer: the slowest optimizer step.
+    compute: the busiest device's forwards and backwards, codecs and waiting for its own sends included; bubble: what
+    fill, drain and imbalance add on a perfect network; pipeline transfer: what the links between stages add to that;
+    data parallel: what gradient reduction adds behind the pipeline's end; optimizer: the slowest optimizer step.
     """
     compute = float((arrays.through_PS * (arrays.forward_s_PS + arrays.backward_s_PS)).max())
     nothing = np.zeros_like(arrays.activation_s_PE)

@@ -5,7 +5,7 @@ Legend of array suffixes: D devices in file order, H hosts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +32,27 @@ class LinkTable:
     def of(cluster: Cluster) -> LinkTable:
         """Reads the links of a cluster; a link between hosts is never faster than either NIC."""
         host = cluster.host_index_D
-        nic_out = _inverse([h.nic_out for h in cluster.hosts])
-        nic_in = _inverse([h.nic_in for h in cluster.hosts])
-        seconds = 1.0 / cluster.bandwidth_bytes_per_s_DD
-        between = host[:, None] != host[None, :]
-        ceiling = np.maximum(nic_out[host][:, None], nic_in[host][None, :])
         egress = np.array([s.egress_usd_per_gb / 1e9 for s in cluster.sites])
-        return LinkTable(
+        bare = LinkTable(
             latency_s_DD=np.ascontiguousarray(cluster.latency_s_DD),
-            seconds_per_byte_DD=np.where(between, np.maximum(seconds, ceiling), seconds),
+            seconds_per_byte_DD=1.0 / cluster.bandwidth_bytes_per_s_DD,
             host_D=host,
-            nic_out_seconds_per_byte_H=nic_out,
-            nic_in_seconds_per_byte_H=nic_in,
+            nic_out_seconds_per_byte_H=_inverse([h.nic_out for h in cluster.hosts]),
+            nic_in_seconds_per_byte_H=_inverse([h.nic_in for h in cluster.hosts]),
             egress_usd_per_byte_D=egress[cluster.site_index_D],
             site_D=cluster.site_index_D,
+        )
+        return bare.with_links(bare.latency_s_DD, bare.seconds_per_byte_DD)
+
+    def with_links(self, latency_s_DD: FloatArray, seconds_per_byte_DD: FloatArray) -> LinkTable:
+        """The same hosts with other links; one between hosts is never faster than either NIC."""
+        host, nic_out, nic_in = self.host_D, self.nic_out_seconds_per_byte_H, self.nic_in_seconds_per_byte_H
+        between = host[:, None] != host[None, :]
+        ceiling = np.maximum(nic_out[host][:, None], nic_in[host][None, :])
+        return replace(
+            self,
+            latency_s_DD=latency_s_DD,
+            seconds_per_byte_DD=np.where(between, np.maximum(seconds_per_byte_DD, ceiling), seconds_per_byte_DD),
         )
 
     @property

@@ -1,0 +1,66 @@
+"""Robust least squares with weak priors: what measurements do not tell stays as it was assumed.
+
+Every parameter is a change from the assumption, 0 = none. The prior is a standard deviation of 1 (a factor of e for
+logarithms) against a nominal noise of 5 % of what is measured, so it decides only where measurements say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+FloatArray = NDArray[np.float64]
+
+NOISE = 0.05
+# A parameter is not told by the measurements if the prior alone leaves it this variance (the prior's own is 1).
+UNTOLD = 0.25
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Fitted parameters; `error` is None where the measurements do not tell the parameter."""
+
+    value: FloatArray
+    error: tuple[float | None, ...]
+
+
+def fit_least_squares(
+    log_ratio: Callable[[FloatArray], FloatArray],
+    size: int,
+    *,
+    weights: FloatArray | float = 1.0,
+    bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
+) -> Solution:
+    """Minimises the weighted logarithms of predicted over measured.
+
+    Args:
+        log_ratio: of the parameters, one number for every measurement.
+        size: number of parameters; they start at 0, no change.
+        weights: of the measurements.
+        bounds: of the parameters; 0 must lie inside.
+
+    Returns:
+        The solution. Errors are standard errors by the curvature: the noise that is seen (at least a tenth of the
+        nominal) and what the assumption decides where measurements do not.
+
+    Source: Gauss-Newton covariance; soft-L1 loss, which measurements far off pull less than they would squared.
+    """
+    weights = np.asarray(weights, dtype=np.float64)
+
+    def residuals(x: FloatArray) -> FloatArray:
+        return np.concatenate((weights * log_ratio(x) / NOISE, x))
+
+    found = least_squares(residuals, np.zeros(size), bounds=bounds, loss="soft_l1", x_scale=1.0)
+    met = residuals(found.x)[:-size]
+    spread = float(np.clip(np.sqrt(np.sum(met**2) / max(len(met) - size, 1)), 0.1, 10.0))
+    told = found.jac.T @ found.jac - np.eye(size)  # what the measurements say; the prior adds the unit matrix
+    covariance = np.linalg.inv(found.jac.T @ found.jac)
+    # The measurements' noise is seen in how well they are met; what only the prior holds stays as vague as that is.
+    noise = spread**2 * np.diag(covariance @ told @ covariance)
+    assumed = np.diag(covariance @ covariance)
+    errors = tuple(None if a > UNTOLD else float(np.sqrt(max(n, 0.0) + a)) for n, a in zip(noise, assumed, strict=True))
+    return Solution(found.x, errors)
