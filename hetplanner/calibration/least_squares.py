@@ -1,7 +1,8 @@
 """Robust least squares with weak priors: what measurements do not tell stays as it was assumed.
 
 Every parameter is a change from the assumption, 0 = none. The prior is a standard deviation of 1 (a factor of e for
-logarithms) against a nominal noise of 5 % of what is measured, so it decides only where measurements say nothing.
+logarithms) against a nominal noise of a few percent of what is measured, so it decides only where measurements say
+nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def fit_least_squares(
     size: int,
     *,
     weights: FloatArray | float = 1.0,
+    noise: float = NOISE,
     bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
 ) -> Solution:
     """Minimises the weighted logarithms of predicted over measured.
@@ -41,6 +43,7 @@ def fit_least_squares(
         log_ratio: of the parameters, one number for every measurement.
         size: number of parameters; they start at 0, no change.
         weights: of the measurements.
+        noise: relative, nominal: the smaller it is, the less the prior pulls.
         bounds: of the parameters; 0 must lie inside.
 
     Returns:
@@ -52,7 +55,7 @@ def fit_least_squares(
     weights = np.asarray(weights, dtype=np.float64)
 
     def residuals(x: FloatArray) -> FloatArray:
-        return np.concatenate((weights * log_ratio(x) / NOISE, x))
+        return np.concatenate((weights * log_ratio(x) / noise, x))
 
     found = least_squares(residuals, np.zeros(size), bounds=bounds, loss="soft_l1", x_scale=1.0)
     met = residuals(found.x)[:-size]
@@ -60,7 +63,7 @@ def fit_least_squares(
     told = found.jac.T @ found.jac - np.eye(size)  # what the measurements say; the prior adds the unit matrix
     covariance = np.linalg.inv(found.jac.T @ found.jac)
     # The measurements' noise is seen in how well they are met; what only the prior holds stays as vague as that is.
-    noise = spread**2 * np.diag(covariance @ told @ covariance)
+    seen = spread**2 * np.diag(covariance @ told @ covariance)
     assumed = np.diag(covariance @ covariance)
-    errors = tuple(None if a > UNTOLD else float(np.sqrt(max(n, 0.0) + a)) for n, a in zip(noise, assumed, strict=True))
+    errors = tuple(None if a > UNTOLD else float(np.sqrt(max(n, 0.0) + a)) for n, a in zip(seen, assumed, strict=True))
     return Solution(found.x, errors)

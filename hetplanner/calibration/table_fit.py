@@ -39,6 +39,10 @@ MAX_TABLE_BYTES = 2**20
 MAX_ROWS = 10_000
 # Where the cluster says nothing of messages, a factor needs something to act on.
 FIRST_MESSAGE_S = 1e-4
+# A factor on the cost of messages may well be 10 or 100 where the cluster says nothing.
+MESSAGE_SPREAD = 3.0
+# Steps are few and whole: the prior must not pull where they differ by a percent.
+STEP_NOISE = 0.005
 # Overlap is fitted as a change of it; this much of it is one standard deviation of the prior.
 OVERLAP_SPREAD = 0.5
 
@@ -87,9 +91,8 @@ def _csv_rows(text: bytes, place: str) -> list[tuple[str, object]]:
         lines = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True)
         wanted, found = {"plan", "seconds"}, set(lines.fieldnames or ())
         if not wanted <= found:
-            raise InvalidInput(
-                f"{place}: must have the columns plan and seconds, has {', '.join(sorted(found)) or 'none'}"
-            )
+            has = one_line(", ".join(sorted(found))) or "none"
+            raise InvalidInput(f"{place}: must have the columns plan and seconds, has {has:.120}")
         rows: list[tuple[str, object]] = []
         for i, line in enumerate(lines, start=2):
             rows.append((f"{place}: line {i}", {"plan": line["plan"], "seconds": _number(line["seconds"])}))
@@ -122,7 +125,7 @@ def match_plans(rows: Sequence[TableRow], plans: Mapping[str, Plan]) -> list[Mea
         if plan is None:
             given = ", ".join(sorted(plans)[:5]) or "none"
             raise InvalidInput(
-                f"table: row {i}: plan {row.plan!r:.80} is not among the plans given ({given}); add its file"
+                f"table: row {i}: plan {row.plan!r:.80} is not among those given ({given}); add its file"
             )
         steps.append(MeasuredStep(row.plan, plan, row.seconds))
     return steps
@@ -156,7 +159,9 @@ def calibrate_table(
         values = _Values.of(names, x, cluster)
         return np.array([values.step_s(step.plan, model) for step, model in zip(steps, models, strict=True)])
 
-    found = fit_least_squares(lambda x: np.log(predicted(x) / measured), len(names), bounds=(low, high))
+    found = fit_least_squares(
+        lambda x: np.log(predicted(x) / measured), len(names), noise=STEP_NOISE, bounds=(low, high)
+    )
     before, after = predicted(np.zeros(len(names))), predicted(found.value)
     return _calibration(steps, names, found, cluster, when or date.today().isoformat()).replace(
         checks=tuple(
@@ -212,7 +217,7 @@ class _Values:
         said = cluster.transfer or TransferCost()
         message_s = said.message
         if "message" in change:
-            message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(change["message"])
+            message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
         return _Values(
             efficiency=math.exp(change.get("efficiency", 0.0)),
             message_s=message_s,
@@ -258,9 +263,13 @@ def _calibration(
         transfer=TransferCost(message=values.message_s, overlap=values.overlap)
         if {"message", "overlap"} & set(names)
         else None,
-        message_error=error.get("message"),
-        overlap_error=error["overlap"] * OVERLAP_SPREAD if error.get("overlap") is not None else None,  # type: ignore[operator]
+        message_error=_times(error.get("message"), MESSAGE_SPREAD),
+        overlap_error=_times(error.get("overlap"), OVERLAP_SPREAD),
     )
+
+
+def _times(error: float | None, spread: float) -> float | None:
+    return None if error is None else error * spread
 
 
 def _links(
