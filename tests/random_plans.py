@@ -86,5 +86,6 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
         ),
         ranks=tuple(used),
         schedule=rng.choice(["1f1b", "gpipe"]),
+        reducer=rng.choice(["sharded-ps", "central-ps", "ring", "hierarchical"]),
         overlap=rng.random() < 0.8,
     )

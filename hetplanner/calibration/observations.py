@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Span, Trace
 
 K = TypeVar("K")
 
 # A send whose span is no longer than this was not timed on the wire (a real network tells its sender nothing).
 UNTIMED_S = 1e-7
-TIED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Observations:
         transit: by (source, target, bytes), from hand-over to arrival: latency and wire.
         taking: by rank, from arrival (or asking, if later) until a message is taken.
         handing: by (source, target, bytes), from the end of what made a message until the rank goes on.
-        reduce: by stage, and by `TIED` - i of the i-th weight tied across stages: seconds from the moment
-            when the last member of a reduction came until all have ended it.
+        reduce: by reduction group, from the moment when its last member came until all have ended.
     """
 
     forward: dict[tuple[int, int], Seen]
@@ -158,35 +157,20 @@ def _handing(by_rank: dict[int, list[Span]]) -> dict[tuple[int, int, int], Seen]
 def _reductions(spans: list[Span], plan: Plan) -> dict[int, Seen]:
     """Reductions from the moment when the last member came, so without waiting for others.
 
-    A rank reduces its stage's own gradients first (if the stage has replicas), then the weights tied across stages.
-    A rank of several stages reduces several times; which is which, its spans do not tell.
+    Every rank performs its groups in their order, which tells whose reduction a span is.
     """
-    if plan.is_interleaved:
-        return {}
-    tied = tied_stages(plan)
+    groups = reduction_groups(plan)
+    of_rank = [[g for g, group in enumerate(groups) if rank in group.ranks] for rank in range(len(plan.ranks))]
     by_rank: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for span in sorted((s for s in spans if s.kind == "reduce"), key=lambda s: s.start_s):
         by_rank[span.step, span.rank].append(span)
     members: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for (step, rank), own in by_rank.items():
-        stage = plan.place_of_rank[rank][0]
-        groups = [stage] if len(plan.stages[stage].replicas) > 1 else []
-        groups += [TIED - i for i, stages in enumerate(tied) if stage in stages]
-        if len(groups) == len(own):
-            for group, span in zip(groups, own, strict=True):
+        if len(of_rank[rank]) == len(own):
+            for group, span in zip(of_rank[rank], own, strict=True):
                 members[step, group].append(span)
     lasted: dict[int, list[float]] = defaultdict(list)
     for (_, group), found in members.items():
-        stages = (group,) if group >= 0 else tied[TIED - group]
-        if len(found) == sum(len(plan.stages[s].replicas) for s in stages):
+        if len(found) == len(groups[group].ranks):
             lasted[group].append(max(s.end_s for s in found) - max(s.start_s for s in found))
     return _medians(lasted)
-
-
-def tied_stages(plan: Plan) -> list[tuple[int, ...]]:
-    """Stages that share each weight tied across stages, in the order of the groups."""
-    found = (
-        tuple(s for s, stage in enumerate(plan.stages) if any(stage.first_op <= op < stage.end_op for op in ops))
-        for ops in plan.problem.workload.graph.tied_groups.values()
-    )
-    return [stages for stages in found if len(stages) > 1]

@@ -11,7 +11,7 @@ Legend of array suffixes: K kinds, L link rules, D devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from statistics import median
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hetplanner.calibration.least_squares import NOISE, Solution, fit_least_squares
 from hetplanner.calibration.model import Calibration, Check, KindFit, LinkFit, apply_calibration, rule_name
-from hetplanner.calibration.observations import TIED, Observations, Seen, observe_trace, tied_stages
+from hetplanner.calibration.observations import Observations, Seen, observe_trace
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.model import TransferCost
 from hetplanner.cost.durations import durations_of
@@ -30,6 +30,7 @@ from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Trace
 from hetplanner.simulator.simulation import Summary, simulate, summarise_trace
 
@@ -78,7 +79,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         )
         after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS)
         simulated = observe_trace(after, plan).reduce
-        modelled = _reduction_seconds(plan, durations, table, tables)
+        modelled = _reduction_seconds(plan, durations, table)
         reduce_s = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
     before = simulate(plan, steps=TRACE_STEPS)
     return calibration.replace(checks=_checks(_terms(trace), _terms(before), _terms(after)))
@@ -160,7 +161,7 @@ def fit_links(
     device_N = [cluster.device_index(d) for d in plan.ranks]
     rule_DD = cluster.link_index_DD
     transits = [(device_N[a], device_N[b], size, s) for (a, b, size), s in seen.transit.items() if s.seconds > 0]
-    rules = sorted({int(rule_DD[a, b]) for a, b, _, _ in transits} | _reducing_rules(plan, list(reduce_s)))
+    rules = sorted({int(rule_DD[a, b]) for a, b, _, _ in transits} | _reducing_rules(plan, reduce_s))
     if not rules:
         return (), model.links
     position_DD = np.full(len(cluster.links) + 2, -1)
@@ -182,7 +183,7 @@ def fit_links(
     def log_ratio(x: FloatArray) -> FloatArray:
         links = scaled(x)
         moved = links.latency_s_DD[source, target] + size * links.seconds_per_byte_DD[source, target]
-        reduced = _reduction_seconds(plan, durations, links, model.tables) if reduce_s else {}
+        reduced = _reduction_seconds(plan, durations, links) if reduce_s else []
         predicted = np.concatenate((moved, [reduced[group] for group in reduce_s]))
         return np.asarray(np.log(np.maximum(predicted, 1e-12) / measured))
 
@@ -202,19 +203,19 @@ def _with_links(
     )
 
 
-def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable, tables: CostTables) -> dict[int, float]:
-    """Modelled seconds of every reduction, by the keys of `Observations.reduce`."""
-    own_S, tied = reduce_seconds(plan, durations, links, tables)
-    return dict(enumerate(own_S.tolist())) | {TIED - i: seconds for i, (seconds, _) in enumerate(tied)}
+def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable) -> list[float]:
+    """Modelled seconds of every reduction group."""
+    own_S, tied = reduce_seconds(plan, durations, links)
+    rest = iter(tied)
+    return [next(rest)[0] if group.tied else float(own_S[group.stages[0]]) for group in reduction_groups(plan)]
 
 
-def _reducing_rules(plan: Plan, groups: Sequence[int]) -> set[int]:
+def _reducing_rules(plan: Plan, groups: Iterable[int]) -> set[int]:
     """Rules between the members of reductions."""
-    cluster, tied = plan.problem.cluster, tied_stages(plan)
+    cluster, known = plan.problem.cluster, reduction_groups(plan)
     rules: set[int] = set()
     for group in groups:
-        stages = (group,) if group >= 0 else tied[TIED - group]
-        devices = [cluster.device_index(r[0]) for s in stages for r in plan.stages[s].replicas]
+        devices = [cluster.device_index(plan.ranks[rank]) for rank in known[group].ranks]
         rules |= {int(cluster.link_index_DD[a, b]) for a in devices for b in devices if a != b}
     return rules
 

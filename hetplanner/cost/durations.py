@@ -11,6 +11,8 @@ from hetplanner.codecs.spec import COST_PASSES
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.registry import REDUCERS
 
 # Adding a replica's gradients up reads what arrived and what is there, and writes the sum.
 REDUCE_PASSES = 3
@@ -43,7 +45,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     backward = tables.backward_s_CO[row_C, end] - tables.backward_s_CO[row_C, first]
     size = len(plan.ranks)
     held_N = np.bincount(rank_C, weights=params_S[stage_C], minlength=size)
-    shared_N = np.bincount(rank_C, weights=shared_S[stage_C], minlength=size)
+    shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
     codec = [[_worst_codec_s(plan, n, float(memory_N[n]), outgoing=out) for n in range(size)] for out in (True, False)]
     return Durations(
         forward_s_C=forward,
@@ -62,6 +64,17 @@ def codec_s(plan: Plan, from_rank: int, to_rank: int, role: Role, boundary: int,
     codec = plan.codec_between(from_rank, to_rank, role)
     dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
     return COST_PASSES[codec.name] / 2.0 * dense / memory_bytes_per_s
+
+
+def _reduce_work(plan: Plan) -> np.ndarray:
+    """What each chunk adds up and packs, as a share of its stage's bucket."""
+    work_C = np.ones(len(plan.chunks))
+    if not REDUCERS[plan.reducer].is_even:
+        for group in reduction_groups(plan):
+            if not group.tied:
+                chunks = [plan.chunk_index[rank, group.stages[0]] for rank in group.ranks]
+                work_C[chunks] = REDUCERS[plan.reducer].work_M(group.members, group.num_elements)
+    return work_C
 
 
 def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing: bool) -> float:

@@ -15,12 +15,12 @@ from pydantic import Field, StrictInt, model_validator
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.names import ReducerName
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import Op
 
 Role = Literal["activation", "gradient"]
 ScheduleName = Literal["gpipe", "1f1b"]
-ReducerName = Literal["sharded-ps"]
 
 
 class Stage(Noun):
@@ -52,7 +52,7 @@ class LinkCodec(Noun):
 
 
 class Provenance(Noun):
-    """Where a plan comes from."""
+    """Where a plan comes from; `simulated_step_s` is what the event simulator made of it, if the search asked."""
 
     planner: Name = "hand"
     seed: int | None = None
@@ -60,6 +60,7 @@ class Provenance(Noun):
     evaluations: Annotated[int, Field(strict=True, ge=0)] = 0
     seconds: Annotated[float, Field(strict=True, ge=0)] = 0.0
     lower_bound: float | None = None
+    simulated_step_s: float | None = None
     version: Text = ""
 
 
@@ -181,6 +182,11 @@ class Plan(Noun):
     def rank_at(self, stage: int, replica: int) -> int:
         """Rank that holds a replica of a stage."""
         return self._rank[self.stages[stage].replicas[replica][0]]
+
+    @cached_property
+    def stage_of_op(self) -> tuple[int, ...]:
+        """Stage of every op."""
+        return tuple(s for s, stage in enumerate(self.stages) for _ in range(stage.first_op, stage.end_op))
 
     def ops_of(self, stage: int) -> tuple[Op, ...]:
         """Ops of a stage."""

@@ -21,11 +21,11 @@ from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.plan.action import Action, Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.build import boundary_shape
 from hetplanner.runtime.executor import Executor, role_of
 from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
-from hetplanner.schedule.reduction import reduction_groups
 
 WINDOW_S = 0.6
 MIN_ROUNDS = 3
@@ -158,9 +158,10 @@ def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
     plan, rank = executor.plan, executor.rank
     sent = [plan.boundary_bytes(a.stage, rank, a.peer, role_of(a)) for a in executor.actions if a.kind is Kind.SEND]
     taken = [plan.boundary_bytes(a.stage, a.peer, rank, role_of(a)) for a in executor.actions if a.kind is Kind.RECV]
-    reduced = sum(m.num_bytes for r in executor.reducers.values() for m in r.expected())
-    # What a rank sends in a reduction is as long as what it takes, up to one element a shard.
-    return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), 2 * reduced
+    reduced = sum(
+        m.num_bytes for r in executor.reducers.values() for part in r.rounds for m in (*part.sends, *part.takes)
+    )
+    return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), reduced
 
 
 def _message_seconds(executor: Executor) -> tuple[float, float]:
@@ -196,7 +197,8 @@ def _longest_message(plan: Plan) -> int:
     workload = plan.problem.workload
     paths = {plan.path_of_micro_batch(m) for m in range(workload.num_micro_batches)}
     lengths = [plan.boundary_bytes(s, a, b, "activation") for p in paths for s, (a, b) in enumerate(pairwise(p))]
-    return max(lengths + [group.shard_bytes(0) for group in reduction_groups(plan)], default=0)
+    lengths += [group.transfer_bytes(t) for group in reduction_groups(plan) for t in group.program]
+    return max(lengths, default=0)
 
 
 def gather_profiles(mine: Profile) -> list[Profile]:

@@ -22,7 +22,7 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
-from hetplanner.schedule.reduction import reduction_groups
+from hetplanner.plan.reducers.groups import reduction_groups
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 Semantics, the same as the executor's: a SEND occupies the rank only while it encodes, the transfer goes on by
 itself (with an `overlap` below 1 the sender waits for the rest of the wire time); a RECV waits for the arrival, then
-decodes; REDUCE is the sharded parameter server of
-`hetplanner.schedule.reduction`; STEP ends the step and the rank goes on with its next step at once.
+decodes; REDUCE performs the rank's part of its group's program (`hetplanner.plan.reducers`); STEP ends the step and the
+rank goes on with its next step at once.
 """
 
 import heapq
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import Message, ReductionGroup, reduction_groups
 from hetplanner.plan.trace import Span
-from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
 from hetplanner.simulator.cores import SharedCores
 from hetplanner.simulator.jitter import COMPUTE, NETWORK, STILL, Jitter, Luck
 from hetplanner.simulator.network import NetworkClock
@@ -58,8 +58,9 @@ class Engine:
         self.spans: list[Span] = []
         self._events: list[tuple[float, int, Then]] = []  # at most one for each rank, so (time, rank) is unique
         self._computing: dict[int, Then] = {}
-        self._reduced_elements = [
-            sum(g.num_elements for g in self.groups if r in g.ranks) for r in range(schedule.num_ranks)
+        self._moved_elements = [
+            sum(part.num_elements for g in self.groups if r in g.ranks for part in g.rounds_of(r))
+            for r in range(schedule.num_ranks)
         ]
 
     def run(self) -> tuple[Span, ...]:
@@ -208,33 +209,37 @@ class Engine:
 
         self._wait(rank, {key}, now, arrived)
 
-    def _reduce(self, action: Action, group: ReductionGroup, now: float) -> None:
+    def _reduce(self, action: Action, group: ReductionGroup, start: float) -> None:
+        """Round by round: pack and send, wait for what comes, then add it up before the next round."""
         rank, step = action.rank, self.ranks[action.rank].step
-        me, size = group.ranks.index(rank), len(group.ranks)
-        others = [(me + k) % size for k in range(1, size)]
-        share = group.num_elements / self._reduced_elements[rank]
-        half_s = 0.5 * share * float(self.durations.reduce_s_N[rank]) + (size - 1) * self.durations.message_s
-        sent = sum(group.shard_bytes(j) for j in others) + len(others) * group.shard_bytes(me)
+        rounds = group.rounds_of(rank)
+        element_s = float(self.durations.reduce_s_N[rank]) / max(self._moved_elements[rank], 1)
 
-        def keys(what: str) -> set[Key]:
-            return {(step, group.ranks[j], action.group, what) for j in others}
+        def work_s(messages: tuple[Message, ...]) -> float:
+            elements = sum(m.transfer.end - m.transfer.first for m in messages)
+            return elements * element_s + sum(m.peer != rank for m in messages) * self.durations.message_s
 
-        def packed(at: float) -> None:
-            for j in others:
-                key = (step, rank, action.group, "part")
-                self._transfer(at, rank, group.ranks[j], group.shard_bytes(j), key)
-            self._wait(rank, keys("part"), at, lambda t: self._compute(rank, t, half_s, added))
+        def begin(number: int, now: float) -> None:
+            if number == len(rounds):
+                self._span(action, start, now, sum(m.num_bytes for part in rounds for m in part.sends))
+                self._end(action, now)
+                return
+            sends, takes = rounds[number].sends, rounds[number].takes
 
-        def added(at: float) -> None:
-            for j in others:
-                self._transfer(at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum"))
-            self._wait(rank, keys("sum"), at, finished)
+            def packed(at: float) -> None:
+                for m in sends:
+                    if m.peer != rank:
+                        key = (step, rank, action.group, f"reduce {m.ordinal}")
+                        self._transfer(at, rank, m.peer, m.num_bytes, key)
+                keys = {(step, m.peer, action.group, f"reduce {m.ordinal}") for m in takes}
+                self._wait(rank, keys, at, taken)
 
-        def finished(at: float) -> None:
-            self._span(action, now, at, sent)
-            self._end(action, at)
+            def taken(at: float) -> None:
+                self._compute(rank, at, work_s(takes), lambda then: begin(number + 1, then))
 
-        self._compute(rank, now, half_s, packed)
+            self._compute(rank, now, work_s(sends), packed)
+
+        begin(0, start)
 
 
 def _what(action: Action) -> str:

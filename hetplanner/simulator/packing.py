@@ -16,8 +16,8 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import Message, reduction_groups
 from hetplanner.schedule.order import depth_limits, hop_seconds
-from hetplanner.schedule.reduction import reduction_groups
 
 Array = NDArray[Any]
 # One instruction: message to wait for or -1, seconds, message to send or -1, action (in the tail), kind.
@@ -148,38 +148,38 @@ def _tails(
     from hetplanner.simulator.kernel import REDUCE, STEP
 
     groups = reduction_groups(plan)
-    elements_N = np.zeros(len(plan.ranks))
+    moved_N = [0] * len(plan.ranks)
     for group in groups:
-        elements_N[list(group.ranks)] += group.num_elements
+        for rank in group.ranks:
+            moved_N[rank] += sum(part.num_elements for part in group.rounds_of(rank))
     tails: list[list[Instruction]] = [[] for _ in plan.ranks]
     actions = [0] * len(plan.ranks)
     sends: list[tuple[int, int, int]] = []
     for group in groups:
-        size = len(group.ranks)
-        first = first_message + len(sends)
-        shard = [group.shard_bytes(j) for j in range(size)]
-        # Message first + (phase * size + i) * (size - 1) + k - 1 goes from member i to member i + k.
-        for phase in range(2):
-            for i, rank in enumerate(group.ranks):
-                for k in range(1, size):
-                    j = (i + k) % size
-                    sends.append((rank, group.ranks[j], shard[i] if phase else shard[j]))
-        for i, rank in enumerate(group.ranks):
-            share = group.num_elements / elements_N[rank]
-            half_s = 0.5 * share * float(durations.reduce_s_N[rank]) + (size - 1) * durations.message_s
-            action = actions[rank]
+        number: dict[tuple[int, int, int], int] = {}  # of a message, by (source, target, ordinal)
+        for rank in group.ranks:
+            for m in (m for part in group.rounds_of(rank) for m in part.sends if m.peer != rank):
+                number[rank, m.peer, m.ordinal] = first_message + len(sends)
+                sends.append((rank, m.peer, m.num_bytes))
+        for rank in group.ranks:
+            element_s = float(durations.reduce_s_N[rank]) / max(moved_N[rank], 1)
+            action, tail = actions[rank], tails[rank]
             actions[rank] += 1
-            for phase in range(2):
-                own = first + (phase * size + i) * (size - 1)
-                tails[rank].append((-1, half_s, -1, action, REDUCE))
-                tails[rank] += [(-1, 0.0, own + k - 1, action, REDUCE) for k in range(1, size)]
-                for k in range(1, size):
-                    source = (i + k) % size
-                    message = first + (phase * size + source) * (size - 1) + (size - k) - 1
-                    tails[rank].append((message, 0.0, -1, action, REDUCE))
+            for part in group.rounds_of(rank):
+                tail.append((-1, _work_s(part.sends, rank, element_s, durations), -1, action, REDUCE))
+                tail += [
+                    (-1, 0.0, number[rank, m.peer, m.ordinal], action, REDUCE) for m in part.sends if m.peer != rank
+                ]
+                tail += [(number[m.peer, rank, m.ordinal], 0.0, -1, action, REDUCE) for m in part.takes]
+                tail.append((-1, _work_s(part.takes, rank, element_s, durations), -1, action, REDUCE))
     for rank, tail in enumerate(tails):
         tail.append((-1, float(durations.optimizer_s_N[rank]), -1, actions[rank], STEP))
     return tails, sends
+
+
+def _work_s(messages: tuple[Message, ...], rank: int, element_s: float, durations: Durations) -> float:
+    elements = sum(m.transfer.end - m.transfer.first for m in messages)
+    return elements * element_s + sum(m.peer != rank for m in messages) * durations.message_s
 
 
 def _columns(tails: list[list[Instruction]]) -> tuple[Array, Array, Array, Array, Array]:
