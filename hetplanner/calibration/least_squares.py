@@ -19,14 +19,22 @@ FloatArray = NDArray[np.float64]
 NOISE = 0.05
 # A parameter is not told by the measurements if the prior alone leaves it this variance (the prior's own is 1).
 UNTOLD = 0.25
+# Information, in units of the prior's.
+UNTOUCHED = 1e-6
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Fitted parameters; `error` is None where the measurements do not tell the parameter."""
+    """Fitted parameters.
+
+    Attributes:
+        error: standard errors; None where the measurements do not tell the parameter from others.
+        touched: whether any measurement depends on the parameter at all.
+    """
 
     value: FloatArray
     error: tuple[float | None, ...]
+    touched: tuple[bool, ...]
 
 
 def fit_least_squares(
@@ -66,4 +74,4 @@ def fit_least_squares(
     seen = spread**2 * np.diag(covariance @ told @ covariance)
     assumed = np.diag(covariance @ covariance)
     errors = tuple(None if a > UNTOLD else float(np.sqrt(max(n, 0.0) + a)) for n, a in zip(seen, assumed, strict=True))
-    return Solution(found.x, errors)
+    return Solution(found.x, errors, tuple(bool(t > UNTOUCHED) for t in np.diag(told)))

@@ -189,7 +189,11 @@ def fit_links(
 
     found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights)
     counts = {rule: sum(s.count for a, b, _, s in transits if rule_DD[a, b] == rule) for rule in rules}
-    fits = tuple(_link_fit(plan, rules, i, latency_L, found, max(counts[rule], 1)) for i, rule in enumerate(rules))
+    fits = tuple(
+        _link_fit(plan, rules, i, latency_L, found, max(counts[rule], 1))
+        for i, rule in enumerate(rules)
+        if found.touched[i] or found.touched[len(rules) + i]
+    )
     return fits, scaled(found.value)
 
 

@@ -107,6 +107,15 @@ def test_a_perfect_assumption_stays_as_it_is():
     assert found.transfer == TransferCost(message=0.0, overlap=1.0)
 
 
+def test_links_that_nothing_measured_stay_as_they_are():
+    # One replica a stage: only d0 -> d1 and back carry anything, and both are at one site.
+    workload = preset("gpt2", global_batch=8, micro_batch=2)
+    plan = chain_plan((4,), (12,), cluster=mixed_cluster(**ASSUMED), workload=workload)
+    found = calibrate_trace(simulate(plan, steps=2), plan, when="2026-11-20")
+    assert [(link.from_name, link.to_name) for link in found.links] == [("Delft", "Delft")]
+    assert apply_calibration(found, plan.problem.cluster).link("d0", "d2").source == "assumed"
+
+
 def test_what_measurements_cannot_tell_apart_is_said():
     # Boundary messages of one size and no reduction over that link: latency and bandwidth are told in sum only.
     workload = preset("gpt2", global_batch=8, micro_batch=2)

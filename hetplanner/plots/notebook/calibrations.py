@@ -5,7 +5,7 @@ import holoviews as hv
 from hetplanner.calibration.dtfm_rows import PublishedFit
 from hetplanner.calibration.model import Calibration
 from hetplanner.plots.data.calibrations import check_columns, published_columns, seconds_range
-from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, table, tooltips
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, table, texts, tooltips
 from hetplanner.plots.theme import LIGHT, LINE_COLOURS
 
 
@@ -36,6 +36,9 @@ def calibration(found: Calibration) -> hv.Overlay:
         axes = ["measured", name]
         points = hv.Points(table(columns, [*axes, *facts]), axes, facts, label=f"{name}: {errors[name]:.1%} off")
         layers.append(points.opts(color=colour, marker=marker, size=9, tools=[hover]))
+    if found.source == "trace":
+        words = [f"   {label}" for label in columns["label"]]
+        layers.append(texts(columns["measured"], columns["after"], words, text_align="left", text_baseline="top"))
     return _framed(layers, low, high, found.description)
 
 
@@ -64,7 +67,8 @@ def published(found: PublishedFit) -> hv.Overlay:
         points = hv.Points(table(part, [*axes, *facts]), axes, facts, label=label)
         layers.append(points.opts(color=colour, marker=marker, size=9, tools=[hover]))
     title = f"one efficiency, one overlap: mean error of the predicted {found.mean_error:.1%}"
-    return _framed(layers, low, high, title)
+    ticks = [10, 20, 30, 50, 70, 100]
+    return _framed(layers, low, high, title).opts(hv.opts.Overlay(xticks=ticks, yticks=ticks))
 
 
 def _diagonal(low: float, high: float) -> hv.Curve:
