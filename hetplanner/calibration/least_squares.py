@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ FloatArray = NDArray[np.float64]
 NOISE = 0.05
 # A parameter is not told by the measurements if the prior alone leaves it this variance (the prior's own is 1).
 UNTOLD = 0.25
+# Parameters that are tied differ by this much, against the prior's 1.
+TIE = 0.3
 # Information, in units of the prior's.
 UNTOUCHED = 1e-6
 
@@ -43,6 +45,7 @@ def fit_least_squares(
     *,
     weights: FloatArray | float = 1.0,
     noise: float = NOISE,
+    ties: Sequence[tuple[int, int]] = (),
     bounds: tuple[FloatArray | float, FloatArray | float] = (-np.inf, np.inf),
 ) -> Solution:
     """Minimises the weighted logarithms of predicted over measured.
@@ -52,6 +55,7 @@ def fit_least_squares(
         size: number of parameters; they start at 0, no change.
         weights: of the measurements.
         noise: relative, nominal: the smaller it is, the less the prior pulls.
+        ties: pairs of parameters that are likely to change alike.
         bounds: of the parameters; 0 must lie inside.
 
     Returns:
@@ -61,17 +65,23 @@ def fit_least_squares(
     Source: Gauss-Newton covariance; soft-L1 loss, which measurements far off pull less than they would squared.
     """
     weights = np.asarray(weights, dtype=np.float64)
+    prior = np.eye(size)
+    for one, two in ties:
+        row = np.zeros((1, size))
+        row[0, one], row[0, two] = 1.0 / TIE, -1.0 / TIE
+        prior = np.concatenate((prior, row))
 
     def residuals(x: FloatArray) -> FloatArray:
-        return np.concatenate((weights * log_ratio(x) / noise, x))
+        return np.concatenate((weights * log_ratio(x) / noise, prior @ x))
 
     found = least_squares(residuals, np.zeros(size), bounds=bounds, loss="soft_l1", x_scale=1.0)
-    met = residuals(found.x)[:-size]
-    spread = float(np.clip(np.sqrt(np.sum(met**2) / max(len(met) - size, 1)), 0.1, 10.0))
-    told = found.jac.T @ found.jac - np.eye(size)  # what the measurements say; the prior adds the unit matrix
-    covariance = np.linalg.inv(found.jac.T @ found.jac)
+    count = len(found.fun) - len(prior)
+    measured_J = found.jac[:count]
+    spread = float(np.clip(np.sqrt(np.sum(found.fun[:count] ** 2) / max(count - size, 1)), 0.1, 10.0))
+    told, held = measured_J.T @ measured_J, prior.T @ prior
+    covariance = np.linalg.inv(told + held)
     # The measurements' noise is seen in how well they are met; what only the prior holds stays as vague as that is.
     seen = spread**2 * np.diag(covariance @ told @ covariance)
-    assumed = np.diag(covariance @ covariance)
+    assumed = np.diag(covariance @ held @ covariance)
     errors = tuple(None if a > UNTOLD else float(np.sqrt(max(n, 0.0) + a)) for n, a in zip(seen, assumed, strict=True))
     return Solution(found.x, errors, tuple(bool(t > UNTOUCHED) for t in np.diag(told)))

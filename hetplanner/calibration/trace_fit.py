@@ -40,7 +40,7 @@ FloatArray = NDArray[np.float64]
 LEAST_LATENCY_S = 1e-5
 # A reduction is modelled by its slowest link, a transit by its own: it counts for less.
 REDUCE_WEIGHT = 0.5
-ROUNDS = 4
+ROUNDS = 6
 TRACE_STEPS = 4
 LEAST_MESSAGE_S = 1e-6
 
@@ -75,7 +75,11 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         links, table = fit_links(plan, seen, reduce_s, CostModel(tables, model.links), durations)
         transfer, errors = fit_transfer(plan, seen, durations, table)
         calibration = calibration.replace(
-            links=links, transfer=transfer, message_error=errors[0], overlap_error=errors[1]
+            links=links,
+            transfer=transfer,
+            message_error=errors[0],
+            # A share of wire times says nothing where those are not told.
+            overlap_error=errors[1] if any(link.bandwidth_error is not None for link in links) else None,
         )
         after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS)
         simulated = observe_trace(after, plan).reduce
@@ -187,14 +191,28 @@ def fit_links(
         predicted = np.concatenate((moved, [reduced[group] for group in reduce_s]))
         return np.asarray(np.log(np.maximum(predicted, 1e-12) / measured))
 
-    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights)
+    ties = _both_ways(plan, rules)
+    found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties)
+    touched = {i % len(rules) for i, told in enumerate(found.touched) if told}
+    touched |= {j % len(rules) for pair in ties if {i % len(rules) for i in pair} & touched for j in pair}
     counts = {rule: sum(s.count for a, b, _, s in transits if rule_DD[a, b] == rule) for rule in rules}
     fits = tuple(
         _link_fit(plan, rules, i, latency_L, found, max(counts[rule], 1))
         for i, rule in enumerate(rules)
-        if found.touched[i] or found.touched[len(rules) + i]
+        if i in touched
     )
     return fits, scaled(found.value)
+
+
+def _both_ways(plan: Plan, rules: list[int]) -> list[tuple[int, int]]:
+    """Pairs of parameters of the two directions between the same ends: likely to be wrong alike.
+
+    A reduction waits for the slower direction alone, so its seconds do not tell the other.
+    """
+    names = [rule_name(plan.problem.cluster, rule) for rule in rules]
+    place = {name: i for i, name in enumerate(names)}
+    pairs = [(i, place.get((between, b, a), i)) for i, (between, a, b) in enumerate(names)]
+    return [(i + part, j + part) for i, j in pairs if i < j for part in (0, len(rules))]
 
 
 def _with_links(
