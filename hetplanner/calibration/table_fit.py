@@ -231,8 +231,11 @@ class _Values:
         devices = model.tables.devices
         same_D = np.ones(len(devices.class_D))
         tables = model.tables.with_devices(devices.scaled(self.efficiency * same_D, same_D))
-        rate_DD = plan.problem.cluster.bandwidth_bytes_per_s_DD * self.bandwidth
-        links = model.links.with_links(model.links.latency_s_DD * self.latency, 1.0 / rate_DD)
+        rules = plan.problem.cluster.links
+        links = model.links.with_rules(
+            np.array([link.latency * self.latency for link in rules]),
+            np.array([1.0 / (link.bandwidth * self.bandwidth) for link in rules]),
+        )
         durations = replace(durations_of(plan, tables), message_s=self.message_s, overlap=self.overlap)
         return estimate_plan(plan, durations=durations, model=CostModel(tables, links)).step_s
 

@@ -168,10 +168,9 @@ def fit_links(
     rules = sorted({int(rule_DD[a, b]) for a, b, _, _ in transits} | _reducing_rules(plan, reduce_s))
     if not rules:
         return (), model.links
-    position_DD = np.full(len(cluster.links) + 2, -1)
-    position_DD[rules] = np.arange(len(rules))
-    row_DD = np.where(rule_DD >= 0, position_DD[rule_DD], -1)
-    latency_L = np.array([max(cluster.links[r].latency, LEAST_LATENCY_S) for r in rules])
+    bandwidth_L = np.array([link.bandwidth for link in cluster.links])
+    latency_L = np.array([link.latency for link in cluster.links])
+    latency_L[rules] = np.maximum(latency_L[rules], LEAST_LATENCY_S)
     measured = np.array([s.seconds for *_, s in transits] + list(reduce_s.values()))
     weights = np.array([1.0] * len(transits) + [REDUCE_WEIGHT] * len(reduce_s))
     source, target, size = (
@@ -181,8 +180,10 @@ def fit_links(
     )
 
     def scaled(x: FloatArray) -> LinkTable:
-        latency, slower = np.append(latency_L * np.exp(x[: len(rules)]), 0.0), np.append(np.exp(-x[len(rules) :]), 1.0)
-        return _with_links(model.links, row_DD, latency, slower, cluster.bandwidth_bytes_per_s_DD)
+        latency, seconds = latency_L.copy(), 1.0 / bandwidth_L
+        latency[rules] *= np.exp(x[: len(rules)])
+        seconds[rules] *= np.exp(-x[len(rules) :])
+        return model.links.with_rules(latency, seconds)
 
     def log_ratio(x: FloatArray) -> FloatArray:
         links = scaled(x)
@@ -215,16 +216,6 @@ def _both_ways(plan: Plan, rules: list[int]) -> list[tuple[int, int]]:
     return [(i + part, j + part) for i, j in pairs if i < j for part in (0, len(rules))]
 
 
-def _with_links(
-    links: LinkTable, row_DD: NDArray[np.int64], latency_L: FloatArray, slower_L: FloatArray, rate_DD: FloatArray
-) -> LinkTable:
-    """Links with some rules' latencies replaced and their seconds per byte multiplied; NICs stay ceilings."""
-    known = row_DD >= 0
-    return links.with_links(
-        np.where(known, latency_L[row_DD], links.latency_s_DD), np.where(known, slower_L[row_DD], 1.0) / rate_DD
-    )
-
-
 def _reduction_seconds(plan: Plan, durations: Durations, links: LinkTable) -> list[float]:
     """Modelled seconds of every reduction group."""
     own_S, tied = reduce_seconds(plan, durations, links)
@@ -251,7 +242,7 @@ def _link_fit(
         between=between,
         from_name=start,
         to_name=end,
-        latency=float(latency_L[i] * np.exp(found.value[i])),
+        latency=float(latency_L[rules[i]] * np.exp(found.value[i])),
         latency_error=found.error[i],
         bandwidth=float(cluster.links[rules[i]].bandwidth * np.exp(found.value[len(rules) + i])),
         bandwidth_error=found.error[len(rules) + i],
