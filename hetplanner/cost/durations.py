@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.codecs.spec import COST_PASSES
+from hetplanner.codecs.spec import Codec
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
@@ -42,12 +42,13 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         memory = float(tables.devices.memory_bandwidth_bytes_per_s_D[device])
         params = tables.stage_params(stage.first_op, stage.end_op)
         shared = params if len(stage.replicas) > 1 else 0
+        passes = REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec)
         columns["forward"].append(forward)
         columns["backward"].append(backward + (forward if stage.recompute else 0.0))
         columns["step"].append(params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory)
         columns["encode"].append(_worst_codec_s(plan, rank, memory, outgoing=True))
         columns["decode"].append(_worst_codec_s(plan, rank, memory, outgoing=False))
-        columns["reduce"].append(shared * GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory)
+        columns["reduce"].append(shared * GRADIENT_ELEMENT_BYTES * passes / memory)
     arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
     return Durations(
         forward_s_N=arrays["forward"],
@@ -59,11 +60,20 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     )
 
 
-def codec_s(plan: Plan, from_rank: int, to_rank: int, role: Role, boundary: int, memory_bytes_per_s: float) -> float:
-    """Seconds to encode (or to decode: half of the codec's passes each) one message on one device."""
-    codec = plan.codec_between(from_rank, to_rank, role)
+def reduce_codec_passes(codec: Codec) -> float:
+    """Passes over a rank's gradients for a reduction's codec: all parts are encoded once, and decoded twice (taken as
+    parts by the shard's owner, as sums by everybody)."""
+    work = codec.work()
+    return work.encode + 2.0 * work.decode
+
+
+def _codec_s(
+    plan: Plan, ends: tuple[int, int], role: Role, boundary: int, memory_bytes_per_s: float, *, encodes: bool
+) -> float:
+    """Seconds to encode or to decode one message on one device."""
+    work = plan.codec_between(*ends, role).work(positions_known=role == "gradient")
     dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
-    return COST_PASSES[codec.name] / 2.0 * dense / memory_bytes_per_s
+    return (work.encode if encodes else work.decode) * dense / memory_bytes_per_s
 
 
 def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing: bool) -> float:
@@ -82,5 +92,5 @@ def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing
             downstream = other > index
             role: Role = "activation" if downstream == outgoing else "gradient"
             ends = (rank, peer) if outgoing else (peer, rank)
-            worst = max(worst, codec_s(plan, *ends, role, boundary, memory_bytes_per_s))
+            worst = max(worst, _codec_s(plan, ends, role, boundary, memory_bytes_per_s, encodes=outgoing))
     return worst

@@ -32,7 +32,7 @@ class DtfmCost(Noun):
 
 
 class Estimate(Noun):
-    """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`."""
+    """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`; `notes` say what it leaves out."""
 
     step_s: float
     tokens_per_s: float
@@ -42,3 +42,4 @@ class Estimate(Noun):
     devices: tuple[DeviceEstimate, ...]
     bottleneck: Bottleneck
     dtfm: DtfmCost | None = None
+    notes: tuple[Text, ...] = ()

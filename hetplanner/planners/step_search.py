@@ -20,7 +20,7 @@ from hetplanner.cost.tables import (
     STATE_BYTES_PER_PARAM,
 )
 from hetplanner.planners import seeds
-from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
+from hetplanner.planners.codec_choice import best_reduction, best_seconds_per_byte_DD
 from hetplanner.planners.layout import Layout, even_cut, rough_value
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.symmetry import twins_of
@@ -61,6 +61,7 @@ def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpa
     usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
     cuts = np.concatenate(([0], tables.cuts, [tables.num_ops]))
     pipe_rate = best_seconds_per_byte_DD(model)
+    reduce_share, reduce_passes = best_reduction(problem)
     size = float(tables.boundary_bytes_O[tables.cuts].max()) if len(tables.cuts) else 1.0
     hop = links.latency_s_DD + size * pipe_rate
     distance = (hop + hop.T)[np.ix_(usable, usable)].copy()
@@ -81,11 +82,11 @@ def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpa
         boundary_K=tables.boundary_bytes_O[cuts],
         state_K=held[cuts] * STATE_BYTES_PER_PARAM,
         kept_K=tables.activation_bytes_O[cuts],
-        reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES,
-        tied_bytes=float(tied_bytes),
+        reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES * reduce_share,
+        tied_bytes=float(tied_bytes) * reduce_share,
         memory_D=tables.devices.memory_bytes_D[devices],
         optimizer_rate_D=OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_rate,
-        add_rate_D=GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory_rate,
+        add_rate_D=GRADIENT_ELEMENT_BYTES * (REDUCE_PASSES + reduce_passes) / memory_rate,
         latency_DD=np.ascontiguousarray(links.latency_s_DD[grid]),
         pipe_rate_DD=np.ascontiguousarray(pipe_rate[grid]),
         reduce_rate_DD=np.ascontiguousarray(links.seconds_per_byte_DD[grid]),
