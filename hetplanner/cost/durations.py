@@ -1,6 +1,6 @@
 """Seconds that a plan's ranks compute, from the catalog; a profile of the runtime takes the same form.
 
-Legend of array suffixes: N ranks.
+Legend of array suffixes: N ranks, C chunks (behind `tables`: device classes), S stages.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.registry import REDUCERS
 
 # Adding a replica's gradients up reads what arrived and what is there, and writes the sum.
 REDUCE_PASSES = 3
@@ -24,39 +26,34 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         tables: tables of its problem, if already at hand.
 
     Returns:
-        Seconds per rank: one micro-batch forward and backward (recomputation included in the backward), one
-        optimizer step, one boundary message encoded and decoded, and the gradients added up.
+        Seconds per chunk: one micro-batch forward and backward (recomputation included in the backward). Seconds per
+        rank: one optimizer step, one boundary message encoded and decoded, and the gradients added up.
     """
     tables = tables or CostTables(plan.problem)
-    cluster = plan.problem.cluster
-    columns: dict[str, list[float]] = {
-        name: [] for name in ("forward", "backward", "step", "encode", "decode", "reduce")
-    }
-    for rank, device_id in enumerate(plan.ranks):
-        device = cluster.device_index(device_id)
-        index, _ = plan.place_of_rank[rank]
-        stage = plan.stages[index]
-        row = tables.devices.class_D[device]
-        forward = tables.forward_s_CO[row, stage.end_op] - tables.forward_s_CO[row, stage.first_op]
-        backward = tables.backward_s_CO[row, stage.end_op] - tables.backward_s_CO[row, stage.first_op]
-        memory = float(tables.devices.memory_bandwidth_bytes_per_s_D[device])
-        params = tables.stage_params(stage.first_op, stage.end_op)
-        shared = params if len(stage.replicas) > 1 else 0
-        passes = REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec)
-        columns["forward"].append(forward)
-        columns["backward"].append(backward + (forward if stage.recompute else 0.0))
-        columns["step"].append(params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory)
-        columns["encode"].append(_worst_codec_s(plan, rank, memory, outgoing=True))
-        columns["decode"].append(_worst_codec_s(plan, rank, memory, outgoing=False))
-        columns["reduce"].append(shared * GRADIENT_ELEMENT_BYTES * passes / memory)
-    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
+    memory_N = tables.devices.memory_bandwidth_bytes_per_s_D[device_N]
+    rank_C, stage_C = np.array(plan.chunks, dtype=np.int64).T
+    row_C = tables.devices.class_D[device_N[rank_C]]
+    first_S = np.array([stage.first_op for stage in plan.stages])
+    end_S = np.array([stage.end_op for stage in plan.stages])
+    params_S = np.array([tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages], dtype=np.float64)
+    passes_S = np.array([REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec) for stage in plan.stages])
+    shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], params_S * passes_S, 0.0)
+    recompute_S = np.array([stage.recompute for stage in plan.stages])
+    first, end = first_S[stage_C], end_S[stage_C]
+    forward = tables.forward_s_CO[row_C, end] - tables.forward_s_CO[row_C, first]
+    backward = tables.backward_s_CO[row_C, end] - tables.backward_s_CO[row_C, first]
+    size = len(plan.ranks)
+    held_N = np.bincount(rank_C, weights=params_S[stage_C], minlength=size)
+    shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
+    codec = [[_worst_codec_s(plan, n, float(memory_N[n]), outgoing=out) for n in range(size)] for out in (True, False)]
     return Durations(
-        forward_s_N=arrays["forward"],
-        backward_s_N=arrays["backward"],
-        optimizer_s_N=arrays["step"],
-        encode_s_N=arrays["encode"],
-        decode_s_N=arrays["decode"],
-        reduce_s_N=arrays["reduce"],
+        forward_s_C=forward,
+        backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
+        optimizer_s_N=held_N * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_N,
+        encode_s_N=np.array(codec[0]),
+        decode_s_N=np.array(codec[1]),
+        reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
     )
 
 
@@ -76,21 +73,32 @@ def _codec_s(
     return (work.encode if encodes else work.decode) * dense / memory_bytes_per_s
 
 
+def _reduce_work(plan: Plan) -> np.ndarray:
+    """What each chunk adds up and packs, as a share of its stage's bucket."""
+    work_C = np.ones(len(plan.chunks))
+    if not REDUCERS[plan.reducer].is_even:
+        for group in reduction_groups(plan):
+            if not group.tied:
+                chunks = [plan.chunk_index[rank, group.stages[0]] for rank in group.ranks]
+                work_C[chunks] = REDUCERS[plan.reducer].work_M(group.members, group.num_elements)
+    return work_C
+
+
 def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing: bool) -> float:
     """The slowest of the messages a rank sends (or takes), over its routes and both roles."""
     if not plan.link_codecs:
         return 0.0
-    index, replica = plan.place_of_rank[rank]
     worst = 0.0
     for route in plan.routes:
-        if route.replicas[index] != replica:
-            continue
-        for boundary, other in ((index, index + 1), (index - 1, index - 1)):
-            if not 0 <= other < len(plan.stages):
+        for index, replica in plan.places_of_rank[rank]:
+            if route.replicas[index] != replica:
                 continue
-            peer = plan.rank_at(other, route.replicas[other])
-            downstream = other > index
-            role: Role = "activation" if downstream == outgoing else "gradient"
-            ends = (rank, peer) if outgoing else (peer, rank)
-            worst = max(worst, _codec_s(plan, ends, role, boundary, memory_bytes_per_s, encodes=outgoing))
+            for boundary, other in ((index, index + 1), (index - 1, index - 1)):
+                if not 0 <= other < len(plan.stages):
+                    continue
+                peer = plan.rank_at(other, route.replicas[other])
+                downstream = other > index
+                role: Role = "activation" if downstream == outgoing else "gradient"
+                ends = (rank, peer) if outgoing else (peer, rank)
+                worst = max(worst, _codec_s(plan, ends, role, boundary, memory_bytes_per_s, encodes=outgoing))
     return worst

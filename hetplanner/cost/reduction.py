@@ -1,103 +1,120 @@
-"""Seconds and bytes of gradient reduction by a sharded parameter server.
+"""Seconds and bytes of gradient reduction, by any reducer.
 
-Every member of a group owns one shard: all send it their part, it adds them up and sends the sum back. Links run at
-once, a host's NIC is shared by all flows of its devices, so one of the two phases takes the longer of the slowest
-link and the busiest NIC.
+A reducer's phases (:mod:`hetplanner.plan.reducers`) run one after the other. In a phase links run at once and a
+host's NIC is shared by all flows of its devices, those of other groups included, so a phase takes the longer of
+
+    the slowest flow     latency + messages x bytes / bandwidth, and for several rounds the slowest way through them
+    the busiest NIC      bytes that pass it in the phase / its bandwidth
+
+With M members, a bucket of B bytes, one-way latency a and bandwidth b of the slowest link used, NICs aside:
+
+    sharded-ps      2 (a + B / (M b))
+    central-ps      2 (a + B / b), with the links of the centre alone
+    ring            about max(the way round twice: 2 sum over hops of (a + B / (M b)), 2 (M - 1) B / (M b))
+    hierarchical    2 (a + B / (K b)) inside, a + B / (K b) between two sites (twice a K-th of 1/S of the bucket for S
+                    sites), K members in the largest site
+
+Adding up follows on the slowest member. Source: alpha-beta model (Hockney 1994; Thakur et al. 2005 for collectives),
+NICs as in :mod:`hetplanner.simulator.network`; reducers as in their files.
+
+Legend of array suffixes: N ranks, H hosts, F flows of a phase, M members, D devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import Codec
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
+from hetplanner.plan.reducers.program import Phase
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class SharedGradients:
-    """One bucket that several ranks share; `stages` has one entry, or all that use a tied weight."""
+class _Flows:
+    """One phase of one group on the cluster's devices."""
 
-    stages: tuple[int, ...]
-    ranks: tuple[int, ...]
-    num_elements: int
-    codec: Codec
+    phase: Phase
+    source_F: IntArray
+    target_F: IntArray
+    bytes_F: FloatArray
 
-    def shard_bytes(self) -> int:
-        """Bytes on the wire of the largest shard."""
-        return self.codec.wire_bytes(-(-self.num_elements // len(self.ranks)), GRADIENT_ELEMENT_BYTES)
+    @staticmethod
+    def of(group: ReductionGroup, phase: Phase, device_N: IntArray) -> _Flows:
+        device_M = device_N[list(group.ranks)]
+        bytes_F = phase.count_F.astype(np.float64) * group.wire_bytes(phase.num_elements)
+        return _Flows(phase, device_M[phase.sender_F], device_M[phase.receiver_F], bytes_F)
 
-
-def shared_gradients(plan: Plan, tables: CostTables) -> Iterator[SharedGradients]:
-    """Buckets of a plan: one per stage with several replicas, then one per weight tied across stages."""
-    graph = plan.problem.workload.graph
-    members = [tuple(plan.rank_at(s, r) for r in range(len(k.replicas))) for s, k in enumerate(plan.stages)]
-    for s, stage in enumerate(plan.stages):
-        elements = tables.reduced_params(stage.first_op, stage.end_op)
-        if len(members[s]) > 1 and elements:
-            yield SharedGradients((s,), members[s], elements, stage.reduce_codec)
-    for ops in graph.tied_groups.values():
-        stages = tuple(s for s, k in enumerate(plan.stages) if any(k.first_op <= op < k.end_op for op in ops))
-        if len(stages) > 1:
-            ranks = tuple(rank for s in stages for rank in members[s])
-            yield SharedGradients(stages, ranks, graph.ops[ops[1]].num_params, plan.stages[stages[0]].reduce_codec)
+    def link_seconds(self, links: LinkTable) -> float:
+        """The slowest way through the rounds, NICs aside."""
+        latency_F = links.latency_s_DD[self.source_F, self.target_F]
+        wire_F = self.bytes_F * links.seconds_per_byte_DD[self.source_F, self.target_F]
+        if self.phase.rounds == 1:
+            return float((latency_F + wire_F).max(initial=0.0))
+        sender_F, receiver_F = self.phase.sender_F, self.phase.receiver_F
+        ready_M = np.zeros(int(max(sender_F.max(), receiver_F.max())) + 1)
+        served_F = np.zeros(len(sender_F))
+        for _ in range(self.phase.rounds):
+            served_F = np.maximum(served_F, ready_M[sender_F]) + wire_F
+            ready_M = np.zeros_like(ready_M)
+            np.maximum.at(ready_M, receiver_F, served_F + latency_F)
+        return float(ready_M.max())
 
 
 def reduce_seconds(
-    plan: Plan, durations: Durations, links: LinkTable, tables: CostTables
-) -> tuple[np.ndarray, tuple[tuple[float, tuple[int, ...]], ...]]:
+    plan: Plan, durations: Durations, links: LinkTable
+) -> tuple[FloatArray, tuple[tuple[float, tuple[int, ...]], ...]]:
     """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of every weight tied across stages."""
-    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    reduce_s_S = np.zeros(len(plan.stages))
-    tied = []
-    buckets = list(shared_gradients(plan, tables))
+    groups = reduction_groups(plan)
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
-    nic_of_tied_H = {
-        is_tied: _nic_load([b for b in buckets if (len(b.stages) > 1) == is_tied], device_N, links)
-        for is_tied in (False, True)
-    }
-    for bucket in buckets:
-        nic_H = nic_of_tied_H[len(bucket.stages) > 1]
-        devices = device_N[list(bucket.ranks)]
-        pairs = np.ix_(devices, devices)
-        seconds = links.latency_s_DD[pairs] + bucket.shard_bytes() * links.seconds_per_byte_DD[pairs]
-        np.fill_diagonal(seconds, 0.0)
-        phase = max(float(seconds.max()), float(nic_H[links.host_D[devices]].max()))
-        total = 2.0 * phase
-        if len(bucket.stages) == 1:
-            total += float(durations.reduce_s_N[list(bucket.ranks)].max())
-            reduce_s_S[bucket.stages[0]] = total
-        else:
-            tied.append((total, bucket.stages))
-    return reduce_s_S, tuple(tied)
+    stage_groups, tied_groups = [g for g in groups if not g.tied], [g for g in groups if g.tied]
+    reduce_s_S = np.zeros(len(plan.stages))
+    for group, seconds in zip(stage_groups, _network_seconds(plan, stage_groups, links), strict=True):
+        reduce_s_S[group.stages[0]] = seconds + float(durations.reduce_s_N[list(group.ranks)].max())
+    tied_s = _network_seconds(plan, tied_groups, links)
+    return reduce_s_S, tuple((seconds, g.stages) for g, seconds in zip(tied_groups, tied_s, strict=True))
 
 
-def reduction_bytes(plan: Plan, tables: CostTables) -> list[tuple[int, int, float]]:
-    """All messages of one step's reductions as ``(from_rank, to_rank, bytes)``, both phases together."""
-    return [
-        (one, two, 2.0 * bucket.shard_bytes())
-        for bucket in shared_gradients(plan, tables)
-        for one in bucket.ranks
-        for two in bucket.ranks
-        if one != two
-    ]
+def reduction_bytes(plan: Plan) -> list[tuple[int, int, float]]:
+    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest."""
+    moves = []
+    for group in reduction_groups(plan):
+        for phase in group.phases:
+            each = float(phase.rounds * group.wire_bytes(phase.num_elements))
+            flows = zip(phase.sender_F.tolist(), phase.receiver_F.tolist(), phase.count_F.tolist(), strict=True)
+            moves += [(group.ranks[a], group.ranks[b], count * each) for a, b, count in flows]
+    return moves
 
 
-def _nic_load(buckets: list[SharedGradients], device_N: np.ndarray, links: LinkTable) -> np.ndarray:
-    """Busy seconds of every host's NIC in one phase, were all these groups to reduce at once."""
-    if not links.has_nics or not buckets:
+def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable) -> list[float]:
+    """Seconds of each of several groups that reduce at once, phase by phase."""
+    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
+    host_N = links.host_D[device_N]
+    seconds = [0.0] * len(groups)
+    for phases in zip_longest(*(group.phases for group in groups)):
+        flows = {
+            g: _Flows.of(groups[g], phase, device_N) for g, phase in enumerate(phases) if phase and len(phase.count_F)
+        }
+        nic_H = _nic_load(list(flows.values()), links)
+        for g, flow in flows.items():
+            seconds[g] += max(flow.link_seconds(links), float(nic_H[host_N[list(groups[g].ranks)]].max()))
+    return seconds
+
+
+def _nic_load(flows: list[_Flows], links: LinkTable) -> FloatArray:
+    """Busy seconds of every host's NIC with all these flows."""
+    if not links.has_nics or not flows:
         return np.zeros(len(links.nic_out_seconds_per_byte_H))
-    source, target, size = [], [], []
-    for bucket in buckets:
-        devices = device_N[list(bucket.ranks)]
-        grid = np.array(np.meshgrid(devices, devices, indexing="ij")).reshape(2, -1)
-        grid = grid[:, grid[0] != grid[1]]
-        source.append(grid[0])
-        target.append(grid[1])
-        size.append(np.full(grid.shape[1], float(bucket.shard_bytes())))
-    return links.nic_seconds(np.concatenate(source), np.concatenate(target), np.concatenate(size))
+    source, target, size = (
+        np.concatenate(columns)
+        for columns in zip(*((f.source_F, f.target_F, f.phase.rounds * f.bytes_F) for f in flows), strict=True)
+    )
+    return links.nic_seconds(source, target, size)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hetplanner.cost.devices import DeviceTable
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.program import ELEMENT_BYTES
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -23,7 +24,7 @@ STATE_BYTES_PER_PARAM = 16
 # AdamW reads and writes once: gradient, weight or master, two moments (28 bytes in both precisions).
 OPTIMIZER_TRAFFIC_BYTES_PER_PARAM = 28
 # Gradients travel in float32 whatever the weights are.
-GRADIENT_ELEMENT_BYTES = 4
+GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,6 @@ class CostTables:
         ops = self.problem.workload.graph.ops
         inside = {op.name for op in ops[first:end]}
         return sum(op.num_params for op in ops[first:end] if op.tied is None or op.tied not in inside)
-
-    def reduced_params(self, first: int, end: int) -> int:
-        """Weights in a stage's own reduction bucket: without those tied across stages."""
-        graph = self.problem.workload.graph
-        total = sum(op.num_params for op in graph.ops[first:end] if op.tied is None)
-        for members in graph.tied_groups.values():
-            crossing = any(not first <= member < end for member in members)
-            if crossing and first <= members[0] < end:
-                total -= graph.ops[members[1]].num_params
-        return total
 
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.

@@ -1,6 +1,7 @@
 """Seconds that each rank needs for its parts of a step: from the catalog (cost) or from a profile (runtime).
 
-Shape legend: N ranks.
+Shape legend: N ranks, C chunks (what a rank holds of one stage; one a rank, in rank order, unless the plan is
+interleaved: `Plan.chunks`).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ class Durations:
     """Compute times of a plan; transfers follow from the plan's links and need no entry here.
 
     Attributes:
-        forward_s_N, backward_s_N: one micro-batch through the rank's stage (loss included on the last).
+        forward_s_C, backward_s_C: one micro-batch through a chunk (loss included on the last stage).
         optimizer_s_N: one optimiser step.
         encode_s_N, decode_s_N: one boundary message of the rank (codec and copy).
         reduce_s_N: the rank's share of adding up and re-packing gradients in one step.
@@ -22,8 +23,8 @@ class Durations:
             The times above are for a rank that computes alone; k ranks at once on c cores run at c/k of that.
     """
 
-    forward_s_N: np.ndarray
-    backward_s_N: np.ndarray
+    forward_s_C: np.ndarray
+    backward_s_C: np.ndarray
     optimizer_s_N: np.ndarray
     encode_s_N: np.ndarray
     decode_s_N: np.ndarray

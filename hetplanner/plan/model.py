@@ -15,12 +15,12 @@ from pydantic import Field, StrictInt, model_validator
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.names import ReducerName
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import Op
 
 Role = Literal["activation", "gradient"]
 ScheduleName = Literal["gpipe", "1f1b"]
-ReducerName = Literal["sharded-ps"]
 
 
 class Stage(Noun):
@@ -169,14 +169,47 @@ class Plan(Noun):
         return self._rank[device_id]
 
     @cached_property
+    def places_of_rank(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """(stage, replica) of every chunk that a rank serves, in stage order; one chunk a rank unless interleaved."""
+        places: dict[str, list[tuple[int, int]]] = {device: [] for device in self.ranks}
+        for s, stage in enumerate(self.stages):
+            for r, replica in enumerate(stage.replicas):
+                for device in replica:
+                    places[device].append((s, r))
+        return tuple(tuple(places[device]) for device in self.ranks)
+
+    @cached_property
     def place_of_rank(self) -> tuple[tuple[int, int], ...]:
-        """(stage, replica) of every rank."""
-        place = {d: (s, r) for s, stage in enumerate(self.stages) for r, rep in enumerate(stage.replicas) for d in rep}
-        return tuple(place[device] for device in self.ranks)
+        """(stage, replica) of every rank, where each serves one stage. Raises ValueError if the plan is interleaved."""
+        if self.is_interleaved:
+            raise ValueError("a rank of an interleaved plan has several places: use places_of_rank")
+        return tuple(places[0] for places in self.places_of_rank)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether a rank serves several stages."""
+        return any(len(places) > 1 for places in self.places_of_rank)
+
+    @cached_property
+    def chunks(self) -> tuple[tuple[int, int], ...]:
+        """(rank, stage) of every chunk, rank by rank: the order of arrays by chunk, which without interleaving is
+        the order of ranks.
+        """
+        return tuple((rank, s) for rank, places in enumerate(self.places_of_rank) for s, _ in places)
+
+    @cached_property
+    def chunk_index(self) -> dict[tuple[int, int], int]:
+        """Position in `chunks` by (rank, stage)."""
+        return {chunk: i for i, chunk in enumerate(self.chunks)}
 
     def rank_at(self, stage: int, replica: int) -> int:
         """Rank that holds a replica of a stage."""
         return self._rank[self.stages[stage].replicas[replica][0]]
+
+    @cached_property
+    def stage_of_op(self) -> tuple[int, ...]:
+        """Stage of every op."""
+        return tuple(s for s, stage in enumerate(self.stages) for _ in range(stage.first_op, stage.end_op))
 
     def ops_of(self, stage: int) -> tuple[Op, ...]:
         """Ops of a stage."""

@@ -54,8 +54,8 @@ class Gain:
 
     @property
     def ratio(self) -> float:
-        """How many times better than the baseline the plan is."""
-        return self.baseline / self.value
+        """How many times better than the baseline the plan is (1 where both cost nothing)."""
+        return self.baseline / self.value if self.value > 0 else 1.0
 
     def to_data(self) -> dict[str, Any]:
         """For JSON."""

@@ -36,7 +36,7 @@ from hetplanner.plan.problem import Problem
 FloatArray = NDArray[np.float64]
 
 # A codec that shortens the step by less than this share is not worth changing the numbers trained.
-WORTH_A_CODEC = 0.002
+WORTH_A_CODEC = 0.01
 # A weaker compression may cost this share of the shortest step.
 NEARLY_BEST = 0.02
 # Targets swept between the slowest and the fastest message, apart by equal factors.
@@ -143,12 +143,14 @@ class _Hop:
 
 def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
     cluster, links, width = plan.problem.cluster, model.links, plan.problem.workload.dtype_bytes
-    hops = {}
+    hops: dict[tuple[str, str], _Hop] = {}
     for route in plan.routes:
         path = [plan.ranks[plan.rank_at(s, r)] for s, r in enumerate(route.replicas)]
         for boundary, (one, two) in enumerate(pairwise(path)):
             a, b = cluster.device_index(one), cluster.device_index(two)
             elements = plan.boundary_elements(boundary)
+            if (one, two) in hops and hops[one, two].num_elements >= elements:
+                continue
             there, back = float(links.seconds_per_byte_DD[a, b]), float(links.seconds_per_byte_DD[b, a])
             hops[one, two] = _Hop(
                 source=one,

@@ -10,9 +10,12 @@ stage per site, and everything between is a mix.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hetplanner.planners.coarsen import LARGE, sort_devices
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -23,8 +26,8 @@ SAMPLED_COMPOSITIONS = 128
 GREEDY_TOURS = 5
 
 
-def list_orders(distance_DD: FloatArray) -> list[IntArray]:
-    """Linear orders in which near devices stand together.
+def list_orders(distance_DD: NDArray[Any]) -> list[IntArray]:
+    """Linear orders in which near devices stand together; from :data:`LARGE` devices on, by sites alone.
 
     Args:
         distance_DD: symmetric seconds between devices.
@@ -35,6 +38,9 @@ def list_orders(distance_DD: FloatArray) -> list[IntArray]:
     num_devices = len(distance_DD)
     if num_devices < 3:
         return [np.arange(num_devices)]
+    if num_devices >= LARGE:
+        order, site_D = sort_devices(distance_DD)
+        return _distinct([order, *_order_sites(distance_DD, site_D, order)])
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
@@ -127,13 +133,13 @@ def _cut_sites(tree: NDArray[np.float64], num_devices: int) -> IntArray:
     return np.asarray(hierarchy.fcluster(tree, height * (1 + 1e-9), "distance") - 1, dtype=np.int64)
 
 
-def _order_sites(distance_DD: FloatArray, site_D: IntArray, base_D: IntArray) -> list[IntArray]:
+def _order_sites(distance_DD: NDArray[Any], site_D: IntArray, base_D: IntArray) -> list[IntArray]:
     """Orders of whole sites: by size, by mean distance, and nearest-neighbour tours from several sites."""
     num_sites = int(site_D.max()) + 1
     size = np.bincount(site_D, minlength=num_sites).astype(np.float64)
-    member = np.zeros((num_sites, len(site_D)))
+    member = np.zeros((num_sites, len(site_D)), dtype=distance_DD.dtype)
     member[site_D, np.arange(len(site_D))] = 1.0 / size[site_D]
-    between = member @ distance_DD @ member.T
+    between = (member @ distance_DD @ member.T).astype(np.float64)
     mean = between.mean(axis=1)
     first_seen = np.empty(num_sites)
     first_seen[site_D[base_D][::-1]] = np.arange(len(base_D))[::-1]

@@ -12,6 +12,8 @@ from hetplanner.plan.problem import Problem
 
 # Shapes that use less than this share of the devices are not tried unless asked for.
 LEAST_USE = 0.75
+# Shapes that a search for a front takes all of.
+MOST_FRONT_SHAPES = 64
 
 
 def fixed_shape(problem: Problem) -> tuple[int, int]:
@@ -59,6 +61,33 @@ def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
     return _prune(shapes, problem, tables, usable)
+
+
+def front_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
+    """All shapes that may lie on the front of step time and dollars, where leaving devices out may pay.
+
+    All numbers of replicas where these are few shapes; else the most, three quarters, a half and so on of them.
+
+    Raises:
+        InvalidInput: if fixed degrees do not fit the cluster or the model.
+    """
+    wanted = problem.constraints
+    if wanted.stages is not None or wanted.replicas is not None:
+        check_problem(problem, wanted.stages or 1, wanted.replicas or 1)
+    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    stages = [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1)
+    most = {s: min(usable // s, problem.workload.num_micro_batches) for s in stages}
+    if wanted.replicas:
+        shapes = [(s, wanted.replicas) for s in stages if wanted.replicas <= most[s]]
+    elif sum(most.values()) <= MOST_FRONT_SHAPES:
+        shapes = [(s, r) for s in stages for r in range(1, most[s] + 1)]
+    else:
+        shapes = [
+            (s, r)
+            for s in stages
+            for r in sorted({n >> k for n in (most[s], 3 * most[s] // 4) for k in range(9)} - {0})
+        ]
+    return _prune(shapes, problem.replace(objective="cost"), tables, usable)
 
 
 def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int) -> list[tuple[int, int]]:

@@ -215,6 +215,12 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
                 total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
             for q in range(num_replicas):
                 total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+    if problem.tied_bytes > 0 and num_stages > 1:
+        shard = problem.tied_bytes / (2 * num_replicas)
+        for i in range(2 * num_replicas):
+            a = _tied_member(place_N, num_stages, num_replicas, i)
+            for j in range(2 * num_replicas):
+                total += 2.0 * shard * problem.egress_DD[a, _tied_member(place_N, num_stages, num_replicas, j)]
     return total
 
 

@@ -122,18 +122,28 @@ class StepSpecies:
         seed: of every random choice.
         starts: 'structured' or 'random'.
         recompute: whether stages keep only their inputs.
+        space: of :func:`search_space`, if already at hand: shapes of two or more stages share one.
     """
 
-    def __init__(self, model: CostModel, shape: tuple[int, int], seed: int, starts: str, *, recompute: bool) -> None:
+    def __init__(
+        self,
+        model: CostModel,
+        shape: tuple[int, int],
+        seed: int,
+        starts: str,
+        *,
+        recompute: bool,
+        space: SearchSpace | None = None,
+    ) -> None:
         self.stages, self.replicas = shape
         self.recompute = recompute
         self._model, self._starts = model, starts
-        self._space = search_space(model, self.stages, recompute=recompute)
+        self._space = space or search_space(model, self.stages, recompute=recompute)
         self._rng = np.random.default_rng([seed, *shape])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
         hosts = len(model.links.nic_out_seconds_per_byte_H)
-        self._work = (
+        self.work = (
             np.zeros(self.stages, dtype=np.int64),
             np.zeros(self.stages),
             np.zeros((4, hosts)),
@@ -189,9 +199,9 @@ class StepSpecies:
         packed, micro_batches = self._space.problem, self._micro_batches
         step_kernels.anneal(
             packed, place, cut, share, moves, heat, min(COLD, heat), GUIDE_WEIGHT, self._state,
-            best_place, best_cut, best_share, self._work,
+            best_place, best_cut, best_share, self.work,
         )  # fmt: skip
-        value = step_kernels.refit(packed, best_place, best_cut, best_share, micro_batches, self._work)
+        value = step_kernels.refit(packed, best_place, best_cut, best_share, micro_batches, self.work)
         return Candidate(float(value), (best_place, best_cut, best_share))
 
     def cross(self, mother: Candidate, father: Candidate) -> Candidate:
@@ -219,7 +229,7 @@ class StepSpecies:
         """The best of all combinations of placements, cuts (numbers of cut points) and micro-batch shares."""
         from hetplanner.planners.exhaustive_kernels import best_of_all
 
-        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self._work)
+        value, p, c, h = best_of_all(self._space.problem, place_PN, cut_CS, share_HR, self.work)
         return Candidate(float(value), (place_PN[p], cut_CS[c].copy(), share_HR[h].copy()))
 
     def fitted(self, placement_SR: IntArray) -> Candidate:
@@ -286,7 +296,7 @@ class StepSpecies:
         shares = np.tile(share, (len(layouts), 1))
         values = np.empty(len(layouts))
         step_kernels.score_layouts(
-            self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self._work
+            self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self.work
         )
         return values, cuts, shares
 

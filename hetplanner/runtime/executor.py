@@ -17,6 +17,7 @@ from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK, tenso
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import StageModel, boundary_shape
@@ -27,7 +28,6 @@ from hetplanner.runtime.stage import StageRunner
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.schedule.order import make_schedule
-from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
 
 TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 
@@ -94,10 +94,10 @@ class Executor:
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
 
     def _make_reducers(self) -> dict[int, GroupReducer]:
-        groups = enumerate(reduction_groups(self.plan))
+        groups = reduction_groups(self.plan)
         return {
-            g: GroupReducer(group, g, self.rank, self._bucket(group), self.transport)
-            for g, group in groups
+            g: GroupReducer(group, (g, len(groups)), self.rank, self._bucket(group), self.transport)
+            for g, group in enumerate(groups)
             if self.rank in group.ranks
         }
 
@@ -113,7 +113,7 @@ class Executor:
             num_bytes = self.plan.boundary_bytes(action.stage, action.peer, self.rank, role_of(action))
             return [Expected(action.peer, TOPIC[action.role], action.micro_batch, num_bytes)]
         if action.kind is Kind.REDUCE:
-            return list(self.reducers[action.group].expected())
+            return self.reducers[action.group].expected
         if action.kind is Kind.STEP and self.config.clip_norm is not None:
             return [Expected(r, Topic.NORM, 0, 8) for r in range(len(self.plan.ranks)) if r != self.rank]
         return []

@@ -22,11 +22,11 @@ from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, tensor_code
 from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.build import boundary_shape
 from hetplanner.runtime.executor import Executor, role_of
 from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
-from hetplanner.schedule.reduction import reduction_groups
 
 WINDOW_S = 0.6
 MIN_ROUNDS = 3
@@ -169,9 +169,10 @@ def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
     plan, rank = executor.plan, executor.rank
     sent = [plan.boundary_bytes(a.stage, rank, a.peer, role_of(a)) for a in executor.actions if a.kind is Kind.SEND]
     taken = [plan.boundary_bytes(a.stage, a.peer, rank, role_of(a)) for a in executor.actions if a.kind is Kind.RECV]
-    reduced = sum(m.num_bytes for r in executor.reducers.values() for m in r.expected())
-    # What a rank sends in a reduction is as long as what it takes, up to one element a shard.
-    return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), 2 * reduced
+    reduced = sum(
+        m.num_bytes for r in executor.reducers.values() for part in r.rounds for m in (*part.sends, *part.takes)
+    )
+    return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), reduced
 
 
 def _message_seconds(executor: Executor) -> tuple[float, float]:
@@ -207,7 +208,8 @@ def _longest_message(plan: Plan) -> int:
     workload = plan.problem.workload
     paths = {plan.path_of_micro_batch(m) for m in range(workload.num_micro_batches)}
     lengths = [plan.boundary_bytes(s, a, b, "activation") for p in paths for s, (a, b) in enumerate(pairwise(p))]
-    return max(lengths + [group.shard_bytes(0) for group in reduction_groups(plan)], default=0)
+    lengths += [group.transfer_bytes(t) for group in reduction_groups(plan) for t in group.program]
+    return max(lengths, default=0)
 
 
 def gather_profiles(mine: Profile) -> list[Profile]:
@@ -226,8 +228,8 @@ def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
         return np.array([getattr(p, name) for p in profiles])
 
     return Durations(
-        forward_s_N=column("forward_s"),
-        backward_s_N=column("backward_s"),
+        forward_s_C=column("forward_s"),
+        backward_s_C=column("backward_s"),
         optimizer_s_N=column("optimizer_s"),
         encode_s_N=column("encode_s"),
         decode_s_N=column("decode_s"),

@@ -1,90 +1,112 @@
-"""Adding up gradients over a group of ranks: a sharded parameter server over the (emulated) transport.
+"""Adding up gradients over a group of ranks: performs any reducer's program over the (emulated) transport.
 
-Every member sends shard k of its bucket to member k, which adds the contributions in member order and sends the
-sum back. The order is fixed, so the result does not depend on who is fast; the owner of a shard uses what it sends
-(decoded), so all members end with the same bits even when the codec loses some.
+The program fixes who adds what in which order, so the result does not depend on who is fast. What is copied is
+rounded at its origin as well and passed on byte by byte, so all members end with the same bits even when the codec
+loses some. See :mod:`hetplanner.plan.reducers`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.plan.reducers.groups import Message, ReductionGroup
 from hetplanner.runtime.transport import Expected, Topic, Transport
-from hetplanner.schedule.reduction import ReductionGroup
+
+Span = tuple[int, int]  # first and end element of a range
 
 
 class GroupReducer:
     """One rank's part in one group.
 
+    Attributes:
+        rounds: what the rank sends and takes.
+        expected: the messages it takes, in order.
+
     Args:
-        group: its members, shards and codec.
-        index: of the group in the plan.
+        group: its members, program and codec.
+        place: index of the group, number of groups in the plan.
         rank: this rank.
         bucket: the slice of the flat gradient that the group shares, float32, 1-D; reduced in place.
     """
 
-    def __init__(self, group: ReductionGroup, index: int, rank: int, bucket: Tensor, transport: Transport) -> None:
+    def __init__(
+        self, group: ReductionGroup, place: tuple[int, int], rank: int, bucket: Tensor, transport: Transport
+    ) -> None:
         assert bucket.numel() == group.num_elements, (group.name, bucket.numel(), group.num_elements)
-        self.group, self.index, self.transport = group, index, transport
-        self.codec = tensor_codec(group.codec)
-        self.me, size = group.ranks.index(rank), len(group.ranks)
-        # Starting with the next member spreads the load: no two members send to the same one first.
-        self.others = [(self.me + k) % size for k in range(1, size)]
-        self.shards = [bucket[first:end] for first, end in group.shard_bounds()]
-
-    def expected(self) -> Iterator[Expected]:
-        """The messages this rank will take, in order."""
-        members = sorted(self.others)
-        for member in members:
-            yield Expected(self.group.ranks[member], Topic.PART, self.index, self.group.shard_bytes(self.me))
-        for member in members:
-            yield Expected(self.group.ranks[member], Topic.SUM, self.index, self.group.shard_bytes(member))
+        self.group, self.place, self.rank, self.bucket, self.transport = group, place, rank, bucket, transport
+        self.codec, self.rounds = tensor_codec(group.codec), group.rounds_of(rank)
+        self.expected = [self._expected(m) for part in self.rounds for m in part.takes]
+        # Ranges that this rank copies to others: what it sends of them first, or takes, is kept to be passed on.
+        self._copied = {_range(m) for part in self.rounds for m in part.sends if m.transfer.effect == "copy"}
+        self._blanks: dict[int, Tensor] = {}  # by length, for rehearsals
 
     def reduce(self) -> int:
         """Replaces the bucket by the sum over all members. Returns the bytes this rank has sent."""
-        sent = sum(self._send(self.group.ranks[j], Topic.PART, self._encoded(self.shards[j])) for j in self.others)
-        mine = self.shards[self.me]
-        parts = {self.group.ranks.index(m.peer): m for m in self.expected() if m.topic is Topic.PART}
-        own = mine.clone() if self.me else mine
-        for member in range(len(self.group.ranks)):
-            part = own if member == self.me else self._decoded(parts[member], mine.numel())
-            if member == 0:
-                mine.copy_(part)
-            else:
-                mine.add_(part)
-        total = self._encoded(mine)
-        for j in self.others:
-            # Every transfer has its own arrival stamp, so every message its own buffer.
-            sent += self._send(self.group.ranks[j], Topic.SUM, total.clone())
-        mine.copy_(self.codec.decode(self.transport.payload(total), mine.numel()))
-        for message in self.expected():
-            if message.topic is Topic.SUM:
-                shard = self.shards[self.group.ranks.index(message.peer)]
-                shard.copy_(self._decoded(message, shard.numel()))
-        return sent
+        self._perform(self.bucket, self._post, lambda m: self.transport.receive(self._expected(m)))
+        return sum(m.num_bytes for part in self.rounds for m in part.sends)
 
     def rehearse(self) -> None:
         """The computing that `reduce` does, on scratch memory and without the network (for the profile)."""
-        mine = self.shards[self.me].clone()
-        part = self._encoded(mine)
-        for j in self.others:
-            self._encoded(self.shards[j])
-            mine.add_(self.codec.decode(self.transport.payload(part), mine.numel()))
-        total = self._encoded(mine)
-        for _ in self.others:
-            total.clone()
-        for _ in range(len(self.others) + 1):
-            mine.copy_(self.codec.decode(self.transport.payload(total), mine.numel()))
+        self._perform(self.bucket.clone(), lambda message, buffer: None, self._blank)
 
-    def _encoded(self, shard: Tensor) -> Tensor:
-        message = self.transport.buffer(self.group.codec.wire_bytes(shard.numel(), 4))
-        self.codec.encode(shard, self.transport.payload(message))
-        return message
+    def _perform(
+        self, bucket: Tensor, post: Callable[[Message, Tensor], None], take: Callable[[Message], Tensor]
+    ) -> None:
+        copies: dict[Span, Tensor] = {}
+        for part in self.rounds:
+            for message in part.sends:
+                self._send(bucket, message, copies, post)
+            for message in part.takes:
+                self._add_or_copy(bucket, message, copies, take(message))
 
-    def _send(self, peer: int, topic: Topic, message: Tensor) -> int:
-        self.transport.send(message, peer, topic, self.index)
-        return self.transport.payload(message).numel()
+    def _send(
+        self, bucket: Tensor, message: Message, copies: dict[Span, Tensor], post: Callable[[Message, Tensor], None]
+    ) -> None:
+        span, effect = _range(message), message.transfer.effect
+        if effect == "copy" and span in copies:
+            # Every transfer has its own arrival stamp, so every message its own buffer.
+            buffer = self.transport.buffer(copies[span].numel())
+            self.transport.payload(buffer).copy_(copies[span])
+        else:
+            values = bucket[span[0] : span[1]]
+            buffer = self.transport.buffer(self.group.wire_bytes(values.numel()))
+            payload = self.transport.payload(buffer)
+            self.codec.encode(values, payload)
+            if effect != "add" and self.group.codec.name != "none":
+                values.copy_(self.codec.decode(payload, values.numel()))
+            if effect == "copy":
+                copies[span] = payload
+        if message.peer != self.rank:
+            post(message, buffer)
 
-    def _decoded(self, message: Expected, num_elements: int) -> Tensor:
-        return self.codec.decode(self.transport.receive(message), num_elements)
+    def _add_or_copy(self, bucket: Tensor, message: Message, copies: dict[Span, Tensor], data: Tensor) -> None:
+        span = _range(message)
+        values = bucket[span[0] : span[1]]
+        decoded = self.codec.decode(data, values.numel())
+        if message.transfer.effect != "copy":
+            values.add_(decoded)
+            return
+        values.copy_(decoded)
+        if span in self._copied:
+            copies[span] = data
+
+    def _index(self, message: Message) -> int:
+        """Tells the group's messages between two ranks apart, and those of other groups."""
+        index, num_groups = self.place
+        return index + num_groups * message.ordinal
+
+    def _expected(self, message: Message) -> Expected:
+        return Expected(message.peer, Topic.REDUCE, self._index(message), message.num_bytes)
+
+    def _post(self, message: Message, buffer: Tensor) -> None:
+        self.transport.send(buffer, message.peer, Topic.REDUCE, self._index(message))
+
+    def _blank(self, message: Message) -> Tensor:
+        if message.num_bytes not in self._blanks:
+            self._blanks[message.num_bytes] = self.transport.payload(self.transport.buffer(message.num_bytes)).zero_()
+        return self._blanks[message.num_bytes]
+
+
+def _range(message: Message) -> Span:
+    return message.transfer.first, message.transfer.end

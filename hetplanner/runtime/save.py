@@ -70,9 +70,8 @@ def _header(plan: Plan) -> bytes:
 def _all_weights(plan: Plan, model: StageModel) -> Iterator[Tensor]:
     """All weights in the file's order, piece by piece: rank 0's own, or received."""
     own = model.saved_weights()
-    stage_of_op = {i: s for s, k in enumerate(plan.stages) for i in range(k.first_op, k.end_op)}
     for name, shape, op_index in saved_layout(plan.problem.workload):
-        stage = stage_of_op[op_index]
+        stage = plan.stage_of_op[op_index]
         if _rank_0_holds(plan, stage):
             yield from _pieces(own[name])
             continue

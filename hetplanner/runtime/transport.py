@@ -24,15 +24,14 @@ HEADER_BYTES = 16
 
 
 class Topic(IntEnum):
-    """What a message is about; with an index (micro-batch or group) it makes the tag."""
+    """What a message is about; with an index (micro-batch, or group and ordinal) it makes the tag."""
 
     ACTIVATION = 0
     GRADIENT = 1
-    PART = 2
-    SUM = 3
-    NORM = 4
-    WEIGHTS = 5
-    PROBE = 6
+    REDUCE = 2
+    NORM = 3
+    WEIGHTS = 4
+    PROBE = 5
 
 
 def tag_of(topic: Topic, index: int) -> int:

@@ -3,9 +3,13 @@
 A rank takes a backward that is ready before a forward that is ready, never holds more micro-batches than its
 stage's in-flight depth, and is never idle while something is ready. Ordering globally (not per rank) is what
 keeps unequal replica counts free of deadlock: every rank's own list is a part of one valid order.
-GPipe holds every backward back until the rank has done all its forwards.
+GPipe holds every backward back until the rank has done all its forwards. A rank with several stages (interleaved)
+takes the forward of its deepest stage and the backward of its shallowest stage first: those nearest to their end.
 
-Source: list scheduling (Graham 1966); rule for the global order: ours (design §1).
+Source: list scheduling (Graham 1966); rule for the global order: ours (design §1). On equal stages the interleaved
+rule gives the order of Narayanan et al. 2021 (arXiv 2104.04473, section 2.2).
+
+Shape legend: P routes, E boundaries (stages - 1), C chunks.
 """
 
 import heapq
@@ -18,18 +22,25 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
-from hetplanner.schedule.reduction import reduction_groups
+from hetplanner.plan.reducers.groups import reduction_groups
+
+
+@dataclass
+class _Chunk:
+    stage: int
+    limit: int
+    forward_s: float
+    backward_s: float
+    held: int = 0
+    forwards: list[tuple[float, int]] = field(default_factory=list)  # heaps of (ready_s, micro-batch)
+    backwards: list[tuple[float, int]] = field(default_factory=list)
 
 
 @dataclass
 class _Rank:
-    stage: int
-    limit: int
+    chunks: dict[int, _Chunk]  # by stage, ascending
     free_s: float = 0.0
-    held: int = 0
     forwards_left: int = 0
-    forwards: list[tuple[float, int]] = field(default_factory=list)  # heaps of (ready_s, micro-batch)
-    backwards: list[tuple[float, int]] = field(default_factory=list)
 
 
 def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
@@ -37,7 +48,7 @@ def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
 
     Args:
         plan: stages, routes, in-flight depths, schedule name.
-        durations: seconds per rank; None takes the catalog's, so that the order depends on the plan alone (all
+        durations: seconds per chunk; None takes the catalog's, so that the order depends on the plan alone (all
             ranks of a run compute the same). Links count: without their round trips a slow network would be
             given the order of a fast one, and its in-flight depth would stay unused.
     """
@@ -47,19 +58,20 @@ def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
 class _ListScheduler:
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self.plan = plan
-        self.forward_s = durations.forward_s_N
-        self.backward_s = durations.backward_s_N
-        self.hop_s = _hop_seconds(plan)
+        activation_PE, gradient_PE = hop_seconds(plan)
+        self.activation_s, self.gradient_s = activation_PE.tolist(), gradient_PE.tolist()
+        self.route_of = plan.route_of_micro_batch
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
-        gpipe = plan.schedule == "gpipe"
-        self.ranks = [
-            _Rank(stage=s, limit=len(self.paths) if gpipe else plan.stages[s].in_flight) for s, _ in plan.place_of_rank
-        ]
-        self.hold_backwards = gpipe
+        self.hold_backwards = plan.schedule == "gpipe"
+        self.ranks = [_Rank({}) for _ in plan.ranks]
+        for (rank, s), limit, forward_s, backward_s in zip(
+            plan.chunks, depth_limits(plan), durations.forward_s_C, durations.backward_s_C, strict=True
+        ):
+            self.ranks[rank].chunks[s] = _Chunk(s, limit, float(forward_s), float(backward_s))
         for m, path in enumerate(self.paths):
             for rank in path:
                 self.ranks[rank].forwards_left += 1
-            heapq.heappush(self.ranks[path[0]].forwards, (0.0, m))
+            heapq.heappush(self.ranks[path[0]].chunks[0].forwards, (0.0, m))
         self.timed: list[tuple[float, int, Action]] = []
 
     def run(self) -> Schedule:
@@ -70,12 +82,13 @@ class _ListScheduler:
                 heapq.heappush(events, (wake_s, other))
         self.timed.sort(key=lambda item: item[:2])
         actions = [action for _, _, action in self.timed]
+        first_stage = [next(iter(state.chunks)) for state in self.ranks]
         actions += [
-            Action(Kind.REDUCE, rank, self.ranks[rank].stage, group=g)
+            Action(Kind.REDUCE, rank, first_stage[rank], group=g)
             for g, group in enumerate(reduction_groups(self.plan))
             for rank in group.ranks
         ]
-        actions += [Action(Kind.STEP, rank, state.stage) for rank, state in enumerate(self.ranks)]
+        actions += [Action(Kind.STEP, rank, stage) for rank, stage in enumerate(first_stage)]
         return Schedule(tuple(actions), len(self.ranks))
 
     def _dispatch(self, rank: int, now: float) -> list[tuple[float, int]]:
@@ -83,58 +96,72 @@ class _ListScheduler:
         state = self.ranks[rank]
         if state.free_s > now:
             return []
-        may_backward = not (self.hold_backwards and state.forwards_left)
-        if may_backward and state.backwards and state.backwards[0][0] <= now:
-            return self._backward(rank, heapq.heappop(state.backwards)[1], now)
-        if state.forwards and state.forwards[0][0] <= now and state.held < state.limit:
-            return self._forward(rank, heapq.heappop(state.forwards)[1], now)
+        if not (self.hold_backwards and state.forwards_left):
+            for chunk in state.chunks.values():
+                if chunk.backwards and chunk.backwards[0][0] <= now:
+                    return self._backward(rank, chunk, heapq.heappop(chunk.backwards)[1], now)
+        for chunk in reversed(state.chunks.values()):
+            if chunk.forwards and chunk.forwards[0][0] <= now and chunk.held < chunk.limit:
+                return self._forward(rank, chunk, heapq.heappop(chunk.forwards)[1], now)
         return []
 
     def _emit(self, time_s: float, action: Action) -> None:
         self.timed.append((time_s, len(self.timed), action))
 
-    def _forward(self, rank: int, m: int, now: float) -> list[tuple[float, int]]:
-        state, path = self.ranks[rank], self.paths[m]
-        s, end = state.stage, now + float(self.forward_s[rank])
+    def _forward(self, rank: int, chunk: _Chunk, m: int, now: float) -> list[tuple[float, int]]:
+        state, path, s = self.ranks[rank], self.paths[m], chunk.stage
+        end = now + chunk.forward_s
         if s > 0:
             self._emit(now, Action(Kind.RECV, rank, s - 1, m, "activation", path[s - 1]))
         self._emit(now, Action(Kind.FORWARD, rank, s, m))
-        state.free_s, state.held, state.forwards_left = end, state.held + 1, state.forwards_left - 1
+        state.free_s, state.forwards_left = end, state.forwards_left - 1
+        chunk.held += 1
         if s + 1 == len(path):
-            heapq.heappush(state.backwards, (end, m))
+            heapq.heappush(chunk.backwards, (end, m))
             return [(end, rank)]
         target = path[s + 1]
         self._emit(end, Action(Kind.SEND, rank, s, m, "activation", target))
-        ready = end + float(self.hop_s[rank, target])
-        heapq.heappush(self.ranks[target].forwards, (ready, m))
+        ready = end + self.activation_s[self.route_of[m]][s]
+        heapq.heappush(self.ranks[target].chunks[s + 1].forwards, (ready, m))
         return [(end, rank), (ready, target)]
 
-    def _backward(self, rank: int, m: int, now: float) -> list[tuple[float, int]]:
-        state, path = self.ranks[rank], self.paths[m]
-        s, end = state.stage, now + float(self.backward_s[rank])
+    def _backward(self, rank: int, chunk: _Chunk, m: int, now: float) -> list[tuple[float, int]]:
+        state, path, s = self.ranks[rank], self.paths[m], chunk.stage
+        end = now + chunk.backward_s
         if s + 1 < len(path):
             self._emit(now, Action(Kind.RECV, rank, s, m, "gradient", path[s + 1]))
         self._emit(now, Action(Kind.BACKWARD, rank, s, m))
-        state.free_s, state.held = end, state.held - 1
+        state.free_s = end
+        chunk.held -= 1
         if s == 0:
             return [(end, rank)]
         target = path[s - 1]
         self._emit(end, Action(Kind.SEND, rank, s - 1, m, "gradient", target))
-        ready = end + float(self.hop_s[rank, target])
-        heapq.heappush(self.ranks[target].backwards, (ready, m))
+        ready = end + self.gradient_s[self.route_of[m]][s - 1]
+        heapq.heappush(self.ranks[target].chunks[s - 1].backwards, (ready, m))
         return [(end, rank), (ready, target)]
 
 
-def _hop_seconds(plan: Plan) -> np.ndarray:
-    """Latency plus wire time of a boundary message between neighbouring ranks; [N, N], 0 elsewhere."""
+def depth_limits(plan: Plan) -> list[int]:
+    """Micro-batches that each chunk may hold; GPipe knows no limit."""
+    if plan.schedule == "gpipe":
+        return [plan.problem.workload.num_micro_batches] * len(plan.chunks)
+    return [plan.stages[s].in_flight for _, s in plan.chunks]
+
+
+def hop_seconds(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Latency plus wire time of a message across every boundary of every route, activations and gradients; [P, E]."""
     cluster = plan.problem.cluster
-    hop_s = np.zeros((len(plan.ranks), len(plan.ranks)))
-    for route in plan.routes:
+    shape = (len(plan.routes), len(plan.stages) - 1)
+    activation_PE, gradient_PE = np.zeros(shape), np.zeros(shape)
+    for p, route in enumerate(plan.routes):
         path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
-        for s, (a, b) in enumerate(itertools.pairwise(path)):
-            both: tuple[tuple[int, int, Role], ...] = ((a, b, "activation"), (b, a, "gradient"))
-            for source, target, role in both:
+        for e, (a, b) in enumerate(itertools.pairwise(path)):
+            both: tuple[tuple[np.ndarray, int, int, Role], ...] = (
+                (activation_PE, a, b, "activation"),
+                (gradient_PE, b, a, "gradient"),
+            )
+            for hop_PE, source, target, role in both:
                 link = cluster.link(plan.ranks[source], plan.ranks[target])
-                num_bytes = plan.boundary_bytes(s, source, target, role)
-                hop_s[source, target] = link.latency + num_bytes / link.bandwidth
-    return hop_s
+                hop_PE[p, e] = link.latency + plan.boundary_bytes(e, source, target, role) / link.bandwidth
+    return activation_PE, gradient_PE

@@ -1,16 +1,14 @@
 """Compute slots that several ranks share: processor sharing, as an operating system gives it.
 
-k tasks on c cores progress at rate min(1, c / k) each. Without a limit every task has its own core.
+k tasks on c cores progress at rate min(1, c / k) each.
 """
-
-import math
 
 
 class SharedCores:
     """Running compute tasks and the time the next one ends."""
 
-    def __init__(self, cores: float | None) -> None:
-        self._cores = cores if cores is not None else math.inf
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
         self._left: dict[int, float] = {}
         self._now = 0.0
 

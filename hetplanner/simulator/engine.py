@@ -1,21 +1,21 @@
 """The event engine: every rank performs its own action list over shared links, NICs and cores.
 
 Semantics, the same as the executor's: a SEND occupies the rank only while it encodes, the transfer goes on by
-itself; a RECV waits for the arrival, then decodes; REDUCE is the sharded parameter server of
-`hetplanner.schedule.reduction`; STEP ends the step and the rank goes on with its next step at once.
+itself; a RECV waits for the arrival, then decodes; REDUCE performs the rank's part of its group's program
+(`hetplanner.plan.reducers`); STEP ends the step and the rank goes on with its next step at once.
 """
 
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.reducers.groups import Message, ReductionGroup, reduction_groups
 from hetplanner.plan.trace import Span
-from hetplanner.schedule.reduction import ReductionGroup, reduction_groups
 from hetplanner.simulator.cores import SharedCores
+from hetplanner.simulator.jitter import COMPUTE, NETWORK, STILL, Jitter, Luck
 from hetplanner.simulator.network import NetworkClock
 
 Then = Callable[[float], None]
@@ -24,41 +24,56 @@ Key = tuple[int, int, int, str]  # (step, source, micro-batch or group, what) of
 
 @dataclass
 class _Rank:
+    """Where a rank stands. It has one thing to wait for at a time: its computing, or messages."""
+
     actions: tuple[Action, ...]
+    work_luck: Luck
+    wire_luck: Luck
     next: int = 0
     step: int = 0
-    arrived: set[Key] = field(default_factory=set)
+    work_factor: float = 1.0
+    arrival_s: dict[Key, float] = field(default_factory=dict)  # of messages under way or not yet taken
     waiting: tuple[set[Key], Then] | None = None
 
 
 class Engine:
-    """One simulation of `steps` steps; `run` gives the spans."""
+    """One simulation of `steps` steps; `run` gives the spans.
 
-    def __init__(self, plan: Plan, schedule: Schedule, durations: Durations, steps: int) -> None:
+    Ranks that wake at the same moment go on in the order of their numbers: who hands a transfer to a NIC first
+    matters, and the compiled kernel (`hetplanner.simulator.kernel`) follows the same rule.
+    """
+
+    def __init__(
+        self, plan: Plan, schedule: Schedule, durations: Durations, steps: int, jitter: Jitter = STILL, seed: int = 0
+    ) -> None:
         self.plan, self.durations, self.steps = plan, durations, steps
         self.network = NetworkClock(plan)
-        self.cores = SharedCores(durations.cores)
+        self.cores = SharedCores(durations.cores) if durations.cores is not None else None
         self.groups = reduction_groups(plan)
-        self.ranks = [_Rank(schedule.of_rank(r)) for r in range(schedule.num_ranks)]
+        self.ranks = [
+            _Rank(schedule.of_rank(r), Luck(jitter, seed, r, COMPUTE), Luck(jitter, seed, r, NETWORK))
+            for r in range(schedule.num_ranks)
+        ]
         self.spans: list[Span] = []
-        self._events: list[tuple[float, int, Then]] = []
-        self._order = count()
+        self._events: list[tuple[float, int, Then]] = []  # at most one for each rank, so (time, rank) is unique
         self._computing: dict[int, Then] = {}
-        self._reduced_elements = [
-            sum(g.num_elements for g in self.groups if r in g.ranks) for r in range(schedule.num_ranks)
+        self._moved_elements = [
+            sum(part.num_elements for g in self.groups if r in g.ranks for part in g.rounds_of(r))
+            for r in range(schedule.num_ranks)
         ]
 
     def run(self) -> tuple[Span, ...]:
         """Performs all steps. Raises RuntimeError if a rank waits for what nobody sends (a broken schedule)."""
         for rank in range(len(self.ranks)):
-            self._begin(rank, 0.0)
+            self._at(0.0, rank, lambda now, rank=rank: self._begin(rank, now))  # type: ignore[misc]
         while True:
-            ending = self.cores.next_end()
-            if self._events and (ending is None or self._events[0][0] <= ending[0]):
+            ending = self.cores.next_end() if self.cores else None
+            if self._events and (ending is None or self._events[0][:2] <= ending):
                 now, _, then = heapq.heappop(self._events)
-                self.cores.advance(now)
+                if self.cores:
+                    self.cores.advance(now)
                 then(now)
-            elif ending is not None:
+            elif ending is not None and self.cores:
                 now, rank = ending
                 self.cores.advance(now)
                 self.cores.finish(rank)
@@ -72,37 +87,52 @@ class Engine:
 
     # -- primitives -------------------------------------------------------------------------------
 
-    def _at(self, time_s: float, then: Then) -> None:
-        heapq.heappush(self._events, (time_s, next(self._order), then))
+    def _at(self, time_s: float, rank: int, then: Then) -> None:
+        heapq.heappush(self._events, (time_s, rank, then))
 
     def _compute(self, rank: int, now: float, work_s: float, then: Then) -> None:
+        work_s *= self.ranks[rank].work_factor
         if work_s <= 0:
             then(now)
-            return
-        self._computing[rank] = then
-        self.cores.start(now, rank, work_s)
+        elif self.cores:
+            self._computing[rank] = then
+            self.cores.start(now, rank, work_s)
+        else:
+            self._at(now + work_s, rank, then)
 
     def _transfer(self, now: float, source: int, target: int, num_bytes: int, key: Key) -> tuple[float, float]:
-        start, arrival = self.network.reserve(now, source, target, num_bytes)
-        self._at(arrival, lambda at: self._arrive(target, key, at))
+        factor = self.ranks[source].wire_luck.draw()
+        start, arrival = self.network.reserve(now, source, target, num_bytes, factor)
+        self.ranks[target].arrival_s[key] = arrival
+        self._wake(target, now)
         return start, arrival
 
-    def _arrive(self, target: int, key: Key, now: float) -> None:
-        state = self.ranks[target]
-        state.arrived.add(key)
-        if state.waiting and state.waiting[0] <= state.arrived:
-            keys, then = state.waiting
-            state.waiting = None
-            state.arrived -= keys
-            then(now)
-
     def _wait(self, rank: int, keys: set[Key], now: float, then: Then) -> None:
-        state = self.ranks[rank]
-        if keys <= state.arrived:
-            state.arrived -= keys
+        ready = self._ready_s(rank, keys, now)
+        if ready is None:
+            self.ranks[rank].waiting = (keys, then)
+        elif ready <= now:
             then(now)
         else:
-            state.waiting = (keys, then)
+            self._at(ready, rank, then)
+
+    def _wake(self, rank: int, now: float) -> None:
+        """Lets a waiting rank go on when the last of its messages arrives, if all are under way."""
+        state = self.ranks[rank]
+        if state.waiting is None:
+            return
+        keys, then = state.waiting
+        ready = self._ready_s(rank, keys, now)
+        if ready is not None:
+            state.waiting = None
+            self._at(ready, rank, then)
+
+    def _ready_s(self, rank: int, keys: set[Key], now: float) -> float | None:
+        """When all these messages are there, not before now; None if some are not yet under way. Takes them."""
+        arrival_s = self.ranks[rank].arrival_s
+        if not keys <= arrival_s.keys():
+            return None
+        return max([now, *(arrival_s.pop(key) for key in keys)])
 
     def _span(self, action: Action, start: float, end: float, num_bytes: int = 0) -> None:
         step = self.ranks[action.rank].step
@@ -117,14 +147,19 @@ class Engine:
         state = self.ranks[rank]
         if state.next == len(state.actions):
             state.next, state.step = 0, state.step + 1
+            state.work_luck.begin_step(state.step)
+            state.wire_luck.begin_step(state.step)
         if state.step >= self.steps:
             return
         action = state.actions[state.next]
+        state.work_factor = state.work_luck.draw()
         match action.kind:
             case Kind.FORWARD:
-                self._work(action, now, float(self.durations.forward_s_N[rank]))
+                chunk = self.plan.chunk_index[rank, action.stage]
+                self._work(action, now, float(self.durations.forward_s_C[chunk]))
             case Kind.BACKWARD:
-                self._work(action, now, float(self.durations.backward_s_N[rank]))
+                chunk = self.plan.chunk_index[rank, action.stage]
+                self._work(action, now, float(self.durations.backward_s_C[chunk]))
             case Kind.STEP:
                 self._work(action, now, float(self.durations.optimizer_s_N[rank]))
             case Kind.SEND:
@@ -151,7 +186,7 @@ class Engine:
         num_bytes = self.plan.boundary_bytes(action.stage, rank, action.peer, role)
 
         def encoded(at: float) -> None:
-            key = (step, rank, action.micro_batch, action.role)
+            key = (step, rank, action.micro_batch, _what(action))
             start, arrival = self._transfer(at, rank, action.peer, num_bytes, key)
             self._span(action, start, arrival, num_bytes)
             self._end(action, at)
@@ -160,7 +195,7 @@ class Engine:
 
     def _receive(self, action: Action, now: float) -> None:
         rank = action.rank
-        key = (self.ranks[rank].step, action.peer, action.micro_batch, action.role)
+        key = (self.ranks[rank].step, action.peer, action.micro_batch, _what(action))
 
         def decoded(end: float) -> None:
             self._span(action, now, end)
@@ -171,30 +206,39 @@ class Engine:
 
         self._wait(rank, {key}, now, arrived)
 
-    def _reduce(self, action: Action, group: ReductionGroup, now: float) -> None:
+    def _reduce(self, action: Action, group: ReductionGroup, start: float) -> None:
+        """Round by round: pack and send, wait for what comes, then add it up before the next round."""
         rank, step = action.rank, self.ranks[action.rank].step
-        me, size = group.ranks.index(rank), len(group.ranks)
-        others = [(me + k) % size for k in range(1, size)]
-        share = group.num_elements / self._reduced_elements[rank]
-        half_s = 0.5 * share * float(self.durations.reduce_s_N[rank]) + (size - 1) * self.durations.message_s
-        sent = sum(group.shard_bytes(j) for j in others) + len(others) * group.shard_bytes(me)
+        rounds = group.rounds_of(rank)
+        element_s = float(self.durations.reduce_s_N[rank]) / max(self._moved_elements[rank], 1)
 
-        def keys(what: str) -> set[Key]:
-            return {(step, group.ranks[j], action.group, what) for j in others}
+        def work_s(messages: tuple[Message, ...]) -> float:
+            elements = sum(m.transfer.end - m.transfer.first for m in messages)
+            return elements * element_s + sum(m.peer != rank for m in messages) * self.durations.message_s
 
-        def packed(at: float) -> None:
-            for j in others:
-                key = (step, rank, action.group, "part")
-                self._transfer(at, rank, group.ranks[j], group.shard_bytes(j), key)
-            self._wait(rank, keys("part"), at, lambda t: self._compute(rank, t, half_s, added))
+        def begin(number: int, now: float) -> None:
+            if number == len(rounds):
+                self._span(action, start, now, sum(m.num_bytes for part in rounds for m in part.sends))
+                self._end(action, now)
+                return
+            sends, takes = rounds[number].sends, rounds[number].takes
 
-        def added(at: float) -> None:
-            for j in others:
-                self._transfer(at, rank, group.ranks[j], group.shard_bytes(me), (step, rank, action.group, "sum"))
-            self._wait(rank, keys("sum"), at, finished)
+            def packed(at: float) -> None:
+                for m in sends:
+                    if m.peer != rank:
+                        key = (step, rank, action.group, f"reduce {m.ordinal}")
+                        self._transfer(at, rank, m.peer, m.num_bytes, key)
+                keys = {(step, m.peer, action.group, f"reduce {m.ordinal}") for m in takes}
+                self._wait(rank, keys, at, taken)
 
-        def finished(at: float) -> None:
-            self._span(action, now, at, sent)
-            self._end(action, at)
+            def taken(at: float) -> None:
+                self._compute(rank, at, work_s(takes), lambda then: begin(number + 1, then))
 
-        self._compute(rank, now, half_s, packed)
+            self._compute(rank, now, work_s(sends), packed)
+
+        begin(0, start)
+
+
+def _what(action: Action) -> str:
+    """What a SEND or RECV carries: two ranks may share several boundaries of an interleaved plan."""
+    return f"{action.role} {action.stage}"

@@ -42,8 +42,11 @@ class NetworkClock:
         """Length of the clock array."""
         return len(plan.ranks) ** 2 + 2 * len(plan.problem.cluster.hosts)
 
-    def reserve(self, now_s: float, source: int, target: int, num_bytes: int) -> tuple[float, float]:
-        """Books a transfer. Returns (start_s, arrival_s)."""
+    def reserve(
+        self, now_s: float, source: int, target: int, num_bytes: float, factor: float = 1.0
+    ) -> tuple[float, float]:
+        """Books a transfer. Returns (start_s, arrival_s). `factor`: how much longer than usual all of it takes."""
+        num_bytes *= factor
         rate = self._link_rate[source][target]
         slowest = rate
         served = self._serve(source * self._n + target, now_s, num_bytes, rate)
@@ -54,9 +57,9 @@ class NetworkClock:
             served = max(served, self._serve(out, now_s, num_bytes, self._nic_out[host_a]))
             served = max(served, self._serve(into, now_s, num_bytes, self._nic_in[host_b]))
             slowest = min(rate, self._nic_out[host_a], self._nic_in[host_b])
-        return served - num_bytes / slowest, served + self._latency_s[source][target]
+        return served - num_bytes / slowest, served + self._latency_s[source][target] * factor
 
-    def _serve(self, clock: int, now_s: float, num_bytes: int, rate: float) -> float:
+    def _serve(self, clock: int, now_s: float, num_bytes: float, rate: float) -> float:
         """Queues a transfer at one link or NIC; returns when it has been served."""
         end = max(now_s, float(self._busy[clock])) + num_bytes / rate
         self._busy[clock] = end

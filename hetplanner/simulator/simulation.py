@@ -4,24 +4,37 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hetplanner.cost.durations import durations_of
+from hetplanner.plan.action import Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.engine import Engine
+from hetplanner.simulator.jitter import STILL, Jitter
 
 
-def simulate(plan: Plan, durations: Durations | None = None, *, steps: int = 1) -> Trace:
+def simulate(
+    plan: Plan,
+    durations: Durations | None = None,
+    *,
+    steps: int = 1,
+    jitter: Jitter = STILL,
+    seed: int = 0,
+    schedule: Schedule | None = None,
+) -> Trace:
     """Performs the plan's schedule on its links.
 
     Args:
         plan: what to perform.
-        durations: seconds per rank, measured or assumed; None takes the catalog's.
+        durations: seconds per chunk and rank, measured or assumed; None takes the catalog's.
         steps: optimiser steps; a rank begins its next step as soon as it has ended the last.
+        jitter: how much computing and transfers vary.
+        seed: of the jitter; the same seed gives the same trace.
+        schedule: order of the actions; None takes the plan's own.
     """
     if durations is None:
         durations = durations_of(plan)
-    spans = Engine(plan, make_schedule(plan), durations, steps).run()
+    spans = Engine(plan, schedule or make_schedule(plan), durations, steps, jitter, seed).run()
     return Trace(spans, plan.ranks)
 
 

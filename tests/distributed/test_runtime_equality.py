@@ -1,14 +1,18 @@
 """Uncompressed runs equal one process; lossy codecs stay close; what travels is counted."""
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
 from hetplanner.runtime.reference import train_reference
@@ -16,7 +20,7 @@ from hetplanner.runtime.sample import generate, load_model
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
-from tests.factories import chain_plan, small_cluster
+from tests.factories import chain_plan, sites_cluster, small_cluster
 
 pytestmark = pytest.mark.distributed
 
@@ -39,9 +43,9 @@ def llama(*, global_batch: int = 16) -> Workload:
     return gpt(global_batch=global_batch, family="llama", kv_heads=1, heads=4, tie_embeddings=False)
 
 
-def ragged_plan(workload: Workload) -> Plan:
+def ragged_plan(workload: Workload, cluster: Cluster | None = None) -> Plan:
     """1, 3 and 2 replicas; one replica of the last stage serves two routes."""
-    cluster = small_cluster(6)
+    cluster = cluster or small_cluster(6)
     ids = cluster.device_ids
     return Plan(
         problem=Problem(cluster=cluster, workload=workload),
@@ -87,6 +91,37 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
     assert saved.keys() == reference.keys()
     for weight_name, weight in reference.items():
         assert (saved[weight_name] - weight).abs().max() < 1e-3, weight_name
+
+
+REDUCED = {
+    "4x1 on two sites": lambda: chain_plan([2, 3, 1, 2], [], workload=gpt(), cluster=sites_cluster((3, 1))),
+    "1-3-2 on three sites, tied": lambda: ragged_plan(gpt(), sites_cluster((2, 3, 1))),
+}
+
+
+@pytest.mark.parametrize("reducer", REDUCER_NAMES)
+@pytest.mark.parametrize("name", REDUCED)
+def test_every_reducer_equals_one_process_and_sends_what_it_declares(name: str, reducer: str, tmp_path: Path) -> None:
+    plan = REDUCED[name]().replace(reducer=reducer)
+    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3)
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+    declared = sum(group.transfer_bytes(t) for group in reduction_groups(plan) for t in group.program)
+    assert boundary_and_reduce_bytes(ranks)[1] == 8 * declared
+    assert sum(s["bytes"] for s in ranks.all_lines("span") if s["kind"] == "reduce" and s["step"] == 1) == declared
+
+
+@pytest.mark.parametrize("reducer", REDUCER_NAMES)
+def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: str, tmp_path: Path) -> None:
+    # Links so slow that the reduction is the step, also on a busy machine.
+    cluster = sites_cluster((2, 1), inside=("100 Mbit/s", "5 ms"), between=("10 Mbit/s", "60 ms"))
+    plan = chain_plan([2, 1, 1], [], workload=gpt(global_batch=8), cluster=cluster).replace(reducer=reducer)
+    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path)
+    predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
+    steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
+    assert predicted > 0.12, "there and back between the sites"
+    assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
 
 
 def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:

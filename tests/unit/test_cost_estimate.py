@@ -90,7 +90,7 @@ def test_terms_sum_to_the_step(plan):
 def test_measured_durations_take_the_place_of_the_catalog():
     plan = PLANS[2]
     slow = durations_of(plan)
-    slow = replace(slow, forward_s_N=slow.forward_s_N + 0.1, message_s=0.01)
+    slow = replace(slow, forward_s_C=slow.forward_s_C + 0.1, message_s=0.01)
     assert estimate_plan(plan, durations=slow).step_s > estimate_plan(plan).step_s + 0.5
 
 

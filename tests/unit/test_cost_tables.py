@@ -5,10 +5,9 @@ from factories import chain_plan, small_cluster, tiny_workload
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds, reduction_bytes, shared_gradients
+from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
-from hetplanner.schedule.reduction import reduction_groups
 
 
 def tables(**workload):
@@ -47,8 +46,6 @@ def test_tied_weights_are_held_twice_but_only_across_stages():
     assert whole == costs.problem.workload.graph.num_params
     parts = costs.stage_params(0, 3) + costs.stage_params(3, costs.num_ops)
     assert parts == whole + 256 * 32
-    assert costs.reduced_params(0, costs.num_ops) == whole
-    assert costs.reduced_params(0, 3) + costs.reduced_params(3, costs.num_ops) == whole - 256 * 32
 
 
 def test_memory_grows_with_depth_and_shrinks_with_recompute():
@@ -67,28 +64,22 @@ def test_durations_follow_the_ranks():
     costs = CostTables(plan.problem)
     for rank, (stage, _) in enumerate(plan.place_of_rank):
         first, end = plan.stages[stage].first_op, plan.stages[stage].end_op
-        assert durations.forward_s_N[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
+        assert durations.forward_s_C[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
     deeper = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))
     again = durations_of(deeper, costs)
-    assert np.allclose(again.backward_s_N, durations.backward_s_N + durations.forward_s_N)
+    assert np.allclose(again.backward_s_C, durations.backward_s_C + durations.forward_s_C)
     assert not durations.encode_s_N.any()
-
-
-@pytest.mark.parametrize("plan", [chain_plan((5, 3), (3, 6)), chain_plan((8, 8, 8), (5,)), chain_plan((4, 4), ())])
-def test_buckets_are_those_that_the_runtime_reduces(plan):
-    mine = {(tuple(sorted(b.ranks)), b.num_elements) for b in shared_gradients(plan, CostTables(plan.problem))}
-    assert mine == {(group.ranks, group.num_elements) for group in reduction_groups(plan)}
 
 
 def test_one_reduction_by_hand():
     plan = chain_plan((4, 4), ())
-    costs, links = CostTables(plan.problem), LinkTable.of(plan.problem.cluster)
-    reduced, tied = reduce_seconds(plan, durations_of(plan), links, costs)
+    links = LinkTable.of(plan.problem.cluster)
+    reduced, tied = reduce_seconds(plan, durations_of(plan), links)
     shard = plan.problem.workload.graph.num_params / 2 * 4
     adding = durations_of(plan).reduce_s_N[0]
     assert reduced[0] == pytest.approx(2 * (0.010 + shard / (50e6 / 8)) + adding, rel=1e-6)
     assert tied == ()
-    assert sum(size for _, _, size in reduction_bytes(plan, costs)) == pytest.approx(4 * shard, rel=1e-6)
+    assert sum(size for _, _, size in reduction_bytes(plan)) == pytest.approx(4 * shard, rel=1e-6)
 
 
 def test_a_nic_is_a_ceiling_and_is_shared():

@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 from factories import chain_plan, small_cluster, tiny_workload
@@ -7,8 +5,8 @@ from factories import chain_plan, small_cluster, tiny_workload
 from hetplanner.plan.action import Kind
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.schedule.order import make_schedule
-from hetplanner.schedule.reduction import reduction_groups
 
 
 def ragged_plan() -> Plan:
@@ -104,15 +102,6 @@ def test_tied_weights_across_stages_get_a_group_and_are_counted_once():
     assert sum(g.num_elements for g in groups) == graph.num_params
     assert groups[2].ranks == (0, 1, 2, 3)
     assert groups[2].num_elements == 256 * 32
-
-
-def test_shards_cover_the_bucket():
-    group = reduction_groups(chain_plan((4, 4, 4), (5,)))[0]
-    bounds = group.shard_bounds()
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == group.num_elements
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
-    assert sum(group.shard_bytes(k) for k in range(3)) == 4 * group.num_elements
 
 
 def test_micro_batches_are_dealt_by_share():

@@ -8,9 +8,9 @@ import numpy as np
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plots.coastline import WORLD_WIDTH_M, mercator
 from hetplanner.plots.theme import line_colour, site_colour
-from hetplanner.schedule.reduction import reduction_groups
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 Columns = dict[str, list[Any]]
@@ -140,12 +140,13 @@ def shared_columns(plan: Plan) -> Columns:
     groups: dict[tuple[int, int], list[str]] = {}
     for group in reduction_groups(plan):
         site_of = [int(cluster.site_index_D[cluster.device_index(plan.ranks[rank])]) for rank in group.ranks]
-        for m, i in enumerate(site_of):
-            for n, j in enumerate(site_of[:m]):
-                if i != j:
-                    pair = (min(i, j), max(i, j))
-                    # Each sends the other its part of the other's shard, and its own shard's sum back.
-                    traffic[pair] += 2 * (group.shard_bytes(m) + group.shard_bytes(n))
+        for phase in group.phases:
+            num_bytes = phase.rounds * group.wire_bytes(phase.num_elements)
+            flows = zip(phase.sender_F.tolist(), phase.receiver_F.tolist(), phase.count_F.tolist(), strict=True)
+            for sender, receiver, count in flows:
+                pair = (min(site_of[sender], site_of[receiver]), max(site_of[sender], site_of[receiver]))
+                if pair[0] != pair[1]:
+                    traffic[pair] += count * num_bytes
                     if group.name not in groups.setdefault(pair, []):
                         groups[pair].append(group.name)
     columns: Columns = {name: [] for name in SHARED_NAMES}

@@ -1,0 +1,162 @@
+"""Who adds up which gradients: one group per stage with several replicas, one per weight tied across stages.
+
+`ReductionGroup.rounds_of` gives what a rank sends and takes; the simulator times it and the executor performs it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.names import ReducerName
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, Members, Phase, Transfer
+from hetplanner.plan.reducers.registry import REDUCERS
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One transfer as one of its two ranks sees it.
+
+    Attributes:
+        peer: the other rank.
+        ordinal: how many messages of the group went the same way between the two before.
+        num_bytes: on the wire; 0 where nothing moves (the peer is the rank itself).
+    """
+
+    peer: int
+    ordinal: int
+    num_bytes: int
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one rank sends, then takes."""
+
+    sends: tuple[Message, ...]
+    takes: tuple[Message, ...]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that the rank packs or unpacks."""
+        return sum(m.transfer.end - m.transfer.first for m in (*self.sends, *self.takes))
+
+
+@dataclass(frozen=True)
+class ReductionGroup:
+    """Gradients that several ranks share.
+
+    Attributes:
+        name: 'stage 2' or 'tied embedding'.
+        stages: the one stage, or all that use the tied weight.
+        ranks: members, ascending.
+        members: where they are.
+        num_elements: of the flat bucket.
+        ops: indices of the ops whose own weights are in the bucket (for a tied group: all ops using the weight).
+        reducer: how the members add up.
+        codec: how every transfer travels.
+    """
+
+    name: str
+    stages: tuple[int, ...]
+    ranks: tuple[int, ...]
+    members: Members
+    num_elements: int
+    ops: tuple[int, ...]
+    reducer: ReducerName
+    codec: Codec = NO_CODEC
+
+    @property
+    def tied(self) -> bool:
+        """Whether this is the group of one tied weight."""
+        return len(self.stages) > 1
+
+    @cached_property
+    def program(self) -> tuple[Transfer, ...]:
+        """All transfers, by round; senders and receivers are places in `ranks`."""
+        return REDUCERS[self.reducer].make_program(self.members, self.num_elements)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The program in sum, for the closed form."""
+        return REDUCERS[self.reducer].phases(self.members, self.num_elements)
+
+    def wire_bytes(self, num_elements: int) -> int:
+        """Bytes on the wire of one message of so many elements."""
+        return self.codec.wire_bytes(num_elements, ELEMENT_BYTES)
+
+    def transfer_bytes(self, transfer: Transfer) -> int:
+        """Bytes on the wire of one transfer."""
+        return 0 if transfer.sender == transfer.receiver else self.wire_bytes(transfer.end - transfer.first)
+
+    def rounds_of(self, rank: int) -> tuple[Round, ...]:
+        """What a member sends and takes, round by round; rounds without it are left out."""
+        return self._rounds.get(self.ranks.index(rank), ())
+
+    @cached_property
+    def _rounds(self) -> dict[int, tuple[Round, ...]]:
+        sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        takes: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        sent_before: dict[tuple[int, int], int] = defaultdict(int)
+        for t in self.program:
+            pair, num_bytes = (t.sender, t.receiver), self.transfer_bytes(t)
+            ordinal, sent_before[pair] = sent_before[pair], sent_before[pair] + 1
+            sends[t.sender, t.round].append(Message(self.ranks[t.receiver], ordinal, num_bytes, t))
+            if t.sender != t.receiver:
+                takes[t.receiver, t.round].append(Message(self.ranks[t.sender], ordinal, num_bytes, t))
+        rounds: dict[int, list[Round]] = defaultdict(list)
+        for member, number in sorted(sends.keys() | takes.keys()):
+            rounds[member].append(Round(tuple(sends[member, number]), tuple(takes[member, number])))
+        return {member: tuple(parts) for member, parts in rounds.items()}
+
+
+def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
+    """All groups of a plan, in the order in which every rank performs them (tied weights last).
+
+    A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
+    all stages that use it; one tied inside a single stage is an ordinary weight of that stage.
+    """
+    return (*_stage_groups(plan), *_tied_groups(plan))
+
+
+def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
+    graph, elsewhere = plan.problem.workload.graph, _tied_elsewhere(plan)
+    for s, stage in enumerate(plan.stages):
+        if len(stage.replicas) == 1:
+            continue
+        ops = tuple(
+            op
+            for op in range(stage.first_op, stage.end_op)
+            if graph.ops[op].num_params > 0 and graph.ops[op].tied is None
+        )
+        elements = sum(graph.ops[op].num_params - elsewhere.get(op, 0) for op in ops)
+        if elements:
+            yield _group(plan, f"stage {s}", (s,), elements, ops)
+
+
+def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
+    graph = plan.problem.workload.graph
+    for owner, members in _crossing(plan).items():
+        stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
+        yield _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
+
+
+def _group(plan: Plan, name: str, stages: tuple[int, ...], elements: int, ops: tuple[int, ...]) -> ReductionGroup:
+    ranks = tuple(sorted({plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))}))
+    members = Members.of(plan.problem.cluster, (plan.ranks[rank] for rank in ranks))
+    codec = plan.stages[stages[0]].reduce_codec
+    return ReductionGroup(name, stages, ranks, members, elements, ops, plan.reducer, codec)
+
+
+def _crossing(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Weights tied across stages: the owner's name, and all ops that use it."""
+    groups = plan.problem.workload.graph.tied_groups.items()
+    return {owner: tuple(ops) for owner, ops in groups if len({plan.stage_of_op[op] for op in ops}) > 1}
+
+
+def _tied_elsewhere(plan: Plan) -> dict[int, int]:
+    """Of the ops that own a weight tied across stages, how many of their weights that is."""
+    graph = plan.problem.workload.graph
+    return {members[0]: graph.ops[members[1]].num_params for members in _crossing(plan).values()}

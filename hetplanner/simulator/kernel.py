@@ -1,0 +1,412 @@
+"""Compiled kernels: the order of a step's tasks, and the time they take. Importing this module imports numba: do it
+lazily.
+
+The kernels follow `hetplanner.schedule.order` and `hetplanner.simulator.engine` to the last rounding (property tests
+hold them equal) but keep no spans. A rank's program is a list of instructions, each of which may wait for one message,
+then compute, then hand one message over. Without NICs every directed link is fed by one rank in the order of its
+program, so ranks run ahead of one another as far as messages allow (data flow); with NICs the ranks advance in the
+order of time.
+
+Legend of array suffixes: N ranks, C chunks, M micro-batches, S stages, P routes, E boundaries, T tasks, I
+instructions of all ranks, X messages, L links, H hosts, K steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Not yet handed over.
+UNSENT = -1.0
+# Kinds of instructions: handling messages, forwards and backwards, adding up gradients, the optimizer's step.
+HANDLING, COMPUTE, REDUCE, STEP = 0, 1, 2, 3
+
+
+@njit(cache=True)
+def _before(time_a: float, id_a: int, time_b: float, id_b: int) -> bool:
+    return time_a < time_b or (time_a == time_b and id_a < id_b)
+
+
+@njit(cache=True)
+def _push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int:
+    """Adds to a binary heap ordered by (time, number); returns the new size."""
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if not _before(time, number, time_Q[parent], id_Q[parent]):
+            break
+        time_Q[i] = time_Q[parent]
+        id_Q[i] = id_Q[parent]
+        i = parent
+    time_Q[i] = time
+    id_Q[i] = number
+    return size + 1
+
+
+@njit(cache=True)
+def _pop(time_Q: Array, id_Q: Array, size: int) -> int:
+    """Takes the first out of a heap whose root has been read; returns the new size."""
+    size -= 1
+    time, number = time_Q[size], id_Q[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(time_Q[child + 1], id_Q[child + 1], time_Q[child], id_Q[child]):
+            child += 1
+        if not _before(time_Q[child], id_Q[child], time, number):
+            break
+        time_Q[i] = time_Q[child]
+        id_Q[i] = id_Q[child]
+        i = child
+    time_Q[i] = time
+    id_Q[i] = number
+    return size
+
+
+@njit(cache=True)
+def order_tasks(
+    chunk_PS: Array,
+    route_M: Array,
+    rank_C: Array,
+    stage_C: Array,
+    limit_C: Array,
+    first_chunk_N: Array,
+    forward_s_C: Array,
+    backward_s_C: Array,
+    activation_s_PE: Array,
+    gradient_s_PE: Array,
+    hold_backwards: bool,
+    first_task_N: Array,
+    stage_T: Array,
+    micro_batch_T: Array,
+) -> None:
+    """List scheduling as in `hetplanner.schedule.order`: fills every rank's tasks in order.
+
+    A task is a forward (`stage_T` = stage) or a backward (`stage_T` = -1 - stage); rank n's are entries
+    `first_task_N[n]` to `first_task_N[n + 1]`.
+    """
+    num_ranks, num_chunks = len(first_chunk_N) - 1, len(rank_C)
+    num_stages = chunk_PS.shape[1]
+    num_micro_batches = len(route_M)
+    # Ready queues of every chunk: a heap of (time, micro-batch) each.
+    ready_s_2CM = np.empty((2, num_chunks, num_micro_batches))
+    ready_2CM = np.empty((2, num_chunks, num_micro_batches), np.int64)
+    size_2C = np.zeros((2, num_chunks), np.int64)
+    held_C = np.zeros(num_chunks, np.int64)
+    free_s_N = np.zeros(num_ranks)
+    next_N = first_task_N[:-1].copy()
+    forwards_left_N = (first_task_N[1:] - first_task_N[:-1]) // 2
+    # A wake-up is dropped if its rank has one at that moment already; each task makes at most two.
+    event_s = np.empty(2 * len(stage_T) + num_ranks + 1)
+    event = np.empty(2 * len(stage_T) + num_ranks + 1, np.int64)
+    events = 0
+    for m in range(num_micro_batches):
+        c = chunk_PS[route_M[m], 0]
+        size_2C[0, c] = _push(ready_s_2CM[0, c], ready_2CM[0, c], size_2C[0, c], 0.0, m)
+    for n in range(num_ranks):
+        events = _push(event_s, event, events, 0.0, n)
+    while events > 0:
+        now, n = event_s[0], event[0]
+        events = _pop(event_s, event, events)
+        if free_s_N[n] > now:
+            continue
+        c = -1
+        way = 1
+        if not hold_backwards or forwards_left_N[n] == 0:
+            for k in range(first_chunk_N[n], first_chunk_N[n + 1]):
+                if size_2C[1, k] > 0 and ready_s_2CM[1, k, 0] <= now:
+                    c = k
+                    break
+        if c < 0:
+            way = 0
+            for k in range(first_chunk_N[n + 1] - 1, first_chunk_N[n] - 1, -1):
+                if size_2C[0, k] > 0 and ready_s_2CM[0, k, 0] <= now and held_C[k] < limit_C[k]:
+                    c = k
+                    break
+        if c < 0:
+            continue
+        m = ready_2CM[way, c, 0]
+        size_2C[way, c] = _pop(ready_s_2CM[way, c], ready_2CM[way, c], size_2C[way, c])
+        s, p = stage_C[c], route_M[m]
+        micro_batch_T[next_N[n]] = m
+        if way == 0:
+            stage_T[next_N[n]] = s
+            end = now + forward_s_C[c]
+            held_C[c] += 1
+            forwards_left_N[n] -= 1
+        else:
+            stage_T[next_N[n]] = -1 - s
+            end = now + backward_s_C[c]
+            held_C[c] -= 1
+        next_N[n] += 1
+        free_s_N[n] = end
+        if way == 0 and s + 1 == num_stages:
+            size_2C[1, c] = _push(ready_s_2CM[1, c], ready_2CM[1, c], size_2C[1, c], end, m)
+        elif way == 0 or s > 0:
+            if way == 0:
+                target = chunk_PS[p, s + 1]
+                ready = end + activation_s_PE[p, s]
+            else:
+                target = chunk_PS[p, s - 1]
+                ready = end + gradient_s_PE[p, s - 1]
+            size_2C[way, target] = _push(
+                ready_s_2CM[way, target], ready_2CM[way, target], size_2C[way, target], ready, m
+            )
+            if free_s_N[rank_C[target]] <= ready:  # else that rank looks again when it is free
+                events = _push(event_s, event, events, ready, rank_C[target])
+        events = _push(event_s, event, events, end, n)
+
+
+@njit(cache=True)
+def lower_tasks(
+    first_task_N: Array,
+    stage_T: Array,
+    micro_batch_T: Array,
+    num_stages: int,
+    num_micro_batches: int,
+    forward_s_SN: Array,
+    backward_s_SN: Array,
+    encode_s_N: Array,
+    decode_s_N: Array,
+    first_tail_N: Array,
+    tail: tuple[Array, Array, Array, Array, Array],
+    first_N: Array,
+    end_N: Array,
+    program: tuple[Array, Array, Array, Array, Array],
+) -> None:
+    """Turns ordered tasks into instructions: receive and decode, compute, encode and send; appends every rank's tail.
+
+    Message e * M + m carries micro-batch m's activation over boundary e, message (E + e) * M + m its gradient. A
+    program is (wait, work, send, action, kind) of every instruction; rank n's begins at `first_N[n]`, and `end_N[n]`
+    is filled in. Where coding takes no time, receiving, computing and sending are one instruction.
+    """
+    wait_I, work_I, send_I, action_I, kind_I = program
+    num_edges = num_stages - 1
+    for n in range(len(end_N)):
+        i = first_N[n]
+        action = 0
+        for t in range(first_task_N[n], first_task_N[n + 1]):
+            m = micro_batch_T[t]
+            if stage_T[t] >= 0:
+                s = stage_T[t]
+                work = forward_s_SN[s, n]
+                taken = (s - 1) * num_micro_batches + m if s > 0 else -1
+                sent = s * num_micro_batches + m if s < num_edges else -1
+            else:
+                s = -1 - stage_T[t]
+                work = backward_s_SN[s, n]
+                taken = (num_edges + s) * num_micro_batches + m if s < num_edges else -1
+                sent = (num_edges + s - 1) * num_micro_batches + m if s > 0 else -1
+            if taken >= 0:
+                wait_I[i] = taken
+                if decode_s_N[n] > 0.0:
+                    work_I[i] = decode_s_N[n]
+                    action_I[i] = action
+                    i += 1
+                action += 1
+            work_I[i] = work
+            action_I[i] = action
+            kind_I[i] = COMPUTE
+            action += 1
+            if sent >= 0:
+                if encode_s_N[n] > 0.0:
+                    i += 1
+                    work_I[i] = encode_s_N[n]
+                    action_I[i] = action
+                send_I[i] = sent
+                action += 1
+            i += 1
+        count = first_tail_N[n + 1] - first_tail_N[n]
+        wait_I[i : i + count] = tail[0][first_tail_N[n] : first_tail_N[n + 1]]
+        work_I[i : i + count] = tail[1][first_tail_N[n] : first_tail_N[n + 1]]
+        send_I[i : i + count] = tail[2][first_tail_N[n] : first_tail_N[n + 1]]
+        action_I[i : i + count] = action + tail[3][first_tail_N[n] : first_tail_N[n + 1]]
+        kind_I[i : i + count] = tail[4][first_tail_N[n] : first_tail_N[n + 1]]
+        end_N[n] = i + count
+
+
+@njit(cache=True)
+def run_free(
+    first_N: Array,
+    end_N: Array,
+    wait_I: Array,
+    work_KI: Array,
+    send_I: Array,
+    link_X: Array,
+    wire_s_KX: Array,
+    latency_s_KX: Array,
+    target_X: Array,
+    num_links: int,
+    steps: int,
+    end_s_KN: Array,
+) -> int:
+    """Times programs where no host has a NIC; returns the number of ranks that ended all steps.
+
+    `work_KI`, `wire_s_KX` and `latency_s_KX` have one row for all steps or one a step.
+    """
+    num_ranks, num_messages = len(first_N), len(link_X)
+    arrival_s_X = np.full(steps * num_messages, UNSENT)
+    busy_s_L = np.zeros(num_links)
+    now_s_N = np.zeros(num_ranks)
+    next_N = first_N.copy()
+    step_N = np.zeros(num_ranks, np.int64)
+    parked_N = np.full(num_ranks, -1, np.int64)
+    stack = np.arange(num_ranks - 1, -1, -1)
+    height = num_ranks
+    vary_work, vary_wire = len(work_KI) > 1, len(wire_s_KX) > 1
+    done = 0
+    while height > 0:
+        height -= 1
+        n = stack[height]
+        now = now_s_N[n]
+        i = next_N[n]
+        end = end_N[n]
+        k = step_N[n]
+        blocked = False
+        while k < steps:
+            work_I = work_KI[k if vary_work else 0]
+            wire_s_X = wire_s_KX[k if vary_wire else 0]
+            latency_s_X = latency_s_KX[k if vary_wire else 0]
+            offset = k * num_messages
+            while i < end:
+                x = wait_I[i]
+                if x >= 0:
+                    arrival = arrival_s_X[offset + x]
+                    if arrival < 0.0:
+                        parked_N[n] = offset + x
+                        blocked = True
+                        break
+                    now = max(now, arrival)
+                now += work_I[i]
+                x = send_I[i]
+                if x >= 0:
+                    link = link_X[x]
+                    served = max(now, busy_s_L[link]) + wire_s_X[x]
+                    busy_s_L[link] = served
+                    arrival_s_X[offset + x] = served + latency_s_X[x]
+                    target = target_X[x]
+                    if parked_N[target] == offset + x:
+                        parked_N[target] = -1
+                        stack[height] = target
+                        height += 1
+                i += 1
+            if blocked:
+                break
+            end_s_KN[k, n] = now
+            k += 1
+            i = first_N[n]
+        now_s_N[n] = now
+        next_N[n] = i
+        step_N[n] = k
+        if k == steps:
+            done += 1
+    return done
+
+
+@njit(cache=True)
+def run_timed(
+    first_N: Array,
+    end_N: Array,
+    wait_I: Array,
+    work_KI: Array,
+    send_I: Array,
+    link_X: Array,
+    wire_s_KX: Array,
+    latency_s_KX: Array,
+    target_X: Array,
+    num_links: int,
+    out_X: Array,
+    out_s_KX: Array,
+    in_X: Array,
+    in_s_KX: Array,
+    num_hosts: int,
+    steps: int,
+    end_s_KN: Array,
+) -> int:
+    """Times programs over shared NICs, in the order of (time, rank); returns how many ranks ended all steps.
+
+    `out_X`, `in_X` are the hosts whose NICs a message passes, -1 where there is none or it knows no limit.
+    """
+    num_ranks, num_messages = len(first_N), len(link_X)
+    arrival_s_X = np.full(steps * num_messages, UNSENT)
+    busy_s_L = np.zeros(num_links)
+    out_busy_s_H = np.zeros(num_hosts)
+    in_busy_s_H = np.zeros(num_hosts)
+    next_N = first_N.copy()
+    step_N = np.zeros(num_ranks, np.int64)
+    parked_N = np.full(num_ranks, -1, np.int64)
+    # 0: about to wait; 1: about to compute; 2: has computed.
+    phase_N = np.zeros(num_ranks, np.int64)
+    event_s = np.empty(num_ranks + 1)
+    event = np.empty(num_ranks + 1, np.int64)
+    events = 0
+    for n in range(num_ranks):
+        events = _push(event_s, event, events, 0.0, n)
+    vary_work, vary_wire = len(work_KI) > 1, len(wire_s_KX) > 1
+    done = 0
+    while events > 0:
+        now, n = event_s[0], event[0]
+        events = _pop(event_s, event, events)
+        i, k, phase = next_N[n], step_N[n], phase_N[n]
+        while True:
+            if i == end_N[n]:
+                end_s_KN[k, n] = now
+                k += 1
+                i = first_N[n]
+                if k == steps:
+                    done += 1
+                    break
+                if i == end_N[n]:
+                    continue
+            offset = k * num_messages
+            if phase == 0:
+                x = wait_I[i]
+                phase = 1
+                if x >= 0:
+                    arrival = arrival_s_X[offset + x]
+                    if arrival < 0.0:
+                        parked_N[n] = offset + x
+                        break
+                    if arrival > now:
+                        events = _push(event_s, event, events, arrival, n)
+                        break
+            if phase == 1:
+                phase = 2
+                work = work_KI[k if vary_work else 0, i]
+                if work > 0.0:
+                    events = _push(event_s, event, events, now + work, n)
+                    break
+            phase = 0
+            x = send_I[i]
+            i += 1
+            if x < 0:
+                continue
+            row = k if vary_wire else 0
+            link = link_X[x]
+            served = max(now, busy_s_L[link]) + wire_s_KX[row, x]
+            busy_s_L[link] = served
+            host = out_X[x]
+            if host >= 0:
+                out_busy_s_H[host] = max(now, out_busy_s_H[host]) + out_s_KX[row, x]
+                served = max(served, out_busy_s_H[host])
+            host = in_X[x]
+            if host >= 0:
+                in_busy_s_H[host] = max(now, in_busy_s_H[host]) + in_s_KX[row, x]
+                served = max(served, in_busy_s_H[host])
+            arrival = served + latency_s_KX[row, x]
+            arrival_s_X[offset + x] = arrival
+            target = target_X[x]
+            if parked_N[target] == offset + x:
+                parked_N[target] = -1
+                events = _push(event_s, event, events, arrival, target)
+        next_N[n] = i
+        step_N[n] = k
+        phase_N[n] = phase
+    return done

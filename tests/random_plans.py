@@ -1,0 +1,91 @@
+"""Random plans for property tests: shared hosts and NICs, unlike links, ragged routes, codecs, both schedules."""
+
+import random
+
+from factories import tiny_workload
+
+from hetplanner.cluster.model import Cluster
+from hetplanner.codecs.spec import Codec
+from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
+from hetplanner.plan.problem import Problem
+from hetplanner.schema import checked
+
+
+def random_cluster(rng: random.Random, devices: int, *, nics: bool) -> Cluster:
+    """Devices of two kinds on shared hosts in up to four sites, every directed link its own."""
+    sites = [f"site-{i}" for i in range(rng.randint(1, 4))]
+    hosts = [{"id": f"host-{i}", "site": rng.choice(sites)} for i in range(rng.randint(1, devices))]
+    for host in hosts:
+        if nics and rng.random() < 0.8:
+            host["nic_out"] = rng.choice(["50 Mbit/s", "200 Mbit/s"])
+        if nics and rng.random() < 0.8:
+            host["nic_in"] = rng.choice(["50 Mbit/s", "200 Mbit/s"])
+    used = sorted({host["site"] for host in hosts})
+    data = {
+        "name": "random",
+        "sites": [{"name": n, "latitude": 0.0, "longitude": 10.0 * i} for i, n in enumerate(used)],
+        "hosts": hosts,
+        "devices": [
+            {"id": f"d{i}", "kind": rng.choice(["CPU generic", "T4"]), "host": hosts[i % len(hosts)]["id"]}
+            for i in range(devices)
+        ],
+        "site_links": [
+            {
+                "from": a,
+                "to": b,
+                "latency": rng.choice(["0 s", "1 ms", "20 ms"]),
+                "bandwidth": rng.choice(["20 Mbit/s", "100 Mbit/s", "1 Gbit/s"]),
+            }
+            for a in used
+            for b in used
+        ],
+    }
+    return checked(Cluster, data, "random", from_file=True)
+
+
+def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
+    """A plan of one to four stages with one to three replicas each, ragged or not, on a random cluster."""
+    rng = random.Random(seed)
+    num_stages = rng.randint(1, 4)
+    equal = rng.random() < 0.5
+    replicas = [rng.randint(1, 3)] * num_stages if equal else [rng.randint(1, 3) for _ in range(num_stages)]
+    shares = [rng.randint(1, 6) for _ in range(max(replicas))]
+    workload = tiny_workload(layers=8, global_batch=2 * sum(shares))
+    cluster = random_cluster(rng, sum(replicas) + rng.randint(0, 2), nics=nics)
+    ids = list(cluster.device_ids)
+    rng.shuffle(ids)
+    edges = [0, *sorted(rng.sample(range(1, 20), num_stages - 1)), len(workload.graph.ops)]
+    allowed = ("none", "fp16", "int8") if codecs else ("none",)
+    free = iter(ids)
+    stages = tuple(
+        Stage(
+            first_op=edges[s],
+            end_op=edges[s + 1],
+            replicas=tuple((next(free),) for _ in range(replicas[s])),
+            in_flight=rng.randint(1, 6),
+            recompute=rng.random() < 0.3,
+            reduce_codec=Codec(name=rng.choice(allowed)),
+        )
+        for s in range(num_stages)
+    )
+    used = [device for stage in stages for replica in stage.replicas for device in replica]
+    rng.shuffle(used)
+    problem = Problem(cluster=cluster, workload=workload, constraints={"codecs": allowed})
+    return Plan(
+        problem=problem,
+        stages=stages,
+        routes=tuple(
+            Route(replicas=tuple(r % n for n in replicas), micro_batches=share) for r, share in enumerate(shares)
+        ),
+        link_codecs=tuple(
+            LinkCodec(from_device=a, to_device=b, role=role, codec=Codec(name=rng.choice(allowed)))
+            for a in used
+            for b in used
+            for role in ("activation", "gradient")
+            if a != b and codecs and rng.random() < 0.3
+        ),
+        ranks=tuple(used),
+        schedule=rng.choice(["1f1b", "gpipe"]),
+        reducer=rng.choice(["sharded-ps", "central-ps", "ring", "hierarchical"]),
+        overlap=rng.random() < 0.8,
+    )
