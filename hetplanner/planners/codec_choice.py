@@ -73,22 +73,25 @@ def rough_objective(plan: Plan, model: CostModel) -> float:
 # -- what is allowed -----------------------------------------------------------------------------
 
 
-def _allows_topk(problem: Problem) -> bool:
-    return bool({"topk", "adatopk"} & set(problem.constraints.codecs))
-
-
 def _fixed_codecs(problem: Problem) -> list[Codec]:
     """Allowed codecs without a ratio, weakest first; dense always is."""
     allowed = {"none", *problem.constraints.codecs} - {"topk", "adatopk"}
     return [Codec(name=name, block=problem.constraints.codec_block) for name in CODEC_NAMES if name in allowed]
 
 
-def _least_kept(num_elements: int, element_bytes: int, max_ratio: float) -> int:
-    """Fewest elements that top-k may keep of a tensor."""
-    limit = num_elements * element_bytes / max_ratio
-    kept = most_kept(num_elements, limit)
-    exact = kept > 0 and topk_of(num_elements, kept).wire_bytes(num_elements, element_bytes) >= limit
-    return min(num_elements, max(1, kept if exact else kept + 1))
+def _strongest_topk(problem: Problem, num_elements: int) -> Codec | None:
+    """Top-k with the greatest ratio allowed; None if it is not, or would press more even with all elements kept."""
+    width, max_ratio = problem.workload.dtype_bytes, problem.constraints.max_ratio
+    if not {"topk", "adatopk"} & set(problem.constraints.codecs) or not num_elements:
+        return None
+    least_bytes = num_elements * width / max_ratio
+    kept = most_kept(num_elements, least_bytes)
+    # The largest number within the bytes falls short of them, mostly: one more then.
+    for count in range(max(kept, 1), min(kept + 1, num_elements) + 1):
+        codec = topk_of(num_elements, count)
+        if codec.wire_bytes(num_elements, width) >= least_bytes:
+            return codec
+    return None
 
 
 def best_seconds_per_byte_DD(model: CostModel) -> FloatArray:
@@ -98,9 +101,7 @@ def best_seconds_per_byte_DD(model: CostModel) -> FloatArray:
     width = problem.workload.dtype_bytes
     memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
     elements = 64 * problem.constraints.codec_block
-    codecs = _fixed_codecs(problem)
-    if _allows_topk(problem):
-        codecs.append(topk_of(elements, _least_kept(elements, width, problem.constraints.max_ratio)))
+    codecs = [*_fixed_codecs(problem), *filter(None, [_strongest_topk(problem, elements)])]
     best = dense.copy()
     for codec in codecs:
         # Both ways count alike: the gradients of top-k are shorter than its activations and less work.
@@ -187,9 +188,10 @@ def weakest_codecs(problem: Problem, num_elements: int, there_bytes: float, back
         return min(fixed, key=lambda c: c.wire_bytes(num_elements, width))
 
     there, back = weakest(there_bytes), weakest(back_bytes)
-    if (there is None or back is None) and _allows_topk(problem) and num_elements:
+    strongest = _strongest_topk(problem, num_elements)
+    if (there is None or back is None) and strongest is not None:
         kept = min(most_kept(num_elements, there_bytes), most_kept(num_elements, back_bytes, positions_known=True))
-        pressed = topk_of(num_elements, max(kept, _least_kept(num_elements, width, problem.constraints.max_ratio)))
+        pressed = topk_of(num_elements, max(kept, strongest.kept(num_elements)))
         # Where another codec is as short, the tensor goes whole.
         if pressed.wire_bytes(num_elements, width) < shortest().wire_bytes(num_elements, width):
             return pressed, pressed
@@ -225,10 +227,7 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     slowest = max(seconds)
     if slowest <= 0:
         return {}
-    strongest = min(c.wire_bytes(2**20, 4) for c in _fixed_codecs(plan.problem)) / 2**22
-    if _allows_topk(plan.problem):
-        strongest = min(strongest, 1.0 / plan.problem.constraints.max_ratio)
-    fastest = min(s for s in seconds if s > 0) * strongest
+    fastest = min(s for s in seconds if s > 0) * _least_share(plan.problem)
     sweep: list[tuple[_Rules, float]] = []
     for target_s in np.geomspace(slowest, fastest, NUM_TARGETS):
         rules = _within(plan.problem, hops, float(target_s))
@@ -237,6 +236,13 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
             sweep.append((rules, rough_objective(_with_codecs(plan, rules.values()), model)))
     best = min(value for _, value in sweep)
     return next(rules for rules, value in sweep if value <= best * (1 + NEARLY_BEST))
+
+
+def _least_share(problem: Problem) -> float:
+    """Bytes of the shortest message allowed, over those of the dense one."""
+    elements, width = 2**20, problem.workload.dtype_bytes
+    codecs = [*_fixed_codecs(problem), *filter(None, [_strongest_topk(problem, elements)])]
+    return min(codec.wire_bytes(elements, width) for codec in codecs) / (elements * width)
 
 
 def _within(problem: Problem, hops: list[_Hop], target_s: float) -> _Rules:
