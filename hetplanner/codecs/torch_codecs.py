@@ -99,8 +99,9 @@ class Blocks:
         # A block of zeros has scale 0; inf / inf would depend on the processor, so infinities become NaN here.
         greatest_K.masked_fill_(torch.isinf(greatest_K), torch.nan)
         scale_K.copy_(greatest_K.div_(self.levels))
-        inverse_K = torch.where(scale_K > 0, 1.0 / scale_K, 0.0).clamp_(max=torch.finfo(torch.float32).max)
-        quantised_KS = (x_KS * inverse_K[:, None]).round_().clamp_(-self.levels, self.levels)
+        # Divided, not multiplied by the inverse, which overflows where the scale is subnormal.
+        divisor_K = torch.where(scale_K > 0, scale_K, 1.0)
+        quantised_KS = (x_KS / divisor_K[:, None]).round_().clamp_(-self.levels, self.levels)
         bytes_N.view(quantised_KS.shape).copy_(quantised_KS)
 
     def decode(self, data: Tensor, num_elements: int) -> Tensor:
