@@ -150,7 +150,7 @@ def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
         for boundary, (one, two) in enumerate(pairwise(path)):
             a, b = cluster.device_index(one), cluster.device_index(two)
             elements = plan.boundary_elements(boundary)
-            if (one, two) in hops and hops[one, two].num_elements >= elements:
+            if one == two or ((one, two) in hops and hops[one, two].num_elements >= elements):
                 continue
             there, back = float(links.seconds_per_byte_DD[a, b]), float(links.seconds_per_byte_DD[b, a])
             hops[one, two] = _Hop(
@@ -224,7 +224,7 @@ def _by_adatopk(problem: Problem, hops: list[_Hop]) -> _Rules:
 def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     """The weakest compression of all that a sweep of the slowest message's seconds finds nearly best."""
     seconds = [hop.dense_bytes * rate for hop in hops for rate in (hop.there_s_per_byte, hop.back_s_per_byte)]
-    slowest = max(seconds)
+    slowest = max(seconds, default=0.0)
     if slowest <= 0:
         return {}
     fastest = min(s for s in seconds if s > 0) * _least_share(plan.problem)
