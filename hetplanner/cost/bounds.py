@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import CodecName
+from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
@@ -38,8 +38,6 @@ IntArray = NDArray[np.int64]
 NUM_SIZES = 12
 # With more devices only the best link is looked at (sorting all rows takes too long).
 MOST_SORTED = 300
-# Bytes on the wire per element, scales of blocks left out.
-_ELEMENT_BYTES: dict[CodecName, float] = {"fp16": 2.0, "int8": 1.0}
 
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
@@ -102,14 +100,14 @@ class _Bounds:
         per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
         most = len(self.usable) - stages + 1
         busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
-        return bound_path(self.hops[1], stages) + busy_s + self._optimizer_s(stages)
+        return self._paths_s(stages)[1] + busy_s + self._optimizer_s(stages)
 
     def step_s(self, stages: int, replicas: int) -> float:
         """The bound of one shape."""
         if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
             return 0.0
         forward_s, backward_K = float(self.forward_K[-1]), self.backward_K[-1] - self.backward_K
-        there_s, both_s = (bound_path(edges, stages) for edges in self.hops)
+        there_s, both_s = self._paths_s(stages)
         full_s = forward_s + float(backward_K[0]) + both_s
         reduced_KK = self._reduction_KK(replicas)
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
@@ -117,6 +115,16 @@ class _Bounds:
         ends_KK[0] = full_s + reduced_KK[0]
         end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
+
+    def _paths_s(self, stages: int) -> tuple[float, float]:
+        """Least seconds of the hops of a pipeline: the better way, and there and back."""
+        if stages not in self._path_of_stages:
+            self._path_of_stages[stages] = bound_path(self.hops[0], stages), bound_path(self.hops[1], stages)
+        return self._path_of_stages[stages]
+
+    @cached_property
+    def _path_of_stages(self) -> dict[int, tuple[float, float]]:
+        return {}
 
     def _optimizer_s(self, stages: int) -> float:
         """The stage with the most weights on the device with the fastest memory."""
@@ -206,12 +214,14 @@ class _Bounds:
     @cached_property
     def hops(self) -> tuple[Edges, Edges]:
         """Spanning edges by the seconds of the smallest message: the better way, and there and back."""
-        problem = self.tables.problem
+        problem, wanted = self.tables.problem, self.tables.problem.constraints
         width = problem.workload.dtype_bytes
-        least = min([_ELEMENT_BYTES.get(name, width) for name in problem.constraints.codecs] + [width]) / width
-        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) * least if len(self.tables.cuts) else 0.0
-        there_DD = self._among(self.links.latency_s_DD + size * self.links.seconds_per_byte_DD)
-        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(there_DD + there_DD.T)
+        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
+        activation, gradient = least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
+        there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
+        back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
+        both_DD = there_DD + back_DD.T
+        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(np.minimum(both_DD, both_DD.T))
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])
@@ -239,8 +249,7 @@ class _Bounds:
     @property
     def _gradient_bytes(self) -> float:
         """Fewest bytes on the wire of one gradient."""
-        names = self.tables.problem.constraints.codecs
-        return min([_ELEMENT_BYTES.get(name, GRADIENT_ELEMENT_BYTES) for name in names] + [GRADIENT_ELEMENT_BYTES])
+        return least_reduction_bytes(self.tables.problem.constraints.codecs)
 
     def _phase_s(self, shard_bytes: FloatArray, members: int) -> FloatArray:
         """Least seconds of one phase among so many devices, for shards of such sizes."""

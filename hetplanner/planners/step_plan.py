@@ -23,6 +23,9 @@ JUDGING_SHARE = 0.15
 # Scoring a first guess without kernels takes some milliseconds per hundred devices.
 MOST_GUESSES = 24
 GUESSED_DEVICES = 2048
+# Completing a plan takes a good tenth of a millisecond per device; on thousands of devices only a few are judged.
+FINISHED_DEVICES = 8192
+FEWEST_FINALISTS = 2
 # Between the kernels and a finished plan, whose shards are whole elements.
 ROUNDING = 1e-6
 
@@ -50,8 +53,8 @@ class StepSearch:
         options = self._options()
         self.largest_shape = max(shape for shape, _ in options)
         self._species: list[StepSpecies | RaggedSpecies] = [*self._equal(options, seed), *self._ragged(options, seed)]
-        # First the shapes with the most devices: of small ones there are many.
-        used = sorted(range(len(options)), key=lambda i: -options[i][0][0] * options[i][0][1])
+        # First the shapes with the most devices (of small ones there are many), pipelines before large groups.
+        used = sorted(range(len(options)), key=lambda i: (-options[i][0][0] * options[i][0][1], options[i][0][1]))
         most = max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(self._spaces.usable)))
         self.evolutions = [
             Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in used[:most])
@@ -120,7 +123,8 @@ class StepSearch:
 
     def plan(self) -> Plan | None:
         """The plan to emit; None if nothing fits the devices' memory."""
-        plans = self._plans(self._settings.finalists)
+        most = min(self._settings.finalists, max(FEWEST_FINALISTS, FINISHED_DEVICES // len(self._spaces.usable)))
+        plans = self._plans(most)
         if not plans:
             warm_up(self.evolutions)
             for evolution in self.evolutions:
