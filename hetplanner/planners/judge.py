@@ -10,8 +10,11 @@ from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import value_of
 from hetplanner.simulator.timing import simulate_step_s
 
-# Forwards and backwards that all finalists together may have, so that judging stays a fraction of a second.
-MOST_ACTIONS = 2_000_000
+# Forwards and backwards that all finalists together may have, so that judging takes a second at most; more devices
+# than a few hundred are left to the closed form.
+MOST_ACTIONS = 1_000_000
+# A reduction's message takes that many times a forward's work.
+MESSAGE_WORK = 10
 # Finalists closer than this (relative) to the best count as no worse.
 SAME_STEP = 1e-9
 
@@ -44,13 +47,19 @@ def best_plan(
     judged: list[tuple[float, Plan]] = []
     actions = 0
     for plan in fit:
-        actions += 2 * len(plan.stages) * plan.problem.workload.num_micro_batches
-        if judged and (actions > MOST_ACTIONS or progress.is_late()):
+        actions += _work_of(plan)
+        if actions > MOST_ACTIONS or (judged and progress.is_late()):
             break
         step_s = simulate_step_s(plan, model)
         plan = plan.replace(provenance=plan.provenance.replace(simulated_step_s=step_s))
         judged.append((_simulated_value(plan, step_s, model), plan))
-    return min(judged, key=lambda pair: pair[0])[1]
+    return min(judged, key=lambda pair: pair[0])[1] if judged else fit[0]
+
+
+def _work_of(plan: Plan) -> int:
+    """Forwards and backwards of a step, and what packing the messages of its reductions takes beside one of these."""
+    messages = 2 * sum(len(stage.replicas) ** 2 for stage in plan.stages)
+    return 2 * len(plan.stages) * plan.problem.workload.num_micro_batches + MESSAGE_WORK * messages
 
 
 def _simulated_value(plan: Plan, step_s: float, model: CostModel) -> float:

@@ -15,6 +15,7 @@ from hetplanner.planners.pins import shapes_with_room
 LEAST_USE = 0.75
 # Up to so many replicas every number is tried, above only some.
 ALL_REPLICAS = 12
+MANY_DEVICES = 128
 # Shapes that a search for a front takes all of.
 MOST_FRONT_SHAPES = 64
 
@@ -66,16 +67,16 @@ def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) ->
         top = min(usable // stages, most)
         options = {wanted.replicas} if wanted.replicas else {top}
         if not wanted.replicas and spare:
-            options |= _fewer(top)
+            options |= _fewer(top, ALL_REPLICAS if usable <= MANY_DEVICES else ALL_REPLICAS // 3)
         elif not wanted.replicas and problem.objective == "cost":
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
     return _prune(shapes, problem, tables, usable, spare)
 
 
-def _fewer(most: int) -> set[int]:
+def _fewer(most: int, few_first: int) -> set[int]:
     """All numbers up to a few, then ever wider apart."""
-    few = set(range(1, min(most, ALL_REPLICAS) + 1))
+    few = set(range(1, min(most, few_first) + 1))
     steps = range(int(2 * np.log2(max(most, 1))) + 1)
     return few | {round(most / 2 ** (k / 2)) for k in steps}
 

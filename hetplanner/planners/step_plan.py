@@ -23,6 +23,8 @@ JUDGING_SHARE = 0.15
 # Scoring a first guess without kernels takes some milliseconds per hundred devices.
 MOST_GUESSES = 24
 GUESSED_DEVICES = 2048
+# Moves of a chain times devices, at most.
+LONGEST_CHAIN = 2**22
 # Completing a plan takes a good tenth of a millisecond per device; on thousands of devices only a few are judged.
 FINISHED_DEVICES = 8192
 FEWEST_FINALISTS = 2
@@ -56,6 +58,9 @@ class StepSearch:
         # First the shapes with the most devices (of small ones there are many), pipelines before large groups.
         used = sorted(range(len(options)), key=lambda i: (-options[i][0][0] * options[i][0][1], options[i][0][1]))
         most = max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(self._spaces.usable)))
+        # Chains last a fraction of a second on thousands of devices too.
+        chain = max(100, min(settings.chain, LONGEST_CHAIN // len(self._spaces.usable)))
+        settings = settings.model_copy(update={"chain": chain})
         self.evolutions = [
             Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in used[:most])
             for i, one in enumerate(self._species)
