@@ -160,6 +160,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     assert estimate is not None
     data = {
         "step_s": estimate.step_s,
+        "simulated_step_s": result.plan.provenance.simulated_step_s,
         "tokens_per_s": estimate.tokens_per_s,
         "usd_per_mtoken": estimate.usd_per_mtoken,
         "tokens_per_usd": estimate.tokens_per_usd,
