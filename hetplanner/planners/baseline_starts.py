@@ -28,6 +28,7 @@ class BaselineStarts:
     def __init__(self, model: CostModel) -> None:
         self._model = model
         self._per_site = PipelinePerSitePlanner()
+        self._cuts_of: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     @cached_property
     def walk_D(self) -> IntArray:
@@ -38,9 +39,16 @@ class BaselineStarts:
         """The baselines' layouts of a shape, without repeats."""
         problem, stages = self._model.tables.problem, shape[0]
         share = even_shares(problem.workload.num_micro_batches, shape[1])
-        layers, compute = even_layers(self._model, stages), proportional_cut(self._model, np.ones(stages))
+        layers, compute = self._cuts(stages)
         in_order, per_site = order_devices(problem, shape), self._per_site.place(problem, shape)
         starts = [Start(in_order, layers, share), Start(in_order, compute, share), Start(per_site, layers, share)]
         starts += [Start(place, *fence_cut(place, self._model)) for place in deal_walk(self.walk_D, shape)]
         unlike = {(s.placement_SR.tobytes(), s.op_cut_S, s.share_R.tobytes()): s for s in starts}
         return list(unlike.values())
+
+    def _cuts(self, stages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Equal layers and equal compute; many shapes share them."""
+        if stages not in self._cuts_of:
+            compute = proportional_cut(self._model, np.ones(stages))
+            self._cuts_of[stages] = even_layers(self._model, stages), compute
+        return self._cuts_of[stages]

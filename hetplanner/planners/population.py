@@ -272,9 +272,8 @@ def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Ite
         while True:
             evolutions[0].advance()
             yield evolutions[0].phase
-    # Few shapes must do where each takes long: the first ones are spread over all.
-    for k in sorted(range(len(evolutions)), key=_reversed_bits):
-        evolutions[k].screen()
+    for evolution in evolutions:
+        evolution.screen()
         yield "shapes"
     for evolution in evolutions:
         if evolution.settle():
@@ -293,11 +292,6 @@ def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Ite
         going[turn % len(going)].advance()
         turn += 1
         yield leader_of(going).phase
-
-
-def _reversed_bits(number: int) -> int:
-    """The number's 32 bits back to front: sorting by it visits a range ever more finely."""
-    return int(f"{number:032b}"[::-1], 2)
 
 
 def leader_of(evolutions: Sequence[Evolution]) -> Evolution:

@@ -5,7 +5,7 @@ Legend of array suffixes: D usable devices, N placed devices first and spare one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,13 @@ from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import complete_plan, proportional_cut
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import SearchSpace, even_layers, make_ragged_work
+from hetplanner.planners.step_space import SearchSpace, make_ragged_work
 from hetplanner.planners.swarm import assign_devices, ragged_plan
 from hetplanner.planners.warm_start import WarmStart
 
 IntArray = NDArray[np.int64]
 
 COLD = 1e-4
-# Orders of the devices from which SWARM's assignment is laid out.
-WALKS = 3
 
 
 class RaggedSpecies:
@@ -40,6 +38,7 @@ class RaggedSpecies:
         recompute: whether stages keep only their inputs.
         space: its tables.
         begin: a plan's layout to begin with.
+        walk: gives rows of the usable devices, neighbours near each other, along which SWARM assigns them.
     """
 
     def __init__(
@@ -51,10 +50,11 @@ class RaggedSpecies:
         recompute: bool,
         space: SearchSpace,
         begin: WarmStart | None = None,
+        walk: Callable[[], IntArray] | None = None,
     ) -> None:
         self.stages, self.recompute = stages, recompute
         self.rival: Candidate | None = None
-        self._model, self._begin = model, begin
+        self._model, self._begin, self._walk = model, begin, walk
         self._space = space
         rng = np.random.default_rng([seed, stages, 3])
         self._state = rng.integers(1, 2**63, size=1, dtype=np.uint64)
@@ -75,12 +75,13 @@ class RaggedSpecies:
         self.rival = None
 
     def screen(self) -> list[Candidate]:
-        """SWARM's assignments along a few walks through the network."""
+        """SWARM's assignments along the walk and along the dendrogram."""
         found = []
-        cuts = dict.fromkeys(
-            [even_layers(self._model, self.stages), proportional_cut(self._model, np.ones(self.stages))]
-        )
-        for order in self._space.orders[:WALKS]:
+        cuts = dict.fromkeys([self._space.even_cut(self.stages), proportional_cut(self._model, np.ones(self.stages))])
+        orders = self._space.orders[:1]
+        if self._walk is not None:
+            orders = [np.array([self._space.number_of[int(d)] for d in self._walk()]), *orders]
+        for order in orders:
             for cut in cuts:
                 group = assign_devices(self._model, self._space.devices[order], cut, self.recompute)
                 if group is not None:

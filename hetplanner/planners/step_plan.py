@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
@@ -31,6 +32,7 @@ FEWEST_FINALISTS = 2
 # Between the kernels and a finished plan, whose shards are whole elements.
 ROUNDING = 1e-6
 
+IntArray = NDArray[np.int64]
 Option = tuple[tuple[int, int], bool]
 
 
@@ -54,15 +56,13 @@ class StepSearch:
         self._spaces, self._baselines = StepSpaces(model), BaselineStarts(model)
         options = self._options()
         self.largest_shape = max(shape for shape, _ in options)
-        self._species: list[StepSpecies | RaggedSpecies] = [*self._equal(options, seed), *self._ragged(options, seed)]
-        # First the shapes with the most devices (of small ones there are many), pipelines before large groups.
-        used = sorted(range(len(options)), key=lambda i: (-options[i][0][0] * options[i][0][1], options[i][0][1]))
-        most = max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(self._spaces.usable)))
+        self._species = self._in_order([*self._equal(options, seed), *self._ragged(options, seed)])
+        guessed = self._guessed()
         # Chains last a fraction of a second on thousands of devices too.
         chain = max(100, min(settings.chain, LONGEST_CHAIN // len(self._spaces.usable)))
         settings = settings.model_copy(update={"chain": chain})
         self.evolutions = [
-            Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in used[:most])
+            Evolution(one, settings, progress, np.random.default_rng([seed, 0, i]), guess=i in guessed)
             for i, one in enumerate(self._species)
         ]
 
@@ -76,6 +76,20 @@ class StepSearch:
             return options
         return list(dict.fromkeys([*options, (start.shape, start.recompute)]))
 
+    def _in_order(self, species: list[StepSpecies | RaggedSpecies]) -> list[StepSpecies | RaggedSpecies]:
+        """First what baselines choose from, then shapes with idle devices; each spread, so that a few will do."""
+        tables, start = self._model.tables, self._start
+        usual = {*free_shapes(tables.problem, tables), *([start.shape] if start and start.shape else [])}
+        first = [s for s in species if isinstance(s, RaggedSpecies) or (s.stages, s.replicas) in usual]
+        return _spread(first) + _spread([s for s in species if s not in first])
+
+    def _guessed(self) -> set[int]:
+        """Of which species to make first plans: the shapes with the most devices, pipelines before large groups."""
+        sizes = [
+            (-s.stages * s.replicas, s.replicas, i) for i, s in enumerate(self._species) if isinstance(s, StepSpecies)
+        ]
+        return {i for *_, i in sorted(sizes)[: max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(self._spaces.usable)))]}
+
     def _equal(self, options: list[Option], seed: int) -> Iterator[StepSpecies]:
         for shape, recompute in options:
             space, starts = self._spaces.of(shape[0], recompute=recompute), self._settings.starts
@@ -88,7 +102,12 @@ class StepSearch:
         for stages, recompute in sorted({(shape[0], recompute) for shape, recompute in options}):
             space = self._spaces.of(stages, recompute=recompute)
             if 1 < stages < len(self._spaces.usable):
-                yield RaggedSpecies(self._model, stages, seed, recompute=recompute, space=space, begin=self._start)
+                yield RaggedSpecies(
+                    self._model, stages, seed, recompute=recompute, space=space, begin=self._start, walk=self._walk
+                )
+
+    def _walk(self) -> IntArray:
+        return self._baselines.walk_D
 
     def _begin(self, shape: tuple[int, int]) -> list[Start]:
         """Layouts that the population of a shape begins with."""
@@ -167,3 +186,8 @@ class StepSearch:
         found = [(c.value, i, k) for i, e in enumerate(self.evolutions) for k, c in enumerate(e.population)]
         for _, i, k in sorted(found):
             yield self._species[i], self.evolutions[i].population[k]
+
+
+def _spread(species: list[StepSpecies | RaggedSpecies]) -> list[StepSpecies | RaggedSpecies]:
+    """The same ever more finely: by the number's bits back to front."""
+    return [species[k] for k in sorted(range(len(species)), key=lambda k: int(f"{k:032b}"[::-1], 2))]
