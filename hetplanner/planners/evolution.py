@@ -9,11 +9,12 @@ import numpy as np
 
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
+from hetplanner.planners.finish import fit_plan, fitting_plan, try_plan, usable_rows
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
@@ -39,7 +40,14 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
         evolution = Evolution(species, self.settings, progress, np.random.default_rng([seed, 0]))
         evolve([evolution], progress)
-        return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
+        try:
+            return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
+        except Infeasible:
+            # The published objective knows no memory: better a placement that fits than none.
+            plan = fitting_plan(species.stages, species.replicas, model)
+            if plan is None:
+                raise
+            return plan
 
     def _solve_step(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = [
@@ -51,6 +59,10 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         evolve(evolutions, progress)
         for i in sorted(range(len(species)), key=lambda k: evolutions[k].best.value):
             plan = try_plan(species[i].layout(evolutions[i].best), model)
+            if plan is not None:
+                return plan
+        for one in species:
+            plan = fitting_plan(one.stages, one.replicas, model)
             if plan is not None:
                 return plan
         raise explain_infeasible(problem, model.tables, species[0].stages, species[0].replicas)

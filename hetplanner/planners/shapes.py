@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from hetplanner.cost.advice import fitting_shape
+from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import check_problem, explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
@@ -96,9 +96,14 @@ def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, 
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
-    if problem.objective == "cost":
-        return fitting
-    return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
+    if problem.objective != "cost":
+        fitting = [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
+    capacity = Capacity(tables)
+    if not any(capacity.fit(*shape) for shape in fitting):
+        # Where no device can be spared for a replica, the smallest shape that fits is the one to search.
+        rescue = fitting_shape(capacity, problem)
+        return [rescue] if rescue else fitting
+    return fitting
 
 
 def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tuple[tuple[int, int], bool]]:
@@ -109,44 +114,16 @@ def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tup
     Raises:
         Infeasible: if no shape fits.
     """
-    problem = model.tables.problem
+    problem, capacity = model.tables.problem, Capacity(model.tables)
     found = []
     for stages, replicas in shapes:
         full_depth = min(stages + 1, problem.workload.num_micro_batches // replicas)
-        if not problem.workload.recompute and _fits(model, stages, replicas, 1, recompute=False):
+        if not problem.workload.recompute and capacity.fit(stages, replicas, recompute=False):
             found.append(((stages, replicas), False))
-            if _fits(model, stages, replicas, full_depth, recompute=False):
+            if capacity.fit(stages, replicas, full_depth, recompute=False):
                 continue
-        if _fits(model, stages, replicas, 1, recompute=True):
+        if capacity.fit(stages, replicas):
             found.append(((stages, replicas), True))
     if not found:
         raise explain_infeasible(problem, model.tables, *max(shapes))
     return found
-
-
-def _fits(model: CostModel, stages: int, replicas: int, in_flight: int, *, recompute: bool) -> bool:
-    """Whether the model can be cut so that every stage fits with so many micro-batches in flight.
-
-    A stage is limited by the smallest device of its group. Without recomputation the groups (sorted by memory) are
-    tried largest first and smallest first; with it, the last resort, every stage is granted the largest group.
-    """
-    tables = model.tables
-    devices = [tables.problem.cluster.device_index(d) for d in tables.problem.usable_devices]
-    memory = np.sort(tables.devices.memory_bytes_D[devices])[::-1]
-    limits = [float(m) for m in memory[replicas - 1 : stages * replicas : replicas]]
-    tries = [[limits[0]] * stages] if recompute else [limits, limits[::-1]]
-    return any(_fill(tables, option, in_flight, recompute) for option in tries)
-
-
-def _fill(tables: CostTables, limits: list[float], in_flight: int, recompute: bool) -> bool:
-    """Gives each stage in turn as many layers as its limit holds; True if none is left over."""
-    edges = [0, *tables.cuts.tolist(), tables.num_ops]
-    first = 0
-    for limit in limits:
-        end = first
-        while end + 1 < len(edges) and (
-            tables.stage_bytes(edges[first], edges[end + 1], in_flight, recompute) <= limit
-        ):
-            end += 1
-        first = end
-    return first == len(edges) - 1
