@@ -10,6 +10,7 @@ from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reach import find_gap
 from hetplanner.units import short_bytes
 
 # How many kinds of short devices a message names, and how many devices of each.
@@ -18,14 +19,20 @@ NAMED_DEVICES = 3
 
 
 def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
-    """Refuses a plan that its devices cannot hold or its constraints forbid.
+    """Refuses a plan that its devices cannot hold, its cluster's links do not carry or its constraints forbid.
+
+    That every op is computed once and shares add up, the Plan itself checks.
 
     Raises:
         InvalidInput: if a codec is used that the constraints do not allow.
-        Infeasible: naming the devices that are short, by how much, and the change that would help.
+        Infeasible: naming the devices that are short, by how much, and the change that would help; or the devices
+            without a link between them that would have to talk.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
+    gap = find_gap(plan)
+    if gap is not None:
+        raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
     short = []
     for stage in plan.stages:
         needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
@@ -75,6 +82,12 @@ def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replic
     capacity = Capacity(tables)
     shape = fitting_shape(capacity, problem)
     name = problem.workload.name
+    if shape is not None and problem.cluster.has_gaps:
+        gaps = int((~problem.cluster.joined_DD).sum()) // 2
+        return Infeasible(
+            f"{name}: no placement was found whose devices hold their share and are linked where they must talk: the"
+            f" cluster is short by {gaps} links between devices; fewer replicas, fewer stages or more links would help"
+        )
     if shape is not None:
         return Infeasible(
             f"{name} does not fit in the placements that were tried: the search is short by one that gives every device"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.model import NO_LINK_S, Cluster
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,16 +30,20 @@ class LinkTable:
 
     @staticmethod
     def of(cluster: Cluster) -> LinkTable:
-        """Reads the links of a cluster; a link between hosts is never faster than either NIC."""
+        """Reads the links of a cluster; a link between hosts is never faster than either NIC.
+
+        Where there is no link both numbers are the greatest that a link may have: no step is so long, so searches
+        leave such pairs, and sums stay finite.
+        """
         host = cluster.host_index_D
         nic_out = _inverse([h.nic_out for h in cluster.hosts])
         nic_in = _inverse([h.nic_in for h in cluster.hosts])
-        seconds = 1.0 / cluster.bandwidth_bytes_per_s_DD
+        seconds = 1.0 / np.maximum(cluster.bandwidth_bytes_per_s_DD, 1.0)
         between = host[:, None] != host[None, :]
         ceiling = np.maximum(nic_out[host][:, None], nic_in[host][None, :])
         egress = np.array([s.egress_usd_per_gb / 1e9 for s in cluster.sites])
         return LinkTable(
-            latency_s_DD=np.ascontiguousarray(cluster.latency_s_DD),
+            latency_s_DD=np.ascontiguousarray(np.minimum(cluster.latency_s_DD, NO_LINK_S)),
             seconds_per_byte_DD=np.where(between, np.maximum(seconds, ceiling), seconds),
             host_D=host,
             nic_out_seconds_per_byte_H=nic_out,

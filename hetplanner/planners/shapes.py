@@ -40,7 +40,7 @@ def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
     """All shapes worth a search, within the constraints and the memory of all devices together.
 
     For each number of stages the most replicas that the devices allow, and for objective `cost` (where leaving
-    devices out may pay) fewer as well.
+    devices out may pay) or where links are missing fewer as well.
 
     Raises:
         InvalidInput: if fixed degrees do not fit the cluster or the model.
@@ -57,7 +57,7 @@ def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
     for stages in [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1):
         top = min(usable // stages, most)
         options = {wanted.replicas} if wanted.replicas else {top}
-        if not wanted.replicas and problem.objective == "cost":
+        if not wanted.replicas and (problem.objective == "cost" or problem.cluster.has_gaps):
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
     return _prune(shapes, problem, tables, usable)
@@ -96,7 +96,7 @@ def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, 
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
-    if problem.objective != "cost":
+    if problem.objective != "cost" and not problem.cluster.has_gaps:
         fitting = [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
     capacity = Capacity(tables)
     if not any(capacity.fit(*shape) for shape in fitting):
