@@ -25,9 +25,10 @@ from hetplanner.planners.evolution import EvolutionPlanner
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import Budget, Progress, SearchEvent, ShouldStop, checked_seed
 from hetplanner.planners.layout import package_version, require_prices
-from hetplanner.planners.population import Candidate
-from hetplanner.planners.shapes import feasible_shapes, front_shapes
-from hetplanner.planners.step_search import SearchSpace, StepSpecies, search_space
+from hetplanner.planners.population import Candidate, EvolutionSettings
+from hetplanner.planners.shapes import feasible_shapes, free_shapes
+from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import SearchSpace, StepSpaces
 
 # Share of the budget for each end of the front.
 END_SHARE = 0.2
@@ -209,7 +210,8 @@ class _FrontSearch:
                 self._report(objective, self._points())
 
         part = Progress(_part(self._progress.budget, END_SHARE), watch, self._should_stop)
-        plan = EvolutionPlanner().search(task, CostModel.of(task), self._seed, part)
+        # The front is one of estimates, so the simulator is not asked.
+        plan = EvolutionPlanner(EvolutionSettings(finalists=1)).search(task, CostModel.of(task), self._seed, part)
         self._progress.evaluations += part.evaluations
         self._progress.cancelled |= part.cancelled
         return plan.replace(problem=self._problem)
@@ -247,12 +249,11 @@ class _FrontSearch:
         self._progress.evaluations += moves
 
     def _make_shapes(self) -> Iterator[_Shape]:
-        spaces: dict[tuple[bool, bool], SearchSpace] = {}
-        for shape, recompute in feasible_shapes(self._model, front_shapes(self._problem, self._model.tables)):
-            key = (shape[0] > 1, recompute)
-            if key not in spaces:
-                spaces[key] = search_space(self._model, shape[0], recompute=recompute)
-            yield _Shape(self._model, shape, self._seed, recompute, spaces[key])
+        spaces = StepSpaces(self._model)
+        for shape, recompute in feasible_shapes(
+            self._model, free_shapes(self._problem, self._model.tables, spare=True)
+        ):
+            yield _Shape(self._model, shape, self._seed, recompute, spaces.of(shape[0], recompute=recompute))
 
     def _points(self) -> list[tuple[float, float]]:
         """Seconds, and dollars per million tokens, of what is on the front so far."""

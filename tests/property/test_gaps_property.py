@@ -17,7 +17,7 @@ from hetplanner.planners.finish import try_plan
 from hetplanner.planners.layout import deepest_layout
 from hetplanner.planners.pareto import search_front
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
-from hetplanner.planners.step_search import even_layers
+from hetplanner.planners.step_space import even_layers
 
 BUDGET = "2000 evaluations"
 FREE_OR_FIXED = st.booleans()
@@ -68,7 +68,7 @@ def gapped_problems(draw, shapes=FREE_OR_FIXED):
     return Problem(cluster=cluster, workload=tied_workload(rng, 8), objective=objective, constraints=constraints)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(gapped_problems())
 def test_every_planner_gives_a_plan_whose_routes_exist_or_says_why_not(problem):
     for name in planner_names():
@@ -85,7 +85,7 @@ def test_every_planner_gives_a_plan_whose_routes_exist_or_says_why_not(problem):
         assert "link" in refused or "exhaustive: the problem has more than" in refused, name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(gapped_problems(shapes=st.just(False)), st.sampled_from(["0 s", BUDGET]))
 def test_a_free_shape_always_has_a_plan(problem, budget):
     """One device holds the model, so there is a plan without any route."""
