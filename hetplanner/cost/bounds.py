@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import CodecName
+from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.tables import (
@@ -43,8 +43,6 @@ IntArray = NDArray[np.int64]
 NUM_SIZES = 12
 # With more devices only the best link is looked at (sorting all rows takes too long).
 MOST_SORTED = 300
-# Bytes on the wire per element, scales of blocks left out.
-_ELEMENT_BYTES: dict[CodecName, float] = {"fp16": 2.0, "int8": 1.0}
 
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
@@ -212,17 +210,19 @@ class _Bounds:
     @cached_property
     def hops(self) -> tuple[Edges, Edges]:
         """Spanning edges by the seconds of the smallest message: the better way, and there and back."""
-        size = self._least_message_bytes
-        there_DD = self._among(self.links.latency_s_DD + size * self.links.seconds_per_byte_DD)
-        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(there_DD + there_DD.T)
+        activation, gradient = self._least_message_bytes
+        there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
+        back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
+        both_DD = there_DD + back_DD.T
+        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(np.minimum(both_DD, both_DD.T))
 
     @cached_property
-    def _least_message_bytes(self) -> float:
-        """Fewest bytes on the wire of a micro-batch's message between stages."""
-        problem = self.tables.problem
+    def _least_message_bytes(self) -> tuple[float, float]:
+        """Fewest bytes on the wire of a micro-batch's messages between stages: activation, gradient."""
+        problem, wanted = self.tables.problem, self.tables.problem.constraints
         width = problem.workload.dtype_bytes
-        least = min([_ELEMENT_BYTES.get(name, width) for name in problem.constraints.codecs] + [width]) / width
-        return float(self.tables.boundary_bytes_O[self.tables.cuts].min()) * least if len(self.tables.cuts) else 0.0
+        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
+        return least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
 
     def egress_usd(self) -> float:
         """Dollars of one step for leaving sites, if every pipeline must: 0 if one may stay inside.
@@ -240,7 +240,7 @@ class _Bounds:
             return 0.0
         rate_D = self.links.egress_usd_per_byte_D[self.usable]
         rates = np.sort([rate_D[site_D == site].min() for site in np.unique(site_D)])
-        return float(rates[:2].sum()) * self._least_message_bytes * problem.workload.num_micro_batches
+        return float(rates[:2].sum()) * min(self._least_message_bytes) * problem.workload.num_micro_batches
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])
@@ -268,8 +268,7 @@ class _Bounds:
     @property
     def _gradient_bytes(self) -> float:
         """Fewest bytes on the wire of one gradient."""
-        names = self.tables.problem.constraints.codecs
-        return min([_ELEMENT_BYTES.get(name, GRADIENT_ELEMENT_BYTES) for name in names] + [GRADIENT_ELEMENT_BYTES])
+        return least_reduction_bytes(self.tables.problem.constraints.codecs)
 
     def _phase_s(self, shard_bytes: FloatArray, members: int) -> FloatArray:
         """Least seconds of one phase among so many devices, for shards of such sizes."""
