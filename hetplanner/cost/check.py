@@ -23,16 +23,26 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
-    short = []
-    for stage in plan.stages:
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
-        for replica in stage.replicas:
-            for device in replica:
-                limit = float(tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)])
-                if needed > limit:
-                    short.append((device, needed, limit))
+    limits = memory_limits(plan, tables)
+    rows = zip(plan.ranks, peak_bytes(plan, tables), limits, strict=True)
+    short = [(device, needed, limit) for device, needed, limit in rows if needed > limit]
     if short:
         raise Infeasible(_short_text(short) + _remedy(plan, tables))
+
+
+def peak_bytes(plan: Plan, tables: CostTables) -> list[float]:
+    """Bytes that each rank needs at its peak, all the stages that it serves together."""
+    stage_bytes = [
+        tables.stage_bytes(stage.first_op, stage.end_op, held, stage.recompute)
+        for stage, held in zip(plan.stages, plan.held_S, strict=True)
+    ]
+    return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def memory_limits(plan: Plan, tables: CostTables) -> list[float]:
+    """Bytes that each rank's device can hold."""
+    index = plan.problem.cluster.device_index
+    return [float(tables.devices.memory_bytes_D[index(device)]) for device in plan.ranks]
 
 
 def check_problem(problem: Problem, stages: int, replicas: int) -> None:
@@ -109,22 +119,18 @@ def _short_text(short: list[tuple[str, float, float]]) -> str:
 
 
 def _remedy(plan: Plan, tables: CostTables) -> str:
-    if not all(stage.recompute for stage in plan.stages) and _would_fit(plan, tables, recompute=True):
+    recomputing = plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
+    if not all(stage.recompute for stage in plan.stages) and _fits(recomputing, tables):
         return "recomputing activations would fit"
-    if any(stage.in_flight > 1 for stage in plan.stages) and _would_fit(plan, tables, recompute=False):
+    shallow = plan.replace(schedule="1f1b", stages=tuple(stage.replace(in_flight=1) for stage in plan.stages))
+    if any(held > 1 for held in plan.held_S) and _fits(shallow, tables):
         return "fewer micro-batches in flight would fit"
     return _advice(plan.problem, tables, len(plan.stages))
 
 
-def _would_fit(plan: Plan, tables: CostTables, *, recompute: bool) -> bool:
-    for stage in plan.stages:
-        in_flight = stage.in_flight if recompute else 1
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, in_flight, recompute or stage.recompute)
-        for replica in stage.replicas:
-            index = plan.problem.cluster.device_index(replica[0])
-            if needed > tables.devices.memory_bytes_D[index]:
-                return False
-    return True
+def _fits(plan: Plan, tables: CostTables) -> bool:
+    limits = memory_limits(plan, tables)
+    return all(needed <= limit for needed, limit in zip(peak_bytes(plan, tables), limits, strict=True))
 
 
 def _advice(problem: Problem, tables: CostTables, stages: int) -> str:

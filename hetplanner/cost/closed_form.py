@@ -29,6 +29,8 @@ class StepArrays:
     """A plan as numbers.
 
     Attributes:
+        chunk_PS: the replica that a route uses at a stage, numbered over all stages.
+        micro_batches_P: micro-batches of every route.
         through_PS: micro-batches through the replica that a route uses at a stage.
         in_flight_S: micro-batches in flight allowed at a stage.
         forward_s_PS, backward_s_PS: one micro-batch, codec work included.
@@ -42,6 +44,8 @@ class StepArrays:
         phased: GPipe: all forwards of a rank come before its backwards.
     """
 
+    chunk_PS: IntArray
+    micro_batches_P: IntArray
     through_PS: IntArray
     in_flight_S: IntArray
     forward_s_PS: FloatArray
@@ -84,7 +88,7 @@ def time_step(arrays: StepArrays) -> StepTimes:
     more = np.maximum(more, arrays.nic_s_P)
     slowest = more / np.maximum(arrays.through_PS.max(axis=1) - 1, 1)
     rounds, rest = np.divmod(arrays.through_PS - 1, arrays.in_flight_S)
-    waiting = np.where(rounds > 0, rounds * round_trip + rest * slowest[:, None], 0.0)
+    waiting = np.where(rounds > 0, rounds * _mean_round_trip(arrays, round_trip) + rest * slowest[:, None], 0.0)
     more = np.maximum(more, waiting.max(axis=1))
     route_end_P = round_trip[:, 0] + more
     pipeline_s = float(route_end_P.max())
@@ -97,6 +101,15 @@ def time_step(arrays: StepArrays) -> StepTimes:
     for seconds, stages in arrays.tied:
         reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
     return StepTimes(pipeline_s, reduced_s, reduced_s + arrays.optimizer_s)
+
+
+def _mean_round_trip(arrays: StepArrays, round_trip_PS: FloatArray) -> FloatArray:
+    """Round trip of the micro-batches that share a replica's in-flight depth, over all routes through it."""
+    weight_PS = np.broadcast_to(arrays.micro_batches_P[:, None], round_trip_PS.shape)
+    chunks = arrays.chunk_PS.reshape(-1)
+    total_C = np.bincount(chunks, weights=(round_trip_PS * weight_PS).reshape(-1))
+    mean_PS = total_C[arrays.chunk_PS] / arrays.through_PS
+    return np.where(arrays.through_PS == weight_PS, round_trip_PS, mean_PS)
 
 
 def _slowest_load(arrays: StepArrays, compute_s_PS: FloatArray, wire_s_PE: FloatArray) -> FloatArray:

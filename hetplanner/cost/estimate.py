@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bottleneck import find_bottleneck
+from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
@@ -101,8 +102,10 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
+        chunk_PS=chunk_PS,
+        micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
         through_PS=load_N[rank_PS],
-        in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
+        in_flight_S=np.array(plan.held_S),
         forward_s_PS=forward,
         backward_s_PS=backward,
         activation_s_PE=hops["activation"],
@@ -216,15 +219,8 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
 
 
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:
-    rows = []
-    for rank, device in enumerate(plan.ranks):
-        stage = plan.stages[plan.place_of_rank[rank][0]]
-        rows.append(
-            DeviceEstimate(
-                device=device,
-                busy_s=float(busy[rank]),
-                peak_bytes=model.tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute),
-                limit_bytes=float(model.tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)]),
-            )
-        )
-    return tuple(rows)
+    peaks, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
+    return tuple(
+        DeviceEstimate(device=device, busy_s=float(busy_s), peak_bytes=peak, limit_bytes=limit)
+        for device, busy_s, peak, limit in zip(plan.ranks, busy, peaks, limits, strict=True)
+    )

@@ -55,7 +55,7 @@ def estimated_rank_bytes(plan: Plan) -> list[int]:
         ops = plan.ops_of(s)
         state = STATE_BYTES_PER_PARAM * sum(op.num_params for op in ops)
         kept = max(op.output_bytes for op in ops) if stage.recompute else sum(op.activation_bytes for op in ops)
-        activations = stage.in_flight * workload.micro_batch * kept * to_float32
+        activations = plan.held_S[s] * workload.micro_batch * kept * to_float32
         stage_bytes.append(PROCESS_BYTES + state + int(activations))
     return [stage_bytes[stage] for stage, _ in plan.place_of_rank]
 

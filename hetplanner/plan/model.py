@@ -187,6 +187,17 @@ class Plan(Noun):
         """Stage of every op."""
         return tuple(s for s, stage in enumerate(self.stages) for _ in range(stage.first_op, stage.end_op))
 
+    @cached_property
+    def held_S(self) -> tuple[int, ...]:
+        """Micro-batches that a replica of each stage holds at its peak: its in-flight depth, or all in GPipe."""
+        if self.schedule != "gpipe":
+            return tuple(stage.in_flight for stage in self.stages)
+        load = [[0] * len(stage.replicas) for stage in self.stages]
+        for route in self.routes:
+            for s, replica in enumerate(route.replicas):
+                load[s][replica] += route.micro_batches
+        return tuple(max(of_stage) for of_stage in load)
+
     def ops_of(self, stage: int) -> tuple[Op, ...]:
         """Ops of a stage."""
         return self.problem.workload.graph.ops[self.stages[stage].first_op : self.stages[stage].end_op]

@@ -117,7 +117,8 @@ class Session:
 
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
-        stage = plan.stages[plan.place_of_rank[rank][0]]
+        place, _ = plan.place_of_rank[rank]
+        stage = plan.stages[place]
         model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
         batches = None
         if model.is_first or model.is_last:
@@ -128,7 +129,7 @@ class Session:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():
                 emulator.draining.set()
-        transport = Transport(rank, emulator, window=2 * stage.in_flight + 4)
+        transport = Transport(rank, emulator, window=2 * plan.held_S[place] + 4)
         return Executor(plan, rank, self.config, model, transport, batches, self.telemetry)
 
     def _predict(self, executor: Executor) -> None:

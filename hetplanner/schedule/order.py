@@ -58,8 +58,8 @@ def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
 class _ListScheduler:
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self.plan = plan
-        activation_PE, gradient_PE = hop_seconds(plan)
-        self.activation_s, self.gradient_s = activation_PE.tolist(), gradient_PE.tolist()
+        self.latency_s, self.wire_s = (table.tolist() for table in hop_seconds(plan))
+        self.link_free_s: dict[tuple[int, int], float] = {}
         self.route_of = plan.route_of_micro_batch
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
         self.hold_backwards = plan.schedule == "gpipe"
@@ -108,6 +108,13 @@ class _ListScheduler:
     def _emit(self, time_s: float, action: Action) -> None:
         self.timed.append((time_s, len(self.timed), action))
 
+    def _arrival(self, now: float, way: int, m: int, boundary: int, rank: int, target: int) -> float:
+        """When a message sent now is there; a link carries its messages one after the other."""
+        route = self.route_of[m]
+        served = max(now, self.link_free_s.get((rank, target), 0.0)) + self.wire_s[way][route][boundary]
+        self.link_free_s[rank, target] = served
+        return served + self.latency_s[way][route][boundary]
+
     def _forward(self, rank: int, chunk: _Chunk, m: int, now: float) -> list[tuple[float, int]]:
         state, path, s = self.ranks[rank], self.paths[m], chunk.stage
         end = now + chunk.forward_s
@@ -121,7 +128,7 @@ class _ListScheduler:
             return [(end, rank)]
         target = path[s + 1]
         self._emit(end, Action(Kind.SEND, rank, s, m, "activation", target))
-        ready = end + self.activation_s[self.route_of[m]][s]
+        ready = self._arrival(end, 0, m, s, rank, target)
         heapq.heappush(self.ranks[target].chunks[s + 1].forwards, (ready, m))
         return [(end, rank), (ready, target)]
 
@@ -137,31 +144,33 @@ class _ListScheduler:
             return [(end, rank)]
         target = path[s - 1]
         self._emit(end, Action(Kind.SEND, rank, s - 1, m, "gradient", target))
-        ready = end + self.gradient_s[self.route_of[m]][s - 1]
+        ready = self._arrival(end, 1, m, s - 1, rank, target)
         heapq.heappush(self.ranks[target].chunks[s - 1].backwards, (ready, m))
         return [(end, rank), (ready, target)]
 
 
 def depth_limits(plan: Plan) -> list[int]:
-    """Micro-batches that each chunk may hold; GPipe knows no limit."""
-    if plan.schedule == "gpipe":
-        return [plan.problem.workload.num_micro_batches] * len(plan.chunks)
-    return [plan.stages[s].in_flight for _, s in plan.chunks]
+    """Micro-batches that each chunk may hold."""
+    return [plan.held_S[s] for _, s in plan.chunks]
 
 
 def hop_seconds(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Latency plus wire time of a message across every boundary of every route, activations and gradients; [P, E]."""
+    """Latency and wire time of a message across every boundary of every route, no faster than the hosts' NICs.
+
+    Returns:
+        Two arrays [2, P, E]: activations first, then gradients.
+    """
     cluster = plan.problem.cluster
-    shape = (len(plan.routes), len(plan.stages) - 1)
-    activation_PE, gradient_PE = np.zeros(shape), np.zeros(shape)
+    latency_2PE, wire_2PE = np.zeros((2, 2, len(plan.routes), len(plan.stages) - 1))
     for p, route in enumerate(plan.routes):
         path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
         for e, (a, b) in enumerate(itertools.pairwise(path)):
-            both: tuple[tuple[np.ndarray, int, int, Role], ...] = (
-                (activation_PE, a, b, "activation"),
-                (gradient_PE, b, a, "gradient"),
-            )
-            for hop_PE, source, target, role in both:
-                link = cluster.link(plan.ranks[source], plan.ranks[target])
-                hop_PE[p, e] = link.latency + plan.boundary_bytes(e, source, target, role) / link.bandwidth
-    return activation_PE, gradient_PE
+            ways: tuple[tuple[int, int, Role], ...] = ((a, b, "activation"), (b, a, "gradient"))
+            for way, (source, target, role) in enumerate(ways):
+                here, there = plan.ranks[source], plan.ranks[target]
+                link, hosts = cluster.link(here, there), (cluster.host_of(here), cluster.host_of(there))
+                nics = (hosts[0].nic_out, hosts[1].nic_in) if hosts[0].id != hosts[1].id else ()
+                rate = min([link.bandwidth, *(nic for nic in nics if nic)])
+                latency_2PE[way, p, e] = link.latency
+                wire_2PE[way, p, e] = plan.boundary_bytes(e, source, target, role) / rate
+    return latency_2PE, wire_2PE

@@ -80,8 +80,10 @@ def order_tasks(
     first_chunk_N: Array,
     forward_s_C: Array,
     backward_s_C: Array,
-    activation_s_PE: Array,
-    gradient_s_PE: Array,
+    latency_s_2PE: Array,
+    wire_s_2PE: Array,
+    link_2PE: Array,
+    num_links: int,
     hold_backwards: bool,
     first_task_N: Array,
     stage_T: Array,
@@ -101,6 +103,7 @@ def order_tasks(
     size_2C = np.zeros((2, num_chunks), np.int64)
     held_C = np.zeros(num_chunks, np.int64)
     free_s_N = np.zeros(num_ranks)
+    link_free_s_L = np.zeros(num_links)
     next_N = first_task_N[:-1].copy()
     forwards_left_N = (first_task_N[1:] - first_task_N[:-1]) // 2
     # A wake-up is dropped if its rank has one at that moment already; each task makes at most two.
@@ -150,12 +153,12 @@ def order_tasks(
         if way == 0 and s + 1 == num_stages:
             size_2C[1, c] = _push(ready_s_2CM[1, c], ready_2CM[1, c], size_2C[1, c], end, m)
         elif way == 0 or s > 0:
-            if way == 0:
-                target = chunk_PS[p, s + 1]
-                ready = end + activation_s_PE[p, s]
-            else:
-                target = chunk_PS[p, s - 1]
-                ready = end + gradient_s_PE[p, s - 1]
+            target = chunk_PS[p, s - 1 if way else s + 1]
+            edge = s - way
+            link = link_2PE[way, p, edge]
+            served = max(end, link_free_s_L[link]) + wire_s_2PE[way, p, edge]
+            link_free_s_L[link] = served
+            ready = served + latency_s_2PE[way, p, edge]
             size_2C[way, target] = _push(
                 ready_s_2CM[way, target], ready_2CM[way, target], size_2C[way, target], ready, m
             )

@@ -128,11 +128,14 @@ def _order(plan: Plan, durations: Durations, rank_PS: Array, route_M: Array) -> 
     tasks_N = 2 * np.bincount(rank_PS[route_M].reshape(-1), minlength=len(plan.ranks))
     first_task_N = _starts(tasks_N)
     order = TaskOrder(first_task_N, np.empty(first_task_N[-1], np.int64), np.empty(first_task_N[-1], np.int64))
-    activation_s_PE, gradient_s_PE = hop_seconds(plan)
+    latency_s_2PE, wire_s_2PE = hop_seconds(plan)
+    up_PE, down_PE = rank_PS[:, :-1], rank_PS[:, 1:]
+    pairs = np.array((up_PE * len(plan.ranks) + down_PE, down_PE * len(plan.ranks) + up_PE))
+    links, link_2PE = np.unique(pairs, return_inverse=True)
     kernel.order_tasks(
         chunk_SN[np.arange(len(plan.stages)), rank_PS], route_M, rank_C, stage_C, np.array(depth_limits(plan)),
         _starts(np.bincount(rank_C, minlength=len(plan.ranks))), durations.forward_s_C, durations.backward_s_C,
-        activation_s_PE, gradient_s_PE, plan.schedule == "gpipe",
+        latency_s_2PE, wire_s_2PE, link_2PE.reshape(pairs.shape), len(links), plan.schedule == "gpipe",
         order.first_task_N, order.stage_T, order.micro_batch_T,
     )  # fmt: skip
     return order
