@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
@@ -30,11 +31,20 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
         raise Infeasible(_short_text(short) + _remedy(plan, tables))
 
 
-def peak_bytes(plan: Plan, tables: CostTables) -> list[float]:
-    """Bytes that each rank needs at its peak, all the stages that it serves together."""
+def peak_bytes(
+    plan: Plan, tables: CostTables, *, held_S: Sequence[int] | None = None, recompute: bool = False
+) -> list[float]:
+    """Bytes that each rank needs at its peak, all the stages that it serves together.
+
+    Args:
+        plan: the plan.
+        tables: tables of its problem.
+        held_S: micro-batches that each stage holds, if other than the plan's.
+        recompute: as if all stages did.
+    """
     stage_bytes = [
-        tables.stage_bytes(stage.first_op, stage.end_op, held, stage.recompute)
-        for stage, held in zip(plan.stages, plan.held_S, strict=True)
+        tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
+        for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
 
@@ -119,18 +129,16 @@ def _short_text(short: list[tuple[str, float, float]]) -> str:
 
 
 def _remedy(plan: Plan, tables: CostTables) -> str:
-    recomputing = plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
-    if not all(stage.recompute for stage in plan.stages) and _fits(recomputing, tables):
+    limits = memory_limits(plan, tables)
+
+    def fits(needed: list[float]) -> bool:
+        return all(of_rank <= limit for of_rank, limit in zip(needed, limits, strict=True))
+
+    if not all(stage.recompute for stage in plan.stages) and fits(peak_bytes(plan, tables, recompute=True)):
         return "recomputing activations would fit"
-    shallow = plan.replace(schedule="1f1b", stages=tuple(stage.replace(in_flight=1) for stage in plan.stages))
-    if any(held > 1 for held in plan.held_S) and _fits(shallow, tables):
+    if max(plan.held_S) > 1 and fits(peak_bytes(plan, tables, held_S=[1] * len(plan.stages))):
         return "fewer micro-batches in flight would fit"
     return _advice(plan.problem, tables, len(plan.stages))
-
-
-def _fits(plan: Plan, tables: CostTables) -> bool:
-    limits = memory_limits(plan, tables)
-    return all(needed <= limit for needed, limit in zip(peak_bytes(plan, tables), limits, strict=True))
 
 
 def _advice(problem: Problem, tables: CostTables, stages: int) -> str:

@@ -81,9 +81,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
     chunk_PS = np.array([[plan.chunk_index[int(n), s] for s, n in enumerate(path)] for path in rank_PS])
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    load_N = np.zeros(len(plan.ranks), dtype=np.int64)
-    for path, route in zip(rank_PS, plan.routes, strict=True):
-        load_N[path] += route.micro_batches
+    load_C = np.zeros(len(plan.chunks), dtype=np.int64)
+    for path, route in zip(chunk_PS, plan.routes, strict=True):
+        load_C[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
     num_edges = len(plan.stages) - 1
@@ -102,9 +102,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
-        chunk_PS=chunk_PS,
+        rank_PS=rank_PS,
         micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
-        through_PS=load_N[rank_PS],
+        through_PS=load_C[chunk_PS],
         in_flight_S=np.array(plan.held_S),
         forward_s_PS=forward,
         backward_s_PS=backward,

@@ -17,7 +17,7 @@ from torch.distributed import Store
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig, check_trainable
+from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
@@ -84,7 +84,7 @@ class Session:
                 f"plan: has {ranks} ranks, but {world} processes were started; use --nproc-per-node={ranks}"
                 " (times --nnodes)"
             )
-        check_trainable(self.plan.problem.workload)
+        check_runnable(self.plan)
         check_vocabulary(self.plan.problem.workload)
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(

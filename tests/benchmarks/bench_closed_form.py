@@ -27,6 +27,7 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.reschedule import interleave
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
 
@@ -105,7 +106,18 @@ def random_plan(model: CostModel, stages: int, replicas: int, rng: random.Random
         reducer=rng.choice(REDUCERS),
         overlap=True,
     )
+    if rng.random() < 0.15 and len(set(counts)) == 1:
+        plan = interleaved(plan, rng)
     return plan if rng.random() < 0.6 else with_codecs(plan, rng.choice(CODECS[1:]))
+
+
+def interleaved(plan: Plan, rng: random.Random) -> Plan:
+    """The plan with several stages on every device, where the model has the layers."""
+    chunks = rng.choice((2, 3))
+    if len(plan.stages) < 2 or chunks * len(plan.stages) > plan.problem.workload.graph.num_layers:
+        return plan
+    most = max(route.micro_batches for route in plan.routes)
+    return interleave(plan, chunks, in_flight=min(most, rng.choice((len(plan.stages), 2 * len(plan.stages), most))))
 
 
 def with_codecs(plan: Plan, name: str) -> Plan:
