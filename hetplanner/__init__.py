@@ -28,6 +28,7 @@ _HOMES = {
     "search": "hetplanner.notebook",
     "baselines": "hetplanner.notebook",
     "compare_planners": "hetplanner.notebook",
+    "pareto": "hetplanner.notebook",
     "rehearse": "hetplanner.notebook",
     "launch": "hetplanner.notebook",
     "watch": "hetplanner.notebook",

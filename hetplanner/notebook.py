@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hetplanner.plan.problem import Problem
     from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
+    from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
 
 REDRAW_S = 1.0
@@ -100,6 +101,27 @@ def compare_planners(
         return run_comparison(
             problem, planners=planners, seeds=seeds, budget=budget, baseline=baseline, should_stop=stopped
         )
+
+
+def pareto(problem: Problem, *, seed: int = 0, budget: Budget | str | float | None = "10 s") -> ParetoFront:
+    """Searches for plans of which none is both faster and cheaper than another; `hp.plots.pareto` draws them.
+
+    Args:
+        problem: what to plan; its own objective is not read.
+        seed: of every random choice.
+        budget: of all searches together: seconds ("10 s") or evaluations ("200000 evaluations").
+
+    Returns:
+        The front; an interrupt (the stop button, Ctrl-C) ends the search and keeps what was found.
+
+    Raises:
+        InvalidInput, Infeasible: see `hetplanner.planners.pareto.search_front`.
+    """
+    from hetplanner.planners.interrupts import Interrupts
+    from hetplanner.planners.pareto import search_front
+
+    with Interrupts() as stopped:
+        return search_front(problem, seed=seed, budget=budget, on_event=_front_in_terminal, should_stop=stopped)
 
 
 def rehearse(
@@ -199,4 +221,12 @@ def _live_plot(events: list[SearchEvent]) -> Callable[[SearchEvent], None]:
 def _line_in_terminal(event: SearchEvent) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans, {event.seconds:.1f} s ")
+        sys.stderr.flush()
+
+
+def _front_in_terminal(event: ParetoEvent) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(
+            f"\r{event.phase}: {len(event.points)} on the front, {event.evaluations:,} plans, {event.seconds:.1f} s "
+        )
         sys.stderr.flush()

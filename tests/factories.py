@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from hetplanner.cluster.model import Cluster
+import numpy as np
+
+from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
@@ -62,6 +64,55 @@ def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int =
         micro_batch=micro_batch,
         seq_len=32,
         dtype="float32",
+    )
+
+
+def unlike_cluster(rng: np.random.Generator, devices: int) -> Cluster:
+    """Devices of three speeds and prices to match at three sites, some of which charge for egress."""
+    peak_D = rng.choice([3e8, 1e9, 4e9], devices)
+    names = ["a", "b", "c"]
+    return Cluster(
+        name="random",
+        sites=tuple(
+            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=float(rng.choice([0.0, 0.02, 0.09])))
+            for i, n in enumerate(names)
+        ),
+        hosts=tuple(Host(id=f"h{n}", site=n) for n in names),
+        devices=tuple(
+            Device(
+                id=f"d{i}",
+                kind="any",
+                host=f"h{rng.choice(names)}",
+                peak={"float32": float(peak_D[i])},
+                memory=1e12,
+                memory_bandwidth=1e10,
+                efficiency=0.5,
+                reserve=0.0,
+                price_usd_per_hour=float(peak_D[i] / 1e9 * rng.uniform(0.3, 1.0)),
+            )
+            for i in range(devices)
+        ),
+        site_links=tuple(
+            SiteLink(from_site=x, to_site=y, latency=0.002, bandwidth=float(10 ** rng.uniform(6, 9)))
+            for x in names
+            for y in names
+        ),
+    )
+
+
+def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
+    """A GPT of four layers, in half of the draws with tied embeddings."""
+    config = TransformerConfig(
+        vocab=int(rng.choice([64, 2000])),
+        max_seq_len=32,
+        hidden=64,
+        layers=4,
+        heads=2,
+        ffn=128,
+        tie_embeddings=bool(rng.integers(2)),
+    )
+    return Workload(
+        name="random", transformer=config, global_batch=2 * micro_batches, micro_batch=2, seq_len=32, dtype="float32"
     )
 
 

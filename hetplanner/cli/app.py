@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from hetplanner.cli import cluster, comparing, model, planning, rehearsing, runs, services, simulating, training
+from hetplanner.cli import cluster, comparing, fronts, model, planning, rehearsing, runs, services, simulating, training
 from hetplanner.errors import HetplannerError
 
 EXIT_INTERRUPTED = 130
@@ -24,6 +24,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(model.app, name="workload")
 app.command("plan")(planning.plan)
 app.command("compare")(comparing.compare)
+app.command("pareto")(fronts.pareto)
 app.command("simulate")(simulating.simulate)
 app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)

@@ -15,6 +15,7 @@ from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
+    from hetplanner.plan.estimate import Estimate
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
     from hetplanner.planners.attribution import Gain, GainPart
@@ -127,6 +128,9 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "step_s": estimate.step_s,
         "tokens_per_s": estimate.tokens_per_s,
         "usd_per_mtoken": estimate.usd_per_mtoken,
+        "tokens_per_usd": estimate.tokens_per_usd,
+        "device_usd": estimate.device_usd,
+        "egress_usd": estimate.egress_usd,
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
         "objective": result.plan.problem.objective,
@@ -158,8 +162,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     for name, value in estimate.terms.items():
         terms.add_row(name.replace("_", " "), short_seconds(value), bar(value / estimate.step_s))
     console.print(terms)
-    price = f", {estimate.usd_per_mtoken:.3g} $ per million tokens" if estimate.usd_per_mtoken is not None else ""
-    console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s{price}")
+    console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
+    console.print(price_text(estimate))
     if estimate.dtfm is not None:
         cost = estimate.dtfm
         console.print(
@@ -173,6 +177,18 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
+
+
+def price_text(estimate: Estimate) -> str:
+    """What a million tokens cost and what that is made of, in a line."""
+    if estimate.usd_per_mtoken is None or estimate.device_usd is None or estimate.egress_usd is None:
+        return "price unknown: a device in use has no price_usd_per_hour"
+    text = f"{estimate.usd_per_mtoken:.3g} $ per million tokens"
+    if not estimate.tokens_per_usd:
+        return text
+    egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
+    parts = f"device hours {1 - egress:.1%}, egress {egress:.1%}"
+    return f"{text} ({estimate.tokens_per_usd:,.0f} tokens per $): {parts}"
 
 
 def gain_text(gain: Gain | None) -> str:

@@ -62,12 +62,16 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
     terms = split_terms(arrays, times)
     step_s = times.step_s
     busy = _busy_seconds(plan, durations)
-    usd = usd_per_step(plan, step_s, model)
+    device_usd, egress_usd = usd_parts(plan, step_s, model)
+    usd = None if device_usd is None else device_usd + egress_usd
     tokens = plan.problem.workload.tokens_per_step
     return Estimate(
         step_s=step_s,
         tokens_per_s=tokens / step_s,
         usd_per_mtoken=None if usd is None else usd / tokens * 1e6,
+        tokens_per_usd=tokens / usd if usd else None,
+        device_usd=device_usd,
+        egress_usd=egress_usd,
         bubble=float(np.clip(1.0 - busy.mean() / step_s, 0.0, 1.0)),
         terms=terms,
         devices=_device_estimates(plan, busy, model),
@@ -150,11 +154,29 @@ def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
 
 
 def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
-    """Dollars of one step: the used devices' hours and the bytes that leave a site; None if a price is unknown."""
+    """Dollars of one step: :func:`usd_parts` together; None if a used device's price is unknown."""
+    device_usd, egress_usd = usd_parts(plan, step_s, model)
+    return None if device_usd is None else device_usd + egress_usd
+
+
+def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None, float]:
+    """What one step costs: the hours of the devices used, and the bytes that leave a site.
+
+        devices = step_s * sum over used devices of price_usd_per_s
+        egress  = sum over messages from site a to another site b of bytes on the wire * a's price per byte
+
+    A device that serves no stage costs nothing, one that serves costs for the whole step, idle or not. The sender's
+    site pays. Messages are those of the pipelines (activations there, gradients back, as their codecs send them),
+    of the stages' reductions and of weights tied across stages, both ways of each.
+
+    Returns:
+        Dollars for devices (None if a price is unknown) and for egress.
+
+    Source: clouds bill instances by the time they are held, and traffic by the region it leaves.
+    """
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    hourly = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
-    if np.isnan(hourly):
-        return None
+    rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
+    device_usd = None if np.isnan(rate) else rate * step_s
     moves = reduction_bytes(plan)
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
@@ -162,9 +184,9 @@ def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
             moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
             moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
     if not moves:
-        return hourly * step_s
+        return device_usd, 0.0
     source, target, size = (np.array(column) for column in zip(*moves, strict=True))
-    return hourly * step_s + model.links.egress_usd(device_N[source], device_N[target], size)
+    return device_usd, model.links.egress_usd(device_N[source], device_N[target], size)
 
 
 def dtfm_cost(plan: Plan) -> DtfmCost | None:

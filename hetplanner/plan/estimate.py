@@ -32,11 +32,21 @@ class DtfmCost(Noun):
 
 
 class Estimate(Noun):
-    """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`."""
+    """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`.
+
+    Attributes:
+        usd_per_mtoken: dollars per million tokens, egress included; None if a used device's price is unknown.
+        tokens_per_usd: its reciprocal, tokens for one dollar; None also where a step costs nothing.
+        device_usd: dollars of one step for the hours of the devices used.
+        egress_usd: dollars of one step for bytes that leave a site; known even where a device's price is not.
+    """
 
     step_s: float
     tokens_per_s: float
     usd_per_mtoken: float | None = None
+    tokens_per_usd: float | None = None
+    device_usd: float | None = None
+    egress_usd: float | None = None
     bubble: float
     terms: dict[str, float]
     devices: tuple[DeviceEstimate, ...]

@@ -19,7 +19,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.rank_order import order_devices
-from hetplanner.planners.step_search import even_layers, even_shares
+from hetplanner.planners.step_space import even_layers, even_shares
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Gain:
 
     @property
     def ratio(self) -> float:
-        """How many times better than the baseline the plan is."""
-        return self.baseline / self.value
+        """How many times better than the baseline the plan is (1 where both cost nothing)."""
+        return self.baseline / self.value if self.value > 0 else 1.0
 
     def to_data(self) -> dict[str, Any]:
         """For JSON."""

@@ -10,7 +10,15 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.finish import finish
-from hetplanner.planners.interface import Budget, OnEvent, PlannerSettings, Progress, SearchResult, ShouldStop
+from hetplanner.planners.interface import (
+    Budget,
+    OnEvent,
+    PlannerSettings,
+    Progress,
+    SearchResult,
+    ShouldStop,
+    checked_seed,
+)
 from hetplanner.planners.layout import require_prices
 
 SettingsT = TypeVar("SettingsT", bound=PlannerSettings)
@@ -46,6 +54,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
                 f"planner {self.name}: plans for objective {' or '.join(self.objectives)}, not {problem.objective};"
                 " choose another objective or planner"
             )
+        checked_seed(seed)
         progress = Progress(Budget.parse(budget), on_event, should_stop)
         model = CostModel.of(problem)
         if problem.objective == "cost":

@@ -154,6 +154,7 @@ class Comparison:
             "step_s": estimate.step_s if estimate else None,
             "tokens_per_s": estimate.tokens_per_s if estimate else None,
             "usd_per_mtoken": estimate.usd_per_mtoken if estimate else None,
+            "tokens_per_usd": estimate.tokens_per_usd if estimate else None,
             "error": row.error,
         }
 

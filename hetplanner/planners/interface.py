@@ -16,6 +16,7 @@ from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
 
 EVENT_INTERVAL_S = 0.1
+MOST_SEED = 2**63 - 1
 
 _BARE_NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -27,10 +28,19 @@ class Budget:
     Attributes:
         seconds: wall time from the first evaluation on.
         evaluations: candidate placements scored; the same seed and number give the same plan.
+
+    Raises:
+        InvalidInput: for a limit below 0 or one that is no finite number.
     """
 
     seconds: float | None = None
     evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not 0 <= self.seconds < float("inf"):
+            raise InvalidInput(f"budget: must be 0 s or more, got {self.seconds:g}")
+        if self.evaluations is not None and self.evaluations < 0:
+            raise InvalidInput(f"budget: must be 0 evaluations or more, got {self.evaluations}")
 
     @staticmethod
     def parse(value: Budget | str | float | int | None, default_s: float = 10.0) -> Budget:
@@ -44,7 +54,7 @@ class Budget:
         if isinstance(value, Budget):
             return value
         if isinstance(value, int | float):
-            return Budget(seconds=_not_negative(float(value)))
+            return Budget(seconds=float(value))
         text = value.strip()
         count = re.fullmatch(r"(\d+)\s*(evaluations?|evals?)", text)
         if count:
@@ -52,7 +62,7 @@ class Budget:
         if _BARE_NUMBER.fullmatch(text):
             return Budget(seconds=float(text))
         try:
-            return Budget(seconds=_not_negative(parse_seconds(text)))
+            return Budget(seconds=parse_seconds(text))
         except InvalidInput:
             raise InvalidInput(
                 f"budget: must be a time such as '10 s' or a count such as '20000 evaluations', got {text!r:.60}"
@@ -188,6 +198,7 @@ class Progress:
         self._start = clock()
         self._search_start = self._start
         self._last_event = -EVENT_INTERVAL_S
+        self._held_back = 0.0
 
     @property
     def seconds(self) -> float:
@@ -197,6 +208,10 @@ class Progress:
     def start_budget(self) -> None:
         """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
         self._search_start = self._clock()
+
+    def hold_back(self, share: float) -> None:
+        """Ends the search that much of its time early (0: no earlier), for what follows it."""
+        self._held_back = share
 
     @property
     def remaining_evaluations(self) -> int | None:
@@ -210,7 +225,7 @@ class Progress:
         """What the budget leaves; None if it does not count seconds."""
         if self.budget.seconds is None:
             return None
-        return max(0.0, self.budget.seconds - (self._clock() - self._search_start))
+        return max(0.0, self.budget.seconds * (1.0 - self._held_back) - (self._clock() - self._search_start))
 
     def is_over(self) -> bool:
         """Whether the budget is spent or the search was cancelled."""
@@ -218,12 +233,19 @@ class Progress:
             self.cancelled = True
         if self.cancelled or self.remaining_evaluations == 0:
             return True
-        limit = self.budget.seconds
-        return limit is not None and self._clock() - self._search_start >= limit
+        return self.is_late()
+
+    def is_late(self) -> bool:
+        """Whether the budget's time is spent; one that counts evaluations alone never is."""
+        return self.remaining_seconds == 0.0
 
     def is_event_due(self) -> bool:
         """Whether a tenth of a second has passed since the last event."""
         return self.seconds - self._last_event >= EVENT_INTERVAL_S
+
+    def note_event(self) -> None:
+        """Starts the wait for the next event, where another kind than :class:`SearchEvent` was sent."""
+        self._last_event = self.seconds
 
     def report(
         self,
@@ -241,7 +263,8 @@ class Progress:
             self._on_event(event)
 
 
-def _not_negative(seconds: float) -> float:
-    if not 0 <= seconds < float("inf"):
-        raise InvalidInput(f"budget: must be 0 s or more, got {seconds:g}")
-    return seconds
+def checked_seed(seed: int) -> int:
+    """A seed of random choices. Raises InvalidInput if it is out of range."""
+    if not 0 <= seed <= MOST_SEED:
+        raise InvalidInput(f"seed: must be from 0 to {MOST_SEED}, got {seed}")
+    return seed

@@ -14,6 +14,7 @@ _HOMES = {
     "convergence": "searches",
     "comparison": "comparisons",
     "convergences": "comparisons",
+    "pareto": "fronts",
     "cost": "bars",
     "memory": "bars",
     "compare_traces": "bars",

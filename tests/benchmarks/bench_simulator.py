@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_simulator.py [--repeat 50] [--json]
 
 An event is a forward, a backward or a transfer (reductions included). Kernels are warm. Each row gives the median
-CPU milliseconds of timing a packed plan, of ordering its tasks (list scheduling), of packing it (ordering included), and
-of the event engine, which keeps every span; and events per second of the timing, and of ordering and timing together.
+CPU milliseconds of timing a packed plan, of ordering its tasks (list scheduling), of packing it (ordering included),
+and of the event engine, which keeps every span; and events per second of the timing, and of ordering and timing
+together.
 The bar is 10 M events/s, the aim 30 M.
 """
 

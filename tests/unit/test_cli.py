@@ -128,6 +128,22 @@ def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
     failure(call("simulate", "plan.json", "--jitter", "9"), 2)
 
 
+def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path):
+    options = ["--evaluations", "5000", "-o", "front"]
+    data = json.loads(call("pareto", LAB, "tiny-gpt", *options, "--json").stdout)
+    files = [Path(point["plan"]) for point in data["points"]]
+    assert [(tmp_path / file).is_file() for file in files] == [True] * len(files)
+    assert files[0] == Path("front/plan-00.json")
+    dollars = [point["usd_per_mtoken"] for point in data["points"]]
+    assert dollars == sorted(dollars, reverse=True)
+    assert {"step_s", "tokens_per_s", "tokens_per_usd", "stages", "devices"} <= data["points"][0].keys()
+    assert json.loads(call("simulate", str(files[0]), "--json").stdout)["step_s"] > 0
+    failure(call("pareto", LAB, "tiny-gpt", *options), 2)
+    text = call("pareto", LAB, "tiny-gpt", "--evaluations", "5000").stdout
+    assert "tokens/$" in text
+    assert "no plan takes less than" in text
+
+
 def test_simulate_json_and_trace(call, tmp_path):
     plan_file(call, tmp_path)
     data = json.loads(call("simulate", "plan.json", "--trace", "trace.json", "--json").stdout)
@@ -181,6 +197,10 @@ def test_runs_list_of_a_new_home_is_empty(call):
         (["compare", LAB, "tiny-gpt", "--stages", "3", "--replicas", "3"], ["9", "4"]),
         (["compare", LAB, "tiny-gpt", "-o", "no/such/folder/rows.csv"], ["rows.csv", "cannot be written"]),
         (["cluster", "generate", "r11", "-o", "r11.json"], ["r11", "mixed-gpus"]),
+        (["pareto", LAB, "tiny-gpt", "-o", "no/such/folder"], ["folder", "cannot be written"]),
+        (["pareto", LAB, "tiny-gpt", "-o", LAB], ["lab_2_sites_4.json", "no folder"]),
+        (["pareto", LAB, "tiny-gpt", "--budget", "-1 s"], ["budget"]),
+        (["pareto", LAB, "tiny-gpt", "--stages", "3", "--replicas", "3"], ["9", "4"]),
         (["plam"], ["plam"]),
     ],
 )  # fmt: skip

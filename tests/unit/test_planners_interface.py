@@ -2,8 +2,10 @@ import subprocess
 import sys
 
 import pytest
+from factories import small_cluster, tiny_workload
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import Budget, PlannerSettings, Progress
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 
@@ -29,6 +31,22 @@ def test_budgets_read_as_people_write_them(text, budget):
 def test_other_budgets_are_refused(text):
     with pytest.raises(InvalidInput, match="budget"):
         Budget.parse(text)
+
+
+@pytest.mark.parametrize("limits", [{"seconds": -1.0}, {"seconds": float("nan")}, {"evaluations": -1}])
+def test_budgets_made_by_hand_obey_the_same_laws(limits):
+    with pytest.raises(InvalidInput, match="budget"):
+        Budget(**limits)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("name", planner_names())
+def test_seeds_out_of_range_are_refused(name, seed):
+    objective = planner_type(name).objectives[0]
+    one = Constraints(stages=1, replicas=1)
+    task = Problem(cluster=small_cluster(1), workload=tiny_workload(), objective=objective, constraints=one)
+    with pytest.raises(InvalidInput, match="seed"):
+        make_planner(name).solve(task, seed=seed, budget="0 s")
 
 
 def test_a_budget_says_what_it_is():

@@ -1,0 +1,152 @@
+"""hetplanner pareto."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetplanner.cli.cluster import ClusterFile
+from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
+from hetplanner.cli.output import AsJson, console, notices, print_json, table
+from hetplanner.cli.planning import listed, make_problem
+from hetplanner.units import short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.plan.problem import Problem
+    from hetplanner.planners.interface import Budget
+    from hetplanner.planners.pareto import ParetoEvent, ParetoFront
+
+COLUMNS = ("step", "tokens/s", "$/Mtoken", "tokens/$", "egress", "stages", "pipelines", "devices")
+
+
+def pareto(
+    cluster: ClusterFile,
+    model: Model,
+    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
+    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    budget: Annotated[str, typer.Option(help="Time of all searches together, such as 10s.")] = "10s",
+    evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
+    seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
+    layers: Layers = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    dtype: Precision = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the plans into this folder: plan-00.json is the fastest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for plans of which none is both faster and cheaper than another; Ctrl-C keeps those found."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.planners.interface import Budget
+    from hetplanner.workload.load import load_workload
+
+    if out is not None:
+        _check_folder(out)
+    workload = load_workload(
+        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    )
+    problem = make_problem(
+        load_cluster(cluster),
+        workload,
+        "step-time",
+        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+    )
+    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    front = _search(problem, seed, limit)
+    files = _write(front, out) if out is not None else []
+    if as_json:
+        print_json(_data(front, files))
+        return
+    _print(front)
+    if out is not None:
+        console.print(f"{len(files)} plans written to {out}; train one with: hetplanner train {files[0]}")
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder that could not be written after long work, or that holds plans of another front."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.schema import check_writable
+
+    if not out.exists():
+        check_writable(out)
+    elif not out.is_dir():
+        raise InvalidInput(f"{out}: cannot be written: it is no folder")
+    elif any(out.glob("plan-*.json")):
+        raise InvalidInput(f"{out}: holds plans already; give another folder or remove them")
+
+
+def _search(problem: Problem, seed: int, budget: Budget) -> ParetoFront:
+    """Runs the search under a progress line; Ctrl-C ends it, not the program."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from hetplanner.planners.interrupts import Interrupts
+    from hetplanner.planners.pareto import search_front
+
+    total = budget.evaluations if budget.evaluations is not None else budget.seconds
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (
+        Interrupts() as stopped,
+        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        task = progress.add_task("searching", total=total)
+
+        def show(event: ParetoEvent) -> None:
+            done = event.evaluations if budget.evaluations is not None else event.seconds
+            text = f"{event.phase}: {len(event.points)} on the front, {event.evaluations:,} plans"
+            progress.update(task, completed=done, description=text)
+
+        return search_front(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped)
+
+
+def _write(front: ParetoFront, folder: Path) -> list[Path]:
+    from hetplanner.plan.files import save_plan
+
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"plan-{i:02d}.json" for i in range(len(front.plans))]
+    for file, plan in zip(files, front.plans, strict=True):
+        save_plan(plan, file)
+    return files
+
+
+def _data(front: ParetoFront, files: list[Path]) -> dict[str, Any]:
+    """What `pareto --json` prints: the plans themselves unless they were written."""
+    from hetplanner.plan.files import plan_to_data
+
+    data = front.to_data()
+    plans: list[Any] = [str(file) for file in files] or [plan_to_data(plan) for plan in front.plans]
+    for point, plan in zip(data["points"], plans, strict=True):
+        point["plan"] = plan
+    return data
+
+
+def _print(front: ParetoFront) -> None:
+    """The table for a person: the fastest first, the cheapest last."""
+    problem = front.problem
+    rows = table(f"{problem.workload.name} on {problem.cluster.name}", "plan", *COLUMNS, right=("plan", *COLUMNS))
+    for i, row in enumerate(front.to_rows()):
+        usd = row["device_usd"] + row["egress_usd"]
+        rows.add_row(
+            f"{i:02d}",
+            short_seconds(row["step_s"]),
+            f"{row['tokens_per_s']:,.0f}",
+            f"{row['usd_per_mtoken']:.3g}",
+            f"{row['tokens_per_usd']:,.0f}" if row["tokens_per_usd"] else "–",
+            f"{row['egress_usd'] / usd:.0%}" if usd else "–",
+            str(row["stages"]),
+            str(row["pipelines"]),
+            str(row["devices"]),
+        )
+    console.print(rows)
+    console.print(
+        f"[dim]{front.evaluations:,} plans scored in {front.seconds:.2f} s, seed {front.seed}; no plan takes less than"
+        f" {short_seconds(front.least_step_s)} a step or {front.least_usd_per_mtoken:.3g} $ per million tokens"
+        + (" (search was cancelled)" if front.cancelled else "")
+        + "[/dim]"
+    )

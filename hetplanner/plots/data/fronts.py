@@ -1,0 +1,47 @@
+"""A front of step time and dollars: a point for every plan."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hetplanner.plots.data.comparisons import LOG_FROM
+
+Columns = dict[str, list[Any]]
+
+
+def front_columns(rows: Sequence[dict[str, Any]]) -> Columns:
+    """Columns of a front's rows (:meth:`hetplanner.planners.pareto.ParetoFront.to_rows`).
+
+    Columns: step_s, usd_per_mtoken, tokens_per_s, tokens_per_usd, egress (share of the dollars), stages, pipelines,
+    devices, bottleneck, text (what stands beside the point: devices in use).
+    """
+    names = ("step_s", "usd_per_mtoken", "tokens_per_s", "tokens_per_usd", "stages", "pipelines", "devices")
+    columns: Columns = {name: [row[name] for row in rows] for name in (*names, "bottleneck")}
+    columns["egress"] = [_egress(row) for row in rows]
+    columns["text"] = [f"{row['devices']} device" + ("s" if row["devices"] != 1 else "") for row in rows]
+    return columns
+
+
+def front_axis(values: Sequence[float], words: float = 0.08) -> tuple[float, float, bool]:
+    """Ends of an axis with room before the values and (for words beside them) behind, and whether it is logarithmic."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low > 0 and high > LOG_FROM * low:
+        return low / (high / low) ** 0.08, high * (high / low) ** words, True
+    span = (high - low) or abs(high) or 1.0
+    return low - 0.08 * span, high + words * span, False
+
+
+def named_points(xs: Sequence[float], ys: Sequence[float], least: float = 0.07) -> list[int]:
+    """Points whose labels do not cover each other: the ends, and between them those this share of the axes apart."""
+    if len(xs) < 3:
+        return list(range(len(xs)))
+    wide, high = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
+    kept = [0, len(xs) - 1]
+    for i in range(1, len(xs) - 1):
+        if all(abs(xs[i] - xs[k]) / wide + abs(ys[i] - ys[k]) / high > least for k in kept):
+            kept.append(i)
+    return sorted(kept)
+
+
+def _egress(row: dict[str, Any]) -> float:
+    total = (row["device_usd"] or 0.0) + (row["egress_usd"] or 0.0)
+    return (row["egress_usd"] or 0.0) / total if total > 0 else 0.0

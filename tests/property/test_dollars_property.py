@@ -1,0 +1,171 @@
+"""Dollars of a plan, held against a computation of their own: every message written out, nothing shared."""
+
+import itertools
+from math import ceil
+
+import numpy as np
+import pytest
+from factories import tied_workload, unlike_cluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetplanner.codecs.spec import Codec
+from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
+from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.planners.layout import dense_plan
+from hetplanner.planners.step_search import StepSpecies
+
+MICRO_BATCHES = 12
+
+
+@st.composite
+def ragged_plans(draw):
+    """Stages of unlike numbers of replicas, routes between any of them, codecs on some links and reductions."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    replicas = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    problem = Problem(
+        cluster=unlike_cluster(rng, sum(replicas) + draw(st.integers(0, 2))),
+        workload=tied_workload(rng, MICRO_BATCHES),
+        constraints=Constraints(codecs=("none", "fp16", "int8")),
+    )
+    ids = rng.permutation(problem.cluster.device_ids).tolist()
+    ends = np.cumsum([0, *replicas])
+    groups = [ids[a:b] for a, b in itertools.pairwise(ends)]
+    cuts = CostModel.of(problem).tables.cuts
+    edges = [0, *sorted(rng.choice(cuts, len(replicas) - 1, replace=False).tolist()), len(problem.workload.graph.ops)]
+    codecs = [Codec(name=name) for name in ("none", "fp16", "int8")]
+    stages = tuple(
+        Stage(
+            first_op=edges[s],
+            end_op=edges[s + 1],
+            replicas=tuple((d,) for d in group),
+            in_flight=MICRO_BATCHES,
+            reduce_codec=codecs[rng.integers(3)],
+        )
+        for s, group in enumerate(groups)
+    )
+    width = max(replicas)
+    shares = np.diff(
+        [0, *sorted(rng.choice(range(1, MICRO_BATCHES), width - 1, replace=False).tolist()), MICRO_BATCHES]
+    )
+    routes = tuple(Route(replicas=tuple(r % n for n in replicas), micro_batches=int(shares[r])) for r in range(width))
+    rules = tuple(
+        LinkCodec(from_device=x, to_device=y, role=role, codec=codecs[rng.integers(3)])
+        for one, two in itertools.pairwise(groups)
+        for x in one
+        for y in two
+        for role in ("activation", "gradient")
+        for x, y in [(x, y) if role == "activation" else (y, x)]
+        if rng.integers(2)
+    )
+    ranks = tuple(d for group in groups for d in group)
+    return Plan(problem=problem, stages=stages, routes=routes, ranks=ranks, link_codecs=rules)
+
+
+def wire_bytes(codec, elements, width):
+    """Bytes of one message: fp16 two an element, int8 one and a float32 scale for every block."""
+    if codec.name == "fp16":
+        return 2 * elements
+    if codec.name == "int8":
+        return elements + 4 * ceil(elements / codec.block)
+    return width * elements
+
+
+def dollars(plan, step_s):
+    """Device hours and egress of one step, message by message."""
+    problem = plan.problem
+    cluster, ops = problem.cluster, problem.workload.graph.ops
+    device = {d.id: d for d in cluster.devices}
+    place = {h.id: h.site for h in cluster.hosts}
+    site = {d: place[device[d].host] for d in device}
+    per_byte = {s.name: s.egress_usd_per_gb / 1e9 for s in cluster.sites}
+    used = [replica[0] for stage in plan.stages for replica in stage.replicas]
+    hours = sum(device[d].price_usd_per_hour for d in used) * step_s / 3600
+
+    def paid(source, target, size):
+        return size * per_byte[site[source]] if site[source] != site[target] else 0.0
+
+    egress = 0.0
+    rules = {(r.from_device, r.to_device, r.role): r.codec for r in plan.link_codecs}
+    for route in plan.routes:
+        path = [plan.stages[s].replicas[r][0] for s, r in enumerate(route.replicas)]
+        for s, (x, y) in enumerate(itertools.pairwise(path)):
+            elements = ops[plan.stages[s].end_op - 1].output_bytes // 4 * problem.workload.micro_batch
+            for source, target, role in ((x, y, "activation"), (y, x, "gradient")):
+                codec = rules.get((source, target, role), Codec(name="none"))
+                egress += paid(source, target, wire_bytes(codec, elements, 4)) * route.micro_batches
+    stage_of = [s for s, stage in enumerate(plan.stages) for _ in range(stage.first_op, stage.end_op)]
+    buckets = [[0, [r[0] for r in stage.replicas], stage.reduce_codec] for stage in plan.stages]
+    index = {op.name: i for i, op in enumerate(ops)}
+    for i, op in enumerate(ops):
+        if op.tied is None:
+            buckets[stage_of[i]][0] += op.num_params
+        elif stage_of[i] != stage_of[index[op.tied]]:
+            first, last = stage_of[index[op.tied]], stage_of[i]
+            buckets[first][0] -= op.num_params
+            buckets.append([op.num_params, buckets[first][1] + buckets[last][1], plan.stages[first].reduce_codec])
+    for elements, members, codec in buckets:
+        if elements and len(members) > 1:
+            shard = wire_bytes(codec, ceil(elements / len(members)), 4)
+            # There to the owner of the shard, and the sum back.
+            egress += sum(2 * paid(x, y, shard) for x, y in itertools.permutations(members, 2))
+    return hours, egress
+
+
+@settings(max_examples=150, deadline=None)
+@given(ragged_plans())
+def test_dollars_are_device_hours_and_egress_of_every_message(plan):
+    estimate = estimate_plan(plan)
+    hours, egress = dollars(plan, estimate.step_s)
+    assert estimate.device_usd == pytest.approx(hours, rel=1e-12, abs=1e-30)
+    assert estimate.egress_usd == pytest.approx(egress, rel=1e-12, abs=1e-30)
+    tokens = plan.problem.workload.global_batch * plan.problem.workload.seq_len
+    assert estimate.usd_per_mtoken == pytest.approx((hours + egress) / tokens * 1e6, rel=1e-12)
+    assert estimate.tokens_per_usd == pytest.approx(tokens / (hours + egress), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 2), (2, 4), (1, 1)]), st.booleans())
+def test_the_search_counts_the_same_dollars(seed, shape, recompute):
+    """The kernels' value of a layout is what its plan costs, tied weights included."""
+    rng = np.random.default_rng(seed)
+    problem = Problem(
+        cluster=unlike_cluster(rng, shape[0] * shape[1] + 1),
+        workload=tied_workload(rng, MICRO_BATCHES),
+        objective="cost",
+    )
+    model = CostModel.of(problem)
+    species = StepSpecies(model, shape, seed % 1000, "random", recompute=recompute)
+    candidate = species.random()
+    plan = dense_plan(species.layout(candidate), problem, Provenance())
+    estimate = estimate_plan(plan)
+    hours, egress = dollars(plan, estimate.step_s)
+    assert candidate.value == pytest.approx(hours + egress, rel=1e-4)
+
+
+def test_an_unknown_price_leaves_egress_known():
+    plan = ragged_plan_of_two_sites()
+    cluster = plan.problem.cluster
+    unpriced = cluster.replace(devices=tuple(d.replace(price_usd_per_hour=None) for d in cluster.devices))
+    estimate = estimate_plan(plan.replace(problem=plan.problem.replace(cluster=unpriced)))
+    assert estimate.device_usd is None
+    assert estimate.usd_per_mtoken is None
+    assert estimate.tokens_per_usd is None
+    assert estimate.egress_usd == pytest.approx(dollars(plan, 1.0)[1])
+    assert estimate.egress_usd > 0
+
+
+def ragged_plan_of_two_sites():
+    """Two stages at two sites, the first of which charges for egress."""
+    rng = np.random.default_rng(0)
+    cluster = unlike_cluster(rng, 2)
+    sites = tuple(s.replace(egress_usd_per_gb=0.1) for s in cluster.sites)
+    devices = tuple(d.replace(host=h) for d, h in zip(cluster.devices, ("ha", "hb"), strict=True))
+    problem = Problem(cluster=cluster.replace(sites=sites, devices=devices), workload=tied_workload(rng, MICRO_BATCHES))
+    stages = (
+        Stage(first_op=0, end_op=5, replicas=(("d0",),), in_flight=2),
+        Stage(first_op=5, end_op=len(problem.workload.graph.ops), replicas=(("d1",),), in_flight=1),
+    )
+    routes = (Route(replicas=(0, 0), micro_batches=MICRO_BATCHES),)
+    return Plan(problem=problem, stages=stages, routes=routes, ranks=("d0", "d1"))
