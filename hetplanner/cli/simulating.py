@@ -79,7 +79,7 @@ def _rescheduled(plan: Plan, schedule: str | None, chunks: int, in_flight: int |
 
     from hetplanner.errors import InvalidInput
     from hetplanner.plan.model import ScheduleName
-    from hetplanner.planners.reschedule import reschedule
+    from hetplanner.planners.schedules import reschedule
 
     if schedule is None and in_flight is None:
         return plan

@@ -27,7 +27,7 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.reschedule import interleave
+from hetplanner.planners.schedules import interleave
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
 

@@ -26,7 +26,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.reschedule import interleave
+from hetplanner.planners.schedules import interleave
 from hetplanner.simulator.packing import order_plan, pack_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.simulator.timing import time_packed

@@ -12,7 +12,7 @@ from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.plan.action import Kind
 from hetplanner.plan.files import load_plan, save_plan
 from hetplanner.plan.train import check_runnable
-from hetplanner.planners.reschedule import interleave, reschedule
+from hetplanner.planners.schedules import interleave, reschedule
 from hetplanner.plots.data.grid import grid_columns, memory_columns
 from hetplanner.plots.data.spans import chosen_spans
 from hetplanner.schedule.order import make_schedule
