@@ -93,17 +93,19 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     num_edges = len(plan.stages) - 1
     hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "there", "back")}
     sends: list[tuple[int, int, float]] = []
-    for p, route in enumerate(plan.routes):
-        for e in range(num_edges):
-            one, two = int(rank_PS[p, e]), int(rank_PS[p, e + 1])
-            there = plan.boundary_bytes(e, one, two, "activation")
-            back = plan.boundary_bytes(e, two, one, "gradient")
-            wire_there = there * model.links.seconds_per_byte_DD[device_N[one], device_N[two]]
-            wire_back = back * model.links.seconds_per_byte_DD[device_N[two], device_N[one]]
-            hops["activation"][p, e] = wire_there + model.links.latency_s_DD[device_N[one], device_N[two]]
-            hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
-            hops["there"][p, e], hops["back"][p, e] = wire_there, wire_back
-            sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
+    links, device_PS = model.links, device_N[rank_PS]
+    for e in range(num_edges):
+        source, target = device_PS[:, e], device_PS[:, e + 1]
+        pairs = [(int(one), int(two)) for one, two in rank_PS[:, e : e + 2]]
+        there = np.array([plan.boundary_bytes(e, one, two, "activation") for one, two in pairs])
+        back = np.array([plan.boundary_bytes(e, two, one, "gradient") for one, two in pairs])
+        hops["there"][:, e] = there * links.seconds_per_byte(source, target)
+        hops["back"][:, e] = back * links.seconds_per_byte(target, source)
+        hops["activation"][:, e] = hops["there"][:, e] + links.latency_s(source, target)
+        hops["gradient"][:, e] = hops["back"][:, e] + links.latency_s(target, source)
+        for p, (one, two) in enumerate(pairs):
+            count = plan.routes[p].micro_batches
+            sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
         rank_PS=rank_PS,
@@ -177,6 +179,8 @@ def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
     device_usd = None if np.isnan(rate) else rate * step_s
+    if not model.links.egress_usd_per_byte_D.any():
+        return device_usd, 0.0
     moves = reduction_bytes(plan)
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]

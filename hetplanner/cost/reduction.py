@@ -55,8 +55,8 @@ class _Flows:
 
     def link_seconds(self, links: LinkTable) -> float:
         """The slowest way through the rounds, NICs aside."""
-        latency_F = links.latency_s_DD[self.source_F, self.target_F]
-        wire_F = self.bytes_F * links.seconds_per_byte_DD[self.source_F, self.target_F]
+        latency_F = links.latency_s(self.source_F, self.target_F)
+        wire_F = self.bytes_F * links.seconds_per_byte(self.source_F, self.target_F)
         if self.phase.rounds == 1:
             return float((latency_F + wire_F).max(initial=0.0))
         sender_F, receiver_F = self.phase.sender_F, self.phase.receiver_F
