@@ -5,7 +5,19 @@ from typing import Any
 
 import typer
 
-from hetplanner.cli import cluster, comparing, fronts, model, planning, rehearsing, runs, services, simulating, training
+from hetplanner.cli import (
+    calibrating,
+    cluster,
+    comparing,
+    fronts,
+    model,
+    planning,
+    rehearsing,
+    runs,
+    services,
+    simulating,
+    training,
+)
 from hetplanner.errors import HetplannerError
 
 EXIT_INTERRUPTED = 130
@@ -29,6 +41,7 @@ app.command("simulate")(simulating.simulate)
 app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")
+app.command("calibrate")(calibrating.calibrate)
 app.command("agent")(services.agent)
 app.command("dashboard")(services.dashboard)
 

@@ -11,6 +11,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
+Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
+MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
 
@@ -31,7 +34,8 @@ def plan(
     stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
-    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    codecs: Codecs = "none",
+    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
@@ -61,7 +65,13 @@ def plan(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+        {
+            "stages": stages,
+            "replicas": replicas,
+            "codecs": listed(codecs),
+            "max_ratio": max_ratio,
+            "excluded": listed(exclude),
+        },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
@@ -133,6 +143,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "egress_usd": estimate.egress_usd,
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
+        "notes": estimate.notes,
         "objective": result.plan.problem.objective,
         "value": result.value,
         "evaluations": result.evaluations,
@@ -171,6 +182,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
             f" (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
         )
     console.print(f"bottleneck: {estimate.bottleneck.text}")
+    for note in estimate.notes:
+        console.print(note)
     console.print(
         f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
         f" lower bound {result.lower_bound:.5g}, gap {result.gap:.1%}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from hetplanner.codecs.spec import least_topk_bytes
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
@@ -110,13 +111,33 @@ def _usable_memory(problem: Problem, tables: CostTables) -> list[tuple[float, st
 
 
 def _check_codecs(plan: Plan) -> None:
-    allowed = set(plan.problem.constraints.codecs) | {"none"}
-    for i, rule in enumerate(plan.link_codecs):
-        if rule.codec.name not in allowed:
+    wanted = plan.problem.constraints
+    allowed = {"topk" if name == "adatopk" else name for name in wanted.codecs} | {"none"}
+    used = [(f"link_codecs[{i}].codec", rule.codec) for i, rule in enumerate(plan.link_codecs)]
+    used += [(f"stages[{s}].reduce_codec", stage.reduce_codec) for s, stage in enumerate(plan.stages)]
+    for place, codec in used:
+        if codec.name not in allowed:
             raise InvalidInput(
-                f"link_codecs[{i}].codec: {rule.codec.name!r} is not among constraints.codecs"
-                f" ({', '.join(sorted(allowed))}); allow it or use another"
+                f"{place}: {codec.name!r} is not among constraints.codecs ({', '.join(sorted(allowed))}); allow it or"
+                " use another"
             )
+    if "topk" in allowed:
+        _check_ratios(plan)
+
+
+def _check_ratios(plan: Plan) -> None:
+    width, limit = plan.problem.workload.dtype_bytes, plan.problem.constraints.max_ratio
+    for route in plan.routes:
+        path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
+        for boundary, (one, two) in enumerate(pairwise(path)):
+            codec = plan.codec_between(one, two, "activation")
+            elements = plan.boundary_elements(boundary)
+            if codec.name == "topk" and codec.wire_bytes(elements, width) < least_topk_bytes(elements, width, limit):
+                raise InvalidInput(
+                    f"link_codecs: topk with ratio {codec.ratio:g} from {plan.ranks[one]!r:.60} to"
+                    f" {plan.ranks[two]!r:.60} sends less than 1/{limit:g} of the dense bytes; use a smaller ratio or"
+                    " raise constraints.max_ratio"
+                )
 
 
 def _short_text(short: list[tuple[str, float, float]]) -> str:

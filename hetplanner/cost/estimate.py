@@ -5,6 +5,7 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1), N ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -77,6 +78,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
         devices=_device_estimates(plan, busy, model),
         bottleneck=find_bottleneck(plan, arrays, times),
         dtfm=dtfm_cost(plan),
+        notes=_codec_notes(plan),
     )
 
 
@@ -101,8 +103,11 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         back = np.array([plan.boundary_bytes(e, two, one, "gradient") for one, two in pairs])
         hops["there"][:, e] = there * links.seconds_per_byte(source, target)
         hops["back"][:, e] = back * links.seconds_per_byte(target, source)
-        hops["activation"][:, e] = hops["there"][:, e] + links.latency_s(source, target)
-        hops["gradient"][:, e] = hops["back"][:, e] + links.latency_s(target, source)
+        # For its share of the wire time the sender waits with the message: that moves from hop to stage.
+        hops["activation"][:, e] = durations.overlap * hops["there"][:, e] + links.latency_s(source, target)
+        hops["gradient"][:, e] = durations.overlap * hops["back"][:, e] + links.latency_s(target, source)
+        forward[:, e] += (1.0 - durations.overlap) * hops["there"][:, e]
+        backward[:, e + 1] += (1.0 - durations.overlap) * hops["back"][:, e]
         for p, (one, two) in enumerate(pairs):
             count = plan.routes[p].micro_batches
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
@@ -130,9 +135,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
 def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
     """The named terms of a step, which sum to it.
 
-    compute: the busiest device's forwards and backwards; bubble: what fill, drain and imbalance add on a perfect
-    network; pipeline transfer: what the links between stages add to that; data parallel: what gradient reduction
-    adds behind the pipeline's end; optimizer: the slowest optimizer step.
+    compute: the busiest device's forwards and backwards, codecs and waiting for its own sends included; bubble: what
+    fill, drain and imbalance add on a perfect network; pipeline transfer: what the links between stages add to that;
+    data parallel: what gradient reduction adds behind the pipeline's end; optimizer: the slowest optimizer step.
     """
     compute = float((arrays.through_PS * (arrays.forward_s_PS + arrays.backward_s_PS)).max())
     nothing = np.zeros_like(arrays.activation_s_PE)
@@ -242,6 +247,21 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
             chunk = plan.chunk_index[rank, s]
             busy[rank] += route.micro_batches * float(durations.forward_s_C[chunk] + durations.backward_s_C[chunk])
     return np.asarray(busy, dtype=np.float64)
+
+
+def _codec_notes(plan: Plan) -> tuple[str, ...]:
+    """Lossy choices, as long as nobody has measured how many more steps they take."""
+    num_links = 2 * len({pair for route in plan.routes for pair in pairwise(list(enumerate(route.replicas)))})
+    counts = Counter(rule.codec.name for rule in plan.link_codecs if rule.codec.name != "none")
+    ratios = [rule.codec.ratio for rule in plan.link_codecs if rule.codec.name == "topk"]
+    parts = [f"{name} on {count} of {num_links} links between stages" for name, count in sorted(counts.items())]
+    if ratios:
+        parts.append(f"top-k keeps one element in {min(ratios):.3g} to {max(ratios):.3g}")
+    reductions = Counter(stage.reduce_codec.name for stage in plan.stages if stage.reduce_codec.name != "none")
+    parts += [f"{name} in the gradient reduction of {n} stages" for name, n in sorted(reductions.items())]
+    if not parts:
+        return ()
+    return (f"quality not modelled: {'; '.join(parts)}; the steps that this may cost are not in the estimate",)
 
 
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:

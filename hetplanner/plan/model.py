@@ -35,6 +35,15 @@ class Stage(Noun):
     recompute: bool = False
     reduce_codec: Codec = NO_CODEC
 
+    @model_validator(mode="after")
+    def _every_gradient_counts(self) -> Self:
+        if self.reduce_codec.name == "topk":
+            raise ValueError(
+                "reduce_codec: topk would drop gradients for good (nothing feeds the error back); use fp16, bf16, int8"
+                " or int4"
+            )
+        return self
+
 
 class Route(Noun):
     """One replica per stage, and the number of micro-batches of every step that go this way."""
@@ -44,7 +53,10 @@ class Route(Noun):
 
 
 class LinkCodec(Noun):
-    """Compression of one role on one directed link; links that are not listed carry dense tensors."""
+    """Compression of one role on one directed link; links that are not listed carry dense tensors.
+
+    `topk` goes both ways: its gradients travel back at the positions that the activations came with.
+    """
 
     from_device: Annotated[Name, Field(alias="from")]
     to_device: Annotated[Name, Field(alias="to")]
@@ -86,6 +98,7 @@ class Plan(Noun):
         self._check_stages()
         self._check_routes()
         self._check_devices()
+        self._check_codecs()
         return self
 
     def _check_stages(self) -> None:
@@ -159,6 +172,17 @@ class Plan(Noun):
                     raise ValueError(
                         f"routes[{r}]: stages {s} and {s + 1} are both on {one!r:.60}; join them into one stage"
                     )
+
+    def _check_codecs(self) -> None:
+        for i, rule in enumerate(self.link_codecs):
+            back: Role = "gradient" if rule.role == "activation" else "activation"
+            other = self._codecs.get((rule.to_device, rule.from_device, back), NO_CODEC)
+            if rule.codec.name == "topk" and other != rule.codec:
+                raise ValueError(
+                    f"link_codecs[{i}].codec: topk needs the same codec for the {back}s the other way"
+                    f" ({rule.to_device!r:.60} to {rule.from_device!r:.60}), which have {other}: gradients travel at"
+                    " the activations' positions"
+                )
 
     # -- look-ups ---------------------------------------------------------------------------------
 
@@ -267,7 +291,11 @@ class Plan(Noun):
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""
         codec = self.codec_between(from_rank, to_rank, role)
-        return codec.wire_bytes(self.boundary_elements(stage), self.problem.workload.dtype_bytes)
+        return codec.wire_bytes(
+            self.boundary_elements(stage),
+            self.problem.workload.dtype_bytes,
+            positions_known=role == "gradient",
+        )
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal for equal plans."""

@@ -19,6 +19,8 @@ _HOMES = {
     "cost": "bars",
     "memory": "bars",
     "compare_traces": "bars",
+    "calibration": "calibrations",
+    "published": "calibrations",
     "gantt": "timelines",
     "loss": "training",
     "step_times": "training",

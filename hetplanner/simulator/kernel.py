@@ -248,6 +248,7 @@ def lower_tasks(
     backward_s_SN: Array,
     encode_s_N: Array,
     decode_s_N: Array,
+    waits_s_X: Array,
     first_tail_N: Array,
     tail: tuple[Array, Array, Array, Array, Array],
     first_N: Array,
@@ -258,7 +259,8 @@ def lower_tasks(
 
     Message e * M + m carries micro-batch m's activation over boundary e, message (E + e) * M + m its gradient. A
     program is (wait, work, send, action, kind) of every instruction; rank n's begins at `first_N[n]`, and `end_N[n]`
-    is filled in. Where coding takes no time, receiving, computing and sending are one instruction.
+    is filled in. Where coding takes no time, receiving, computing and sending are one instruction; `waits_s_X`, if
+    not empty, is for how long a sender waits behind a message.
     """
     wait_I, work_I, send_I, action_I, kind_I = program
     num_edges = num_stages - 1
@@ -294,6 +296,10 @@ def lower_tasks(
                     work_I[i] = encode_s_N[n]
                     action_I[i] = action
                 send_I[i] = sent
+                if len(waits_s_X):
+                    i += 1
+                    work_I[i] = waits_s_X[sent]
+                    action_I[i] = action
                 action += 1
             i += 1
         count = first_tail_N[n + 1] - first_tail_N[n]

@@ -90,7 +90,10 @@ def pack_plan(
     order = order or _order(plan, catalog, rank_PS, route_M)
     tail, sends = _tails(plan, durations, first_message=2 * (len(plan.stages) - 1) * len(route_M))
     first_tail_N = _starts([len(part) for part in tail])
-    size_N = 3 * np.diff(order.first_task_N) + np.diff(first_tail_N)
+    messages = _messages(plan, model, rank_PS, route_M, sends)
+    slowest_s_X = np.maximum(messages["wire_s_X"], np.maximum(messages["out_s_X"], messages["in_s_X"]))
+    waits_s_X = (1.0 - durations.overlap) * slowest_s_X if durations.overlap < 1.0 else np.empty(0)
+    size_N = (3 if durations.overlap == 1.0 else 4) * np.diff(order.first_task_N) + np.diff(first_tail_N)
     first_N = _starts(size_N)
     total = int(first_N[-1])
     program = (
@@ -101,11 +104,11 @@ def pack_plan(
     kernel.lower_tasks(
         order.first_task_N, order.stage_T, order.micro_batch_T, len(plan.stages), len(route_M),
         _by_stage(plan, durations.forward_s_C), _by_stage(plan, durations.backward_s_C),
-        durations.encode_s_N + durations.message_s, durations.decode_s_N + durations.message_s,
+        durations.encode_s_N + durations.message_s, durations.decode_s_N + durations.message_s, waits_s_X,
         first_tail_N, _columns(tail), first_N[:-1], end_N, program,
     )  # fmt: skip
     rank_I = np.repeat(np.arange(len(plan.ranks)), size_N)
-    return PackedPlan(order, first_N[:-1], end_N, *program, rank_I, **_messages(plan, model, rank_PS, route_M, sends))
+    return PackedPlan(order, first_N[:-1], end_N, *program, rank_I, **messages)
 
 
 def order_plan(plan: Plan, *, model: CostModel | None = None) -> TaskOrder:
@@ -247,8 +250,8 @@ def _messages(
         "wire_s_X": bytes_X / cluster.bandwidth_bytes_per_s_DD[source, target],
         "latency_s_X": links.latency_s_DD[source, target],
         "out_X": np.where(crossing & np.isfinite(nic_out), host_D[source], -1),
-        "out_s_X": bytes_X / nic_out,
+        "out_s_X": np.where(crossing, bytes_X / nic_out, 0.0),
         "in_X": np.where(crossing & np.isfinite(nic_in), host_D[target], -1),
-        "in_s_X": bytes_X / nic_in,
+        "in_s_X": np.where(crossing, bytes_X / nic_in, 0.0),
         "num_hosts": len(cluster.hosts),
     }

@@ -227,3 +227,65 @@ def test_help_names_every_command(call):
     text = call("--help").stdout
     for command in ("plan", "simulate", "train", "runs", "agent", "dashboard", "cluster", "workload"):
         assert command in text
+
+
+def test_calibrate_fits_the_cluster_to_a_trace(call, tmp_path):
+    plan_file(call, tmp_path)
+    slower = json.loads(Path(LAB).read_text())
+    for device in slower["devices"]:
+        device["efficiency"] = 0.2
+    (tmp_path / "slower.json").write_text(json.dumps(slower))
+    data = json.loads((tmp_path / "plan.json").read_text())
+    for device in data["problem"]["cluster"]["devices"]:
+        device["efficiency"] = 0.2
+    (tmp_path / "true.json").write_text(json.dumps(data))
+    assert call("simulate", "true.json", "--trace", "trace.json").returncode == 0
+    arguments = ("calibrate", "trace.json", "--plan", "plan.json", "-o", "fitted.json", "--save", "fit.json")
+    done = call(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["format"] == "hetplanner/calibration@1"
+    assert found["mean_error"]["after"] < 0.02
+    assert found["checks"][0]["label"] == "step"
+    assert all(kind["efficiency"] == pytest.approx(0.2, rel=0.02) for kind in found["kinds"])
+    shown = call("cluster", "show", "fitted.json", "--json")
+    used = {kind["kind"] for kind in found["kinds"]}
+    devices = [d for d in json.loads(shown.stdout)["devices"] if d["kind"] in used]
+    assert all(d["efficiency"] == pytest.approx(0.2, rel=0.02) for d in devices)
+    words = call(*arguments)
+    assert words.returncode == 0, words.stderr
+    assert "Predicted against measured" in words.stdout
+    assert "calibrated cluster written to fitted.json" in words.stdout
+
+
+def test_calibrate_fits_the_cluster_to_a_table(call, tmp_path):
+    plan = plan_file(call, tmp_path)
+    step_s = json.loads(plan.read_text())["estimate"]["step_s"]
+    (tmp_path / "steps.csv").write_text(f"plan,seconds\nplan.json,{2 * step_s}\n")
+    done = call("calibrate", "--table", "steps.csv", "plan.json", "--fit", "bandwidth", "-o", "c.json", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["checks"][0]["measured_s"] == pytest.approx(2 * step_s)
+    assert found["checks"][0]["after_s"] == pytest.approx(2 * step_s, rel=0.02)
+    assert "measured" in (tmp_path / "c.json").read_text()
+
+
+def test_calibrate_predicts_the_published_runs(call):
+    done = call("calibrate", "--published", "dtfm", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["mean_error"] <= 0.12
+    assert found["wrong_orders"] == []
+    assert len(found["rows"]) == 15
+
+
+def test_calibrate_refuses_what_says_nothing(call, tmp_path):
+    plan_file(call, tmp_path)
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    (tmp_path / "steps.csv").write_text("plan,seconds\nplan.json,-1\n")
+    assert "holds no spans" in failure(call("calibrate", "trace.json", "--plan", "plan.json"), 2)
+    assert "--plan" in failure(call("calibrate", "trace.json"), 2)
+    assert "no such run" in failure(call("calibrate", "never-ran"), 2)
+    assert "give one run or trace file" in failure(call("calibrate"), 2)
+    assert "line 2: seconds" in failure(call("calibrate", "--table", "steps.csv", "plan.json"), 2)
+    assert "known is dtfm" in failure(call("calibrate", "--published", "swarm"), 2)
