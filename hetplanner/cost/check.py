@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import log
 
@@ -35,17 +36,36 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     gap = find_gap(plan)
     if gap is not None:
         raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
-    short = []
-    for stage in plan.stages:
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
-        for replica in stage.replicas:
-            for device in replica:
-                limit = float(tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)])
-                if needed > limit:
-                    short.append(Shortage(device, needed, limit))
+    limits = memory_limits(plan, tables)
+    rows = zip(plan.ranks, peak_bytes(plan, tables), limits, strict=True)
+    short = [Shortage(device, needed, limit) for device, needed, limit in rows if needed > limit]
     if short:
         short.sort(key=lambda each: -each.missing_bytes)
         raise Infeasible(f"the plan does not fit: {_short_text(short, plan.problem)}; {_remedy(plan, tables)}")
+
+
+def peak_bytes(
+    plan: Plan, tables: CostTables, *, held_S: Sequence[int] | None = None, recompute: bool = False
+) -> list[float]:
+    """Bytes that each rank needs at its peak, all the stages that it serves together.
+
+    Args:
+        plan: the plan.
+        tables: tables of its problem.
+        held_S: micro-batches that each stage holds, if other than the plan's.
+        recompute: as if all stages did.
+    """
+    stage_bytes = [
+        tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
+        for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
+    ]
+    return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def memory_limits(plan: Plan, tables: CostTables) -> list[float]:
+    """Bytes that each rank's device can hold."""
+    index = plan.problem.cluster.device_index
+    return [float(tables.devices.memory_bytes_D[index(device)]) for device in plan.ranks]
 
 
 def check_problem(problem: Problem, stages: int, replicas: int) -> None:
@@ -166,25 +186,19 @@ def _names(kind: str, devices: list[str]) -> str:
 
 def _remedy(plan: Plan, tables: CostTables) -> str:
     """What would make a plan fit: a change of the plan itself if there is one, else of the problem."""
-    if not all(stage.recompute for stage in plan.stages) and _would_fit(plan, tables, recompute=True):
+    limits, single = memory_limits(plan, tables), [1] * len(plan.stages)
+
+    def fits(needed: list[float]) -> bool:
+        return all(of_rank <= limit for of_rank, limit in zip(needed, limits, strict=True))
+
+    if not all(stage.recompute for stage in plan.stages) and fits(peak_bytes(plan, tables, recompute=True)):
         return "recomputing activations would fit"
-    if any(stage.in_flight > 1 for stage in plan.stages):
-        if _would_fit(plan, tables, shallow=True):
+    if max(plan.held_S) > 1:
+        if fits(peak_bytes(plan, tables, held_S=single)):
             return "fewer micro-batches in flight would fit"
-        if _would_fit(plan, tables, recompute=True, shallow=True):
+        if fits(peak_bytes(plan, tables, recompute=True, held_S=single)):
             return "recomputing activations with fewer micro-batches in flight would fit"
     shape = fitting_shape(Capacity(tables), plan.problem)
     if shape is not None:
         return f"another cut or placement would fit ({shape[0]} stages x {shape[1]} replicas)"
     return advise(tables).text
-
-
-def _would_fit(plan: Plan, tables: CostTables, *, recompute: bool = False, shallow: bool = False) -> bool:
-    memory_D = tables.devices.memory_bytes_D
-    for stage in plan.stages:
-        in_flight = 1 if shallow else stage.in_flight
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, in_flight, recompute or stage.recompute)
-        for replica in stage.replicas:
-            if any(needed > memory_D[plan.problem.cluster.device_index(device)] for device in replica):
-                return False
-    return True
