@@ -63,9 +63,9 @@ def simulate(
     _print_summary(plan, spans, summary)
     if spread is not None:
         console.print(
-            f"{runs} {'run' if runs == 1 else 'runs'} with jitter, seed {seed}: median {short_seconds(spread.median_s)}, 5 % to 95 %"
-            f" {short_seconds(spread.p05_s)} to {short_seconds(spread.p95_s)}; without jitter"
-            f" {short_seconds(spread.still_s)}"
+            f"{runs} {'run' if runs == 1 else 'runs'} with jitter, seed {seed}: median"
+            f" {short_seconds(spread.median_s)}, 5 % to 95 % {short_seconds(spread.p05_s)} to"
+            f" {short_seconds(spread.p95_s)}; without jitter {short_seconds(spread.still_s)}"
         )
     if trace is not None:
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
