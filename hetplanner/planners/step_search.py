@@ -17,6 +17,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.planners import seeds
 from hetplanner.planners.interface import Progress
+from hetplanner.planners.judge import can_simulate
 from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
@@ -104,7 +105,8 @@ class StepSpecies:
     def warm_up(self) -> None:
         """Loads the kernels (the simulator's too) by running each once on the first guess."""
         guess = self.first_guesses()[0]
-        simulate_step_s(dense_plan(self.layout(guess), self._model.tables.problem, Provenance()), self._model)
+        if can_simulate([self.replicas] * self.stages):
+            simulate_step_s(dense_plan(self.layout(guess), self._model.tables.problem, Provenance()), self._model)
         state = self._state.copy()
         self.anneal(self.cross(guess, guess), 1, 0.01)
         self._state[:] = state
