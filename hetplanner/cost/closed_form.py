@@ -31,6 +31,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# With more ranks links are numbered anew before their loads are summed: a table of all pairs would be too large.
+MOST_DENSE_RANKS = 256
+
 
 @dataclass(frozen=True)
 class StepArrays:
@@ -135,6 +138,8 @@ def _link_load(arrays: StepArrays, wire_s_2PE: tuple[FloatArray, FloatArray]) ->
     up, down = arrays.rank_PS[:, :-1], arrays.rank_PS[:, 1:]
     size = int(arrays.rank_PS.max()) + 1
     link_2PE = np.array((up * size + down, down * size + up))
+    if size > MOST_DENSE_RANKS:
+        link_2PE = np.unique(link_2PE, return_inverse=True)[1].reshape(link_2PE.shape)
     wire_2PE = np.array(wire_s_2PE)
     busy_L = np.bincount(link_2PE.reshape(-1), weights=(wire_2PE * arrays.micro_batches_P[:, None]).reshape(-1))
     return np.asarray((busy_L[link_2PE] - wire_2PE).max(axis=(0, 2)), dtype=np.float64)
