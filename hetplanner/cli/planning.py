@@ -1,8 +1,7 @@
-"""hetplanner plan and hetplanner simulate."""
+"""hetplanner plan."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +13,9 @@ from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precisi
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.errors import InvalidInput
+from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
-from hetplanner.units import short_bytes, short_seconds
+from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.plan.estimate import Estimate
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
 MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
+MOST_PAID = 5
+"""Receivers of dollars that are named."""
+
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
 
@@ -97,7 +100,7 @@ def plan(
         print_json(result_data(result, out) | {"gain": gain.to_data() if gain else None})
     else:
         print_plan(result.plan, result)
-        console.print(gain_text(gain))
+        console.print(gain_text(gain, problem.objective))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
@@ -166,6 +169,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "tokens_per_usd": estimate.tokens_per_usd,
         "device_usd": estimate.device_usd,
         "egress_usd": estimate.egress_usd,
+        "dollars": dict(_dollars(result.plan)),
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
         "notes": estimate.notes,
@@ -200,7 +204,10 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     console.print(terms)
     console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
     console.print(price_text(estimate))
-    if estimate.dtfm is not None:
+    objective = plan.problem.objective
+    if objective == "cost":
+        console.print(dollars_text(plan))
+    if objective == "dtfm" and estimate.dtfm is not None:
         cost = estimate.dtfm
         console.print(
             f"DT-FM objective {cost.total_s:.5f}"
@@ -211,7 +218,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         console.print(note)
     console.print(
         f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
-        f" lower bound {result.lower_bound:.5g}, gap {result.gap:.1%}"
+        f" lower bound {result.lower_bound:.5g} {OBJECTIVE_UNITS[objective]}, gap {result.gap:.1%}"
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
@@ -225,28 +232,51 @@ def price_text(estimate: Estimate) -> str:
     if not estimate.tokens_per_usd:
         return text
     egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
-    parts = f"device hours {1 - egress:.1%}, egress {egress:.1%}"
-    return f"{text} ({estimate.tokens_per_usd:,.0f} tokens per $): {parts}"
+    return f"{text} ({egress:.0%} of it egress), {estimate.tokens_per_usd:,.0f} tokens per $"
 
 
 def _shape_text(plan: Plan) -> str:
     """Stages and pipelines; where stages have unlike numbers of replicas, these."""
     counts = [len(stage.replicas) for stage in plan.stages]
     if len(set(counts)) == 1 and len(plan.routes) == counts[0]:
-        return f"{len(counts)} stages × {counts[0]} pipelines"
+        return f"{_counted(len(counts), 'stage')} × {_counted(counts[0], 'pipeline')}"
     replicas = "+".join(str(n) for n in counts)
-    return f"{len(counts)} stages of {replicas} replicas, {len(plan.routes)} routes"
+    return f"{_counted(len(counts), 'stage')} of {replicas} replicas, {_counted(len(plan.routes), 'route')}"
 
 
-def gain_text(gain: Gain | None) -> str:
+def dollars_text(plan: Plan) -> str:
+    """Who is paid, in a line: what to leave out, or where to stay, if dollars are to be saved."""
+    paid = _dollars(plan)
+    total = sum(usd for _, usd in paid)
+    parts = [f"{name} {usd / total:.0%}" for name, usd in paid[:MOST_PAID]]
+    rest = sum(usd for _, usd in paid[MOST_PAID:])
+    return "dollars go to: " + (", ".join(parts + ([f"others {rest / total:.0%}"] if rest else [])) or "nobody")
+
+
+def _dollars(plan: Plan) -> list[tuple[str, float]]:
+    """Who is paid how much in one step."""
+    from hetplanner.cost.dollars import list_dollars
+    from hetplanner.cost.estimate import CostModel
+
+    assert plan.estimate is not None
+    model = CostModel.of(plan.problem)
+    return list_dollars(plan, plan.estimate.step_s, model.tables, model.links)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")
+
+
+def gain_text(gain: Gain | None, objective: str) -> str:
     """What the choices of a plan bring, in a line."""
+    what = {"step-time": "speed", "cost": "tokens per dollar", "dtfm": "DT-FM's objective"}[objective]
     baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
     if gain is None:
         return f"gain: none to state, {baseline} would not fit the devices' memory"
     if not gain.parts:
         return f"gain: none over {baseline}"
     shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)
-    return f"gain: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
+    return f"gain in {what}: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
 
 
 def _share_text(part: GainPart) -> str:
@@ -262,37 +292,3 @@ def _print_stages(plan: Plan) -> None:
         params = sum(op.num_params for op in ops)
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
     console.print(rows)
-
-
-def simulate(
-    file: PlanFile,
-    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
-    from hetplanner.plan.files import load_plan
-    from hetplanner.schema import write_text
-    from hetplanner.simulator.simulation import simulate as run_simulation
-    from hetplanner.simulator.simulation import summarise_trace
-
-    plan = load_plan(file)
-    spans = run_simulation(plan, steps=2)
-    summary = summarise_trace(spans)
-    if trace is not None:
-        write_text(trace, json.dumps(spans.to_perfetto()))
-    if as_json:
-        print_json(summary.to_dict() | ({"trace": str(trace)} if trace else {}))
-        return
-    names = list(summary.terms)
-    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
-    for row in summary.per_rank:
-        rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
-    console.print(rows)
-    sent = sum(s.bytes for s in spans.spans if s.step == 1 and s.kind == "send")
-    console.print(
-        f"step {short_seconds(summary.step_s)}, bubble {summary.bubble:.1%},"
-        f" {short_bytes(sent)} between stages; closed form "
-        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
-    )
-    if trace is not None:
-        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")

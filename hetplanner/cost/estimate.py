@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bottleneck import find_bottleneck
+from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
+from hetplanner.cost.dollars import usd_parts
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
+from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
@@ -62,7 +64,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
     terms = split_terms(arrays, times)
     step_s = times.step_s
     busy = _busy_seconds(plan, durations)
-    device_usd, egress_usd = usd_parts(plan, step_s, model)
+    device_usd, egress_usd = usd_parts(plan, step_s, model.tables, model.links)
     usd = None if device_usd is None else device_usd + egress_usd
     tokens = plan.problem.workload.tokens_per_step
     return Estimate(
@@ -86,9 +88,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
     chunk_PS = np.array([[plan.chunk_index[int(n), s] for s, n in enumerate(path)] for path in rank_PS])
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    load_N = np.zeros(len(plan.ranks), dtype=np.int64)
-    for path, route in zip(rank_PS, plan.routes, strict=True):
-        load_N[path] += route.micro_batches
+    load_C = np.zeros(len(plan.chunks), dtype=np.int64)
+    for path, route in zip(chunk_PS, plan.routes, strict=True):
+        load_C[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
     num_edges = len(plan.stages) - 1
@@ -112,8 +114,10 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
-        through_PS=load_N[rank_PS],
-        in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
+        rank_PS=rank_PS,
+        micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
+        through_PS=load_C[chunk_PS],
+        in_flight_S=np.array(plan.held_S),
         forward_s_PS=forward,
         backward_s_PS=backward,
         activation_s_PE=hops["activation"],
@@ -126,6 +130,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         optimizer_s=float(durations.optimizer_s_N.max()),
         overlap=plan.overlap,
         phased=plan.schedule == "gpipe",
+        separate=len(np.unique(rank_PS)) == rank_PS.size,
     )
 
 
@@ -155,44 +160,6 @@ def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
         "data_parallel": max(times.reduced_s - times.pipeline_s, 0.0),
         "optimizer": arrays.optimizer_s,
     }
-
-
-def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
-    """Dollars of one step: :func:`usd_parts` together; None if a used device's price is unknown."""
-    device_usd, egress_usd = usd_parts(plan, step_s, model)
-    return None if device_usd is None else device_usd + egress_usd
-
-
-def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None, float]:
-    """What one step costs: the hours of the devices used, and the bytes that leave a site.
-
-        devices = step_s * sum over used devices of price_usd_per_s
-        egress  = sum over messages from site a to another site b of bytes on the wire * a's price per byte
-
-    A device that serves no stage costs nothing, one that serves costs for the whole step, idle or not. The sender's
-    site pays. Messages are those of the pipelines (activations there, gradients back, as their codecs send them),
-    of the stages' reductions and of weights tied across stages, both ways of each.
-
-    Returns:
-        Dollars for devices (None if a price is unknown) and for egress.
-
-    Source: clouds bill instances by the time they are held, and traffic by the region it leaves.
-    """
-    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
-    device_usd = None if np.isnan(rate) else rate * step_s
-    if not model.links.egress_usd_per_byte_D.any():
-        return device_usd, 0.0
-    moves = reduction_bytes(plan)
-    for route in plan.routes:
-        path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
-        for e, (one, two) in enumerate(pairwise(path)):
-            moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
-            moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
-    if not moves:
-        return device_usd, 0.0
-    source, target, size = (np.array(column) for column in zip(*moves, strict=True))
-    return device_usd, model.links.egress_usd(device_N[source], device_N[target], size)
 
 
 def dtfm_cost(plan: Plan) -> DtfmCost | None:
@@ -262,15 +229,8 @@ def _codec_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:
-    rows = []
-    for rank, device in enumerate(plan.ranks):
-        stage = plan.stages[plan.place_of_rank[rank][0]]
-        rows.append(
-            DeviceEstimate(
-                device=device,
-                busy_s=float(busy[rank]),
-                peak_bytes=model.tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute),
-                limit_bytes=float(model.tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)]),
-            )
-        )
-    return tuple(rows)
+    peaks, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
+    return tuple(
+        DeviceEstimate(device=device, busy_s=float(busy_s), peak_bytes=peak, limit_bytes=limit)
+        for device, busy_s, peak, limit in zip(plan.ranks, busy, peaks, limits, strict=True)
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hetplanner.cost.estimate import CostModel
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import fit_plan, usable_rows
+from hetplanner.planners.finish import fit_plan, fitting_plan, usable_rows
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, Extra
 from hetplanner.planners.shapes import fixed_shape
@@ -54,7 +54,14 @@ class DtfmSearch:
     def plan(self) -> Plan | None:
         """The plan of the best candidate."""
         rows = usable_rows(self._model.tables.problem)
-        return fit_plan(rows[self._species.placement_SR(self.evolutions[0].best)], self._model)
+        try:
+            return fit_plan(rows[self._species.placement_SR(self.evolutions[0].best)], self._model)
+        except Infeasible:
+            # The published objective knows no memory: better a placement that fits than none.
+            plan = fitting_plan(*self.largest_shape, self._model)
+            if plan is None:
+                raise
+            return plan
 
     def _begin(self, start: WarmStart) -> None:
         if start.shape != self.largest_shape:

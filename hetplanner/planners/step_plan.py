@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.planners.baseline_starts import BaselineStarts
+from hetplanner.planners.finish import fitting_plan
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.judge import best_plan
 from hetplanner.planners.population import Candidate, Evolution, EvolutionSettings, warm_up
@@ -55,7 +56,8 @@ class StepSearch:
         self._start = WarmStart(progress.start, model) if progress.start else None
         self._spaces, self._baselines = StepSpaces(model), BaselineStarts(model)
         options = self._options()
-        self.largest_shape = max(shape for shape, _ in options)
+        self._shapes = [shape for shape, _ in options]
+        self.largest_shape = max(self._shapes)
         self._species = self._in_order([*self._equal(options, seed), *self._ragged(options, seed)])
         guessed = self._guessed()
         # Chains last a fraction of a second on thousands of devices too.
@@ -154,6 +156,9 @@ class StepSearch:
             for evolution in self.evolutions:
                 evolution.screen()
             plans = self._plans(1)
+        if not plans and not self._model.tables.problem.constraints.pinned:
+            last_resort = (fitting_plan(*shape, self._model) for shape in self._shapes)
+            plans = [plan for plan in last_resort if plan is not None][:1]
         rivals = self._rivals()
         budget = self._progress.budget
         searched = budget.seconds != 0.0 and budget.evaluations != 0
