@@ -73,46 +73,76 @@ def _load_nics(
 
 
 @njit(cache=True, forceinline=True)
-def _route_end(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Array, k: int, work: RaggedWork) -> float:
-    """End of a route's last backward; fills its row of ``drain_PS``."""
+def _count_messages(num_stages: int, num_routes: int, work: RaggedWork) -> None:
+    """Micro-batches over every route's links; routes between the same two devices follow one another."""
+    for s in range(1, num_stages):
+        k = 0
+        while k < num_routes:
+            end = k
+            total = 0
+            while (
+                end < num_routes
+                and work.path_PS[end, s] == work.path_PS[k, s]
+                and work.path_PS[end, s - 1] == work.path_PS[k, s - 1]
+            ):
+                total += work.share_P[end]
+                end += 1
+            work.pair_PS[k:end, s] = total
+            k = end
+
+
+@njit(cache=True, forceinline=True)
+def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Array, k: int, work: RaggedWork) -> None:
+    """A route's round trips and drains, its busiest device or link, and its part in each device's mean round trip."""
     num_stages = len(cut_S) - 1
     more = 0.0
     drain = 0.0
     nic_s = 0.0
-    most = 0
     for s in range(num_stages):
         i = work.path_PS[k, s]
         a = place_N[i]
         row = problem.class_D[a]
         back = problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
         seconds = problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]] + back
-        work.trip_S[s] = seconds
+        work.trip_PS[k, s] = seconds
         if s:
-            j = work.path_PS[k, s - 1]
-            b = place_N[j]
+            b = place_N[work.path_PS[k, s - 1]]
             size = problem.boundary_K[cut_S[s]]
             there, home = problem.pipe_rate_DD[b, a], problem.pipe_rate_DD[a, b]
-            more = max(more, (min(load_N[i], load_N[j]) - 1) * size * max(there, home))
+            more = max(more, (work.pair_PS[k, s] - 1) * size * max(there, home))
             hop = problem.latency_DD[a, b] + size * home
             drain += hop
-            work.trip_S[s - 1] += hop + problem.latency_DD[b, a] + size * there
+            work.trip_PS[k, s - 1] += hop + problem.latency_DD[b, a] + size * there
         work.drain_PS[k, s] = drain
         drain += back
         more = max(more, (load_N[i] - 1) * seconds)
-        most = max(most, load_N[i])
         if problem.has_nics:
             nic_s = max(nic_s, work.pipe_H[problem.host_D[a]])
-    more = max(more, nic_s * (1.0 - 1.0 / work.share_P[k]))
-    for s in range(num_stages - 2, -1, -1):
-        work.trip_S[s] += work.trip_S[s + 1]
+    work.more_P[k] = max(more, nic_s * (1.0 - 1.0 / work.share_P[k]))
+    for s in range(num_stages - 1, -1, -1):
+        if s < num_stages - 1:
+            work.trip_PS[k, s] += work.trip_PS[k, s + 1]
+        i = work.path_PS[k, s]
+        work.mean_N[i] += work.trip_PS[k, s] * work.share_P[k] / load_N[i]
+
+
+@njit(cache=True, forceinline=True)
+def _route_end(load_N: Array, k: int, work: RaggedWork) -> float:
+    """End of a route's last backward."""
+    num_stages = len(work.depth_S)
+    more = work.more_P[k]
+    most = 0
+    for s in range(num_stages):
+        most = max(most, load_N[work.path_PS[k, s]])
     slowest = more / max(most - 1, 1)
     base = more
     for s in range(num_stages):
-        rest = load_N[work.path_PS[k, s]] - 1
+        i = work.path_PS[k, s]
+        rest = load_N[i] - 1
         if rest >= work.depth_S[s]:
             rounds = rest // work.depth_S[s]
-            base = max(base, rounds * work.trip_S[s] + (rest - rounds * work.depth_S[s]) * slowest)
-    return work.trip_S[0] + base
+            base = max(base, rounds * work.mean_N[i] + (rest - rounds * work.depth_S[s]) * slowest)
+    return work.trip_PS[k, 0] + base
 
 
 @njit(cache=True)
@@ -129,8 +159,12 @@ def evaluate_ragged(
         work.end_S[s] = 0.0
     if problem.has_nics:
         _load_nics(problem, place_N, first_S, cut_S, num_routes, work)
+    _count_messages(num_stages, num_routes, work)
+    work.mean_N[:] = 0.0
     for k in range(num_routes):
-        end = _route_end(problem, place_N, load_N, cut_S, k, work)
+        _time_route(problem, place_N, load_N, cut_S, k, work)
+    for k in range(num_routes):
+        end = _route_end(load_N, k, work)
         for s in range(num_stages):
             work.end_S[s] = max(work.end_S[s], end - work.drain_PS[k, s])
     step = 0.0

@@ -124,19 +124,25 @@ class RaggedWork(NamedTuple):
 
     Attributes:
         path_PS, share_P: position of the device that a route uses at a stage; its micro-batches.
+        pair_PS: micro-batches of all routes over the link that a route takes to a stage.
         drain_PS: from a stage's last backward to the end of the route's.
+        trip_PS: from a micro-batch's forward at a stage to the end of its backward there.
+        more_P: busiest device, link or NIC of a route beyond the first micro-batch.
+        mean_N: round trip of the device at a position, the mean over its routes.
         at_S, left_S: where laying routes out stands.
-        trip_S: round trips of one route from each stage.
         depth_S, end_S: in-flight depth; end of the last backward.
         pipe_H, reduce_H, count_H: as in `StepWork`.
     """
 
     path_PS: Array
     share_P: Array
+    pair_PS: Array
     drain_PS: Array
+    trip_PS: Array
+    more_P: Array
+    mean_N: Array
     at_S: Array
     left_S: Array
-    trip_S: Array
     depth_S: Array
     end_S: Array
     pipe_H: Array
@@ -149,10 +155,13 @@ def make_ragged_work(devices: int, stages: int, hosts: int) -> RaggedWork:
     return RaggedWork(
         path_PS=np.zeros((devices, stages), dtype=np.int64),
         share_P=np.zeros(devices, dtype=np.int64),
+        pair_PS=np.zeros((devices, stages), dtype=np.int64),
         drain_PS=np.zeros((devices, stages)),
+        trip_PS=np.zeros((devices, stages)),
+        more_P=np.zeros(devices),
+        mean_N=np.zeros(devices),
         at_S=np.zeros(stages, dtype=np.int64),
         left_S=np.zeros(stages, dtype=np.int64),
-        trip_S=np.zeros(stages),
         depth_S=np.zeros(stages, dtype=np.int64),
         end_S=np.zeros(stages),
         pipe_H=np.zeros(hosts),
