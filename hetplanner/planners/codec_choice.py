@@ -40,8 +40,9 @@ FloatArray = NDArray[np.float64]
 WORTH_A_CODEC = 0.01
 # A weaker compression may cost this share of the shortest step.
 NEARLY_BEST = 0.02
-# Targets swept, from the slowest dense message down, apart by equal factors.
-NUM_TARGETS = 16
+# Plans estimated in each sweep (of targets from the slowest dense message down, apart by equal factors; of what may be
+# dropped again), so that all of them together have about so many devices.
+LEAST_TRIALS, MOST_TRIALS, TRIED_DEVICES = 6, 16, 4096
 # Reductions whose sums the runtime adds up without feeding errors back: 4 bits are too coarse for that.
 REDUCTION_CODECS = ("fp16", "bf16", "int8")
 
@@ -54,7 +55,10 @@ def choose_codecs(plan: Plan, model: CostModel) -> Plan:
     if set(plan.problem.constraints.codecs) <= {"none"}:
         return plan
     if len(plan.stages) > 1:
-        plan = _choose_for_links(plan, model)
+        # What links are worth shows once reductions, which come on top, are as short as they can be.
+        strongest = min(Allowed(plan.problem).reductions, key=lambda codec: codec.wire_bytes(2**20, 4))
+        shortest = _with_reduction(plan, strongest, set(range(len(plan.stages))))
+        plan = plan.replace(link_codecs=_choose_for_links(shortest, model).link_codecs)
     return _choose_for_reductions(plan, model)
 
 
@@ -208,6 +212,7 @@ class _Hop:
 
 
 def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
+    """All of a plan's, those with the fastest messages first."""
     cluster, links, width = plan.problem.cluster, model.links, plan.problem.workload.dtype_bytes
     hops: dict[tuple[str, str], _Hop] = {}
     for route in plan.routes:
@@ -229,7 +234,7 @@ def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
                 there_s=float(links.latency_s_DD[a, b]) + elements * width * there,
                 back_s=float(links.latency_s_DD[b, a]) + elements * width * back,
             )
-    return list(hops.values())
+    return sorted(hops.values(), key=lambda hop: (max(hop.there_s, hop.back_s), hop.source, hop.target))
 
 
 _Rules = dict[tuple[str, str], list[LinkCodec]]
@@ -265,7 +270,7 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     least = slowest if plan.problem.objective != "cost" else min(s for s in seconds if s > 0)
     allowed = Allowed(plan.problem)
     sweep: list[tuple[_Rules, float]] = []
-    for target_s in np.geomspace(slowest, least * _least_share(allowed), NUM_TARGETS):
+    for target_s in np.geomspace(slowest, least * _least_share(allowed), _num_trials(plan)):
         rules = _within(allowed, hops, float(target_s))
         # Targets may give the same codecs as the one before.
         if not sweep or rules != sweep[-1][0]:
@@ -306,14 +311,28 @@ def _rules(allowed: Allowed, wanted: list[tuple[_Hop, float, float]]) -> _Rules:
 
 
 def _without_needless(plan: Plan, groups: _Rules, best: float, model: CostModel) -> Plan:
-    """Drops the codecs between two sites where the objective stays as good without them."""
-    worth = WORTH_A_CODEC / len(groups)
-    for name in sorted(groups):
-        trial = rough_objective(_with_codecs(plan, [rules for key, rules in groups.items() if key != name]), model)
+    """Drops codecs, those of the fastest links first, where the objective stays as good without them."""
+    classes = _classes(list(groups.values()), _num_trials(plan))
+    worth = WORTH_A_CODEC / len(classes)
+    for k in range(len(classes)):
+        kept, classes[k] = classes[k], []
+        trial = rough_objective(_with_codecs(plan, classes), model)
         if trial <= best * (1 + worth):
-            del groups[name]
             best = trial
-    return _with_codecs(plan, groups.values())
+        else:
+            classes[k] = kept
+    return _with_codecs(plan, classes)
+
+
+def _classes(groups: list[list[LinkCodec]], most: int) -> list[list[LinkCodec]]:
+    """Neighbouring groups put together so that no more are left than wanted."""
+    edges = np.linspace(0, len(groups), min(most, len(groups)) + 1).round().astype(int)
+    return [[rule for rules in groups[a:b] for rule in rules] for a, b in pairwise(edges)]
+
+
+def _num_trials(plan: Plan) -> int:
+    """Plans to estimate in a sweep: fewer of large ones, which take longer."""
+    return max(LEAST_TRIALS, min(MOST_TRIALS, TRIED_DEVICES // len(plan.ranks)))
 
 
 def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
