@@ -30,6 +30,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         rank: one optimizer step, one boundary message encoded and decoded, and the gradients added up.
     """
     tables = tables or CostTables(plan.problem)
+    transfer = plan.problem.cluster.transfer
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     memory_N = tables.devices.memory_bandwidth_bytes_per_s_D[device_N]
     rank_C, stage_C = np.array(plan.chunks, dtype=np.int64).T
@@ -54,6 +55,8 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         encode_s_N=np.array(codec[0]),
         decode_s_N=np.array(codec[1]),
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
+        message_s=transfer.message if transfer else 0.0,
+        overlap=transfer.overlap if transfer else 1.0,
     )
 
 

@@ -1,11 +1,11 @@
 """Alpha-beta links between devices, with the host's NIC as a ceiling and a shared resource.
 
-Legend of array suffixes: D devices in file order, H hosts.
+Legend of array suffixes: L link rules of the cluster, D devices in file order, H hosts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,6 +44,15 @@ class LinkTable:
             egress_usd_per_byte_D=egress[cluster.site_index_D],
             site_D=cluster.site_index_D,
         )
+
+    def with_rules(self, latency_s_L: FloatArray, seconds_per_byte_L: FloatArray) -> LinkTable:
+        """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings."""
+        table = replace(self)
+        # In place of the cached properties.
+        table.__dict__["_latency_s_of_rule"] = np.append(latency_s_L, [0.0, 0.0])
+        table.__dict__["_seconds_per_byte_of_rule"] = np.append(seconds_per_byte_L, [0.0, 0.0])
+        table.__dict__["latency_s_DD"] = table._latency_s_of_rule[self.cluster.link_index_DD]
+        return table
 
     @cached_property
     def latency_s_DD(self) -> FloatArray:
