@@ -15,6 +15,7 @@ from hetplanner.cli import (
     rehearsing,
     runs,
     services,
+    simulating,
     training,
 )
 from hetplanner.errors import HetplannerError
@@ -36,7 +37,7 @@ app.add_typer(model.app, name="workload")
 app.command("plan")(planning.plan)
 app.command("compare")(comparing.compare)
 app.command("pareto")(fronts.pareto)
-app.command("simulate")(planning.simulate)
+app.command("simulate")(simulating.simulate)
 app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")

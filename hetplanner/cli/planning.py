@@ -1,8 +1,7 @@
-"""hetplanner plan and hetplanner simulate."""
+"""hetplanner plan."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precisi
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.planners.registry import planner_names
-from hetplanner.units import short_bytes, short_seconds
+from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.plan.estimate import Estimate
@@ -229,37 +228,3 @@ def _print_stages(plan: Plan) -> None:
         params = sum(op.num_params for op in ops)
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
     console.print(rows)
-
-
-def simulate(
-    file: PlanFile,
-    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
-    from hetplanner.plan.files import load_plan
-    from hetplanner.schema import write_text
-    from hetplanner.simulator.simulation import simulate as run_simulation
-    from hetplanner.simulator.simulation import summarise_trace
-
-    plan = load_plan(file)
-    spans = run_simulation(plan, steps=2)
-    summary = summarise_trace(spans)
-    if trace is not None:
-        write_text(trace, json.dumps(spans.to_perfetto()))
-    if as_json:
-        print_json(summary.to_dict() | ({"trace": str(trace)} if trace else {}))
-        return
-    names = list(summary.terms)
-    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
-    for row in summary.per_rank:
-        rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
-    console.print(rows)
-    sent = sum(s.bytes for s in spans.spans if s.step == 1 and s.kind == "send")
-    console.print(
-        f"step {short_seconds(summary.step_s)}, bubble {summary.bubble:.1%},"
-        f" {short_bytes(sent)} between stages; closed form "
-        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
-    )
-    if trace is not None:
-        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bottleneck import find_bottleneck
+from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
@@ -86,9 +87,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
     chunk_PS = np.array([[plan.chunk_index[int(n), s] for s, n in enumerate(path)] for path in rank_PS])
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    load_N = np.zeros(len(plan.ranks), dtype=np.int64)
-    for path, route in zip(rank_PS, plan.routes, strict=True):
-        load_N[path] += route.micro_batches
+    load_C = np.zeros(len(plan.chunks), dtype=np.int64)
+    for path, route in zip(chunk_PS, plan.routes, strict=True):
+        load_C[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
     num_edges = len(plan.stages) - 1
@@ -112,8 +113,10 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
-        through_PS=load_N[rank_PS],
-        in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
+        rank_PS=rank_PS,
+        micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
+        through_PS=load_C[chunk_PS],
+        in_flight_S=np.array(plan.held_S),
         forward_s_PS=forward,
         backward_s_PS=backward,
         activation_s_PE=hops["activation"],
@@ -262,15 +265,8 @@ def _codec_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:
-    rows = []
-    for rank, device in enumerate(plan.ranks):
-        stage = plan.stages[plan.place_of_rank[rank][0]]
-        rows.append(
-            DeviceEstimate(
-                device=device,
-                busy_s=float(busy[rank]),
-                peak_bytes=model.tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute),
-                limit_bytes=float(model.tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)]),
-            )
-        )
-    return tuple(rows)
+    peaks, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
+    return tuple(
+        DeviceEstimate(device=device, busy_s=float(busy_s), peak_bytes=peak, limit_bytes=limit)
+        for device, busy_s, peak, limit in zip(plan.ranks, busy, peaks, limits, strict=True)
+    )

@@ -2,10 +2,12 @@
 
 Words: a *stage* is a contiguous range of ops; a *replica* of a stage is the list of devices that hold one copy
 of it (one device today); a *route* is the chain of replicas, one per stage, that a share of the micro-batches
-takes; a *rank* is a process, one per device.
+takes; a *rank* is a process, one per device; a *chunk* is what a rank holds of one stage. With the schedule
+`interleaved` a device may serve several stages, else it serves one.
 """
 
 import hashlib
+import itertools
 import json
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -20,7 +22,7 @@ from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import Op
 
 Role = Literal["activation", "gradient"]
-ScheduleName = Literal["gpipe", "1f1b"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
 
 
 class Stage(Noun):
@@ -139,14 +141,37 @@ class Plan(Noun):
                         f"stages[{s}].replicas[{r}]: {replica[0]!r:.60} is no usable device of the cluster"
                     )
                 used.append(replica[0])
-        if len(set(used)) < len(used):
-            twice = next(d for d in used if used.count(d) > 1)
-            raise ValueError(f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage")
+        self._check_chunks(used)
         if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != set(used):
             raise ValueError("ranks: must list every device of the stages exactly once")
         for i, rule in enumerate(self.link_codecs):
             if not {rule.from_device, rule.to_device} <= set(used):
                 raise ValueError(f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage")
+
+    def _check_chunks(self, used: list[str]) -> None:
+        """A device serves one stage, or with schedule interleaved several that do not follow on one another."""
+        if len(set(used)) == len(used):
+            return
+        if self.schedule != "interleaved":
+            twice = next(d for d in used if used.count(d) > 1)
+            raise ValueError(
+                f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage, unless the"
+                " schedule is interleaved"
+            )
+        for s, stage in enumerate(self.stages):
+            here = [device for replica in stage.replicas for device in replica]
+            if len(set(here)) < len(here):
+                twice = next(d for d in here if here.count(d) > 1)
+                raise ValueError(f"stages[{s}]: device {twice!r:.60} serves two replicas of this stage; use it once")
+        if any(len(stage.replicas) != len(self.routes) for stage in self.stages):
+            raise ValueError("routes: an interleaved plan has as many replicas of every stage as routes")
+        for r, route in enumerate(self.routes):
+            path = [self.stages[s].replicas[replica][0] for s, replica in enumerate(route.replicas)]
+            for s, (one, two) in enumerate(itertools.pairwise(path)):
+                if one == two:
+                    raise ValueError(
+                        f"routes[{r}]: stages {s} and {s + 1} are both on {one!r:.60}; join them into one stage"
+                    )
 
     def _check_codecs(self) -> None:
         for i, rule in enumerate(self.link_codecs):
@@ -211,6 +236,17 @@ class Plan(Noun):
     def stage_of_op(self) -> tuple[int, ...]:
         """Stage of every op."""
         return tuple(s for s, stage in enumerate(self.stages) for _ in range(stage.first_op, stage.end_op))
+
+    @cached_property
+    def held_S(self) -> tuple[int, ...]:
+        """Micro-batches that a replica of each stage holds at its peak: its in-flight depth, or all in GPipe."""
+        if self.schedule != "gpipe":
+            return tuple(stage.in_flight for stage in self.stages)
+        load = [[0] * len(stage.replicas) for stage in self.stages]
+        for route in self.routes:
+            for s, replica in enumerate(route.replicas):
+                load[s][replica] += route.micro_batches
+        return tuple(max(of_stage) for of_stage in load)
 
     def ops_of(self, stage: int) -> tuple[Op, ...]:
         """Ops of a stage."""

@@ -15,6 +15,7 @@ _HOMES = {
     "comparison": "comparisons",
     "convergences": "comparisons",
     "pareto": "fronts",
+    "spread": "spreads",
     "cost": "bars",
     "memory": "bars",
     "compare_traces": "bars",

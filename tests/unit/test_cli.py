@@ -108,6 +108,26 @@ def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
     assert one == two
 
 
+def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
+    plan_file(call, tmp_path)
+    jittered = ("--jitter", "0.1", "--seed", "1", "--runs", "5", "--json")
+    data = json.loads(call("simulate", "plan.json", *jittered).stdout)
+    spread = data["jitter"]
+    assert spread["runs"] == len(spread["step_s"]) == 5
+    assert spread["p05_s"] <= spread["median_s"] <= spread["p95_s"]
+    assert data["step_s"] == pytest.approx(spread["step_s"][0], rel=1e-9)
+    assert json.loads(call("simulate", "plan.json", *jittered).stdout) == data
+    assert "5 runs with jitter: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
+    done = call("simulate", "plan.json", "--schedule", "interleaved", "-o", "chunks.json", "--json")
+    assert json.loads(done.stdout)["plan"] == "chunks.json", done.stderr
+    written = json.loads((tmp_path / "chunks.json").read_text())
+    assert written["schedule"] == "interleaved"
+    assert len(written["stages"]) == 4
+    failure(call("train", "chunks.json", "--dry-run"), 2)
+    failure(call("simulate", "plan.json", "--schedule", "other"), 2)
+    failure(call("simulate", "plan.json", "--jitter", "9"), 2)
+
+
 def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path):
     options = ["--evaluations", "5000", "-o", "front"]
     data = json.loads(call("pareto", LAB, "tiny-gpt", *options, "--json").stdout)

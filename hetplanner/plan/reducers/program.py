@@ -73,7 +73,8 @@ class Members:
             site_M=cluster.site_index_D[rows],
             host_M=host_M,
             latency_s_MM=cluster.latency_s_DD[grid],
-            seconds_per_byte_MM=1.0 / cluster.bandwidth_bytes_per_s_DD[grid],
+            # Where there is no link (0 B/s) the slowest that a link may be stands for it; the latency is infinite.
+            seconds_per_byte_MM=1.0 / np.maximum(cluster.bandwidth_bytes_per_s_DD[grid], 1.0),
             nic_out_s_per_byte_M=np.array([1.0 / h.nic_out if h.nic_out else 0.0 for h in hosts]),
             nic_in_s_per_byte_M=np.array([1.0 / h.nic_in if h.nic_in else 0.0 for h in hosts]),
         )
