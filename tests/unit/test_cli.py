@@ -140,6 +140,16 @@ def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
     failure(call("simulate", "plan.json", "--jitter", "9"), 2)
 
 
+def test_the_objective_cost_speaks_of_dollars(call):
+    options = ["--objective", "cost", "--evaluations", "2000"]
+    text = call("plan", LAB, "tiny-gpt", *options).stdout
+    assert "dollars go to: 1 x CPU generic 100%" in text
+    assert "$ per million tokens, gap" in text
+    data = json.loads(call("plan", LAB, "tiny-gpt", *options, "--json").stdout)
+    assert sum(data["dollars"].values()) == pytest.approx(data["device_usd"] + data["egress_usd"])
+    assert data["tokens_per_usd"] == pytest.approx(1e6 / data["usd_per_mtoken"])
+
+
 def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path):
     options = ["--evaluations", "5000", "-o", "front"]
     data = json.loads(call("pareto", LAB, "tiny-gpt", *options, "--json").stdout)
