@@ -1,4 +1,4 @@
-"""What a trace of a plan's run shows, as medians: seconds of every kind of work, of every message, of reductions.
+"""What a trace of a plan's run shows: seconds of every kind of work, of every message, of reductions.
 
 Legend of array suffixes: none; everything is by rank, stage or pair of ranks.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import TypeVar
 
 from hetplanner.errors import InvalidInput
@@ -23,11 +23,12 @@ UNTIMED_S = 1e-7
 # A message that starts this much later after it was made than others do has waited for its link.
 QUEUED_S = 1e-4
 LEAST_QUEUED = 3
+OUTLIER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A median, and of how many."""
+    """A median or mean, and of how many."""
 
     seconds: float
     count: int
@@ -35,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Observations:
-    """Medians of a trace.
+    """Medians of a trace, and means of work.
 
     Attributes:
         forward, backward: by (rank, stage), one micro-batch.
@@ -84,9 +85,9 @@ def observe_trace(trace: Trace, plan: Plan) -> Observations:
     transit, taking = _messages(warm)
     sends = _sends(by_rank)
     return Observations(
-        forward=_medians(work["forward"]),
-        backward=_medians(work["backward"]),
-        optimizer={rank: seen for (rank, _), seen in _medians(work["step"]).items()},
+        forward=_means(work["forward"]),
+        backward=_means(work["backward"]),
+        optimizer={rank: seen for (rank, _), seen in _means(work["step"]).items()},
         transit=transit,
         taking=taking,
         wire=_queued(sends),
@@ -119,6 +120,15 @@ def check_trace(trace: Trace, plan: Plan) -> None:
                 f"trace: rank {span.rank} ({trace.rank_labels[span.rank]}) computes stage {span.stage}, which the plan"
                 " gives to others; give the plan that was run"
             )
+
+
+def _means(values: dict[K, list[float]]) -> dict[K, Seen]:
+    """Means, since a step is a sum; what took many times as long as usual counts as that many times."""
+    found = {}
+    for key, seconds in values.items():
+        most = OUTLIER * median(seconds)
+        found[key] = Seen(fmean(min(s, most) for s in seconds), len(seconds))
+    return found
 
 
 def _medians(values: dict[K, list[float]]) -> dict[K, Seen]:
