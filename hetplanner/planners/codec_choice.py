@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, most_kept, topk_of
 from hetplanner.cost.closed_form import time_step
+from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.durations import durations_of, reduce_codec_passes
-from hetplanner.cost.estimate import CostModel, step_arrays, usd_per_step
+from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.problem import Problem
@@ -71,7 +72,7 @@ def rough_objective(plan: Plan, model: CostModel) -> float:
     """Seconds or dollars of a plan's step, whichever its problem is about; needs neither estimate nor kernels."""
     step_s = step_seconds_of(plan, model)
     if plan.problem.objective == "cost":
-        return usd_per_step(plan, step_s, model) or step_s
+        return usd_per_step(plan, step_s, model.tables, model.links) or step_s
     return step_s
 
 

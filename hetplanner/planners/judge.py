@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetplanner.cost.estimate import CostModel, usd_per_step
+from hetplanner.cost.dollars import usd_per_step
+from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import value_of
@@ -12,6 +13,8 @@ from hetplanner.simulator.timing import simulate_step_s
 
 # Forwards and backwards that all finalists together may have, so that judging stays a fraction of a second.
 MOST_ACTIONS = 2_000_000
+# A stage's replicas talk to each other in pairs, and a transfer takes the simulator about as long as so many of these.
+TRANSFER_ACTIONS = 100
 # Finalists closer than this (relative) to the best count as no worse.
 SAME_STEP = 1e-9
 
@@ -22,7 +25,8 @@ def best_plan(
     """The plan to emit.
 
     The best by simulation among the plans that the closed form puts no behind any rival, so that a search is behind
-    none of what it began with by either measure. Without time for it, or after a cancel, the closed form decides.
+    none of what it began with by either measure. Without time for it, for thousands of devices, or after a cancel, the
+    closed form decides.
 
     Args:
         plans: completed plans, the most promising first.
@@ -39,7 +43,7 @@ def best_plan(
         return None
     ceiling = min((value_of(rival) for rival in rivals), default=float("inf"))
     fit = [plan for plan in everything if value_of(plan) <= ceiling * (1 + SAME_STEP)]
-    if not simulated or progress.cancelled:
+    if not simulated or progress.cancelled or not can_simulate([len(stage.replicas) for stage in fit[0].stages]):
         return fit[0]
     judged: list[tuple[float, Plan]] = []
     actions = 0
@@ -53,9 +57,14 @@ def best_plan(
     return min(judged, key=lambda pair: pair[0])[1]
 
 
+def can_simulate(replicas_S: Iterable[int]) -> bool:
+    """Whether a plan of so many replicas per stage is simulated in a fraction of a second."""
+    return sum(replicas**2 for replicas in replicas_S) * TRANSFER_ACTIONS <= MOST_ACTIONS
+
+
 def _simulated_value(plan: Plan, step_s: float, model: CostModel) -> float:
     """The objective's value with the simulated seconds."""
     if plan.problem.objective != "cost":
         return step_s
-    usd = usd_per_step(plan, step_s, model)
+    usd = usd_per_step(plan, step_s, model.tables, model.links)
     return step_s if usd is None else usd

@@ -129,7 +129,7 @@ def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
     assert spread["p05_s"] <= spread["median_s"] <= spread["p95_s"]
     assert data["step_s"] == pytest.approx(spread["step_s"][0], rel=1e-9)
     assert json.loads(call("simulate", "plan.json", *jittered).stdout) == data
-    assert "5 runs with jitter: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
+    assert "5 runs with jitter, seed 1: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
     done = call("simulate", "plan.json", "--schedule", "interleaved", "-o", "chunks.json", "--json")
     assert json.loads(done.stdout)["plan"] == "chunks.json", done.stderr
     written = json.loads((tmp_path / "chunks.json").read_text())
@@ -138,6 +138,16 @@ def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
     failure(call("train", "chunks.json", "--dry-run"), 2)
     failure(call("simulate", "plan.json", "--schedule", "other"), 2)
     failure(call("simulate", "plan.json", "--jitter", "9"), 2)
+
+
+def test_the_objective_cost_speaks_of_dollars(call):
+    options = ["--objective", "cost", "--evaluations", "2000"]
+    text = call("plan", LAB, "tiny-gpt", *options).stdout
+    assert "dollars go to: 1 x CPU generic 100%" in text
+    assert "$ per million tokens, gap" in text
+    data = json.loads(call("plan", LAB, "tiny-gpt", *options, "--json").stdout)
+    assert sum(data["dollars"].values()) == pytest.approx(data["device_usd"] + data["egress_usd"])
+    assert data["tokens_per_usd"] == pytest.approx(1e6 / data["usd_per_mtoken"])
 
 
 def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path):
