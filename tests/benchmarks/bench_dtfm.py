@@ -25,6 +25,7 @@ from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners import interface
 from hetplanner.planners.dtfm_search import dtfm_species
+from hetplanner.planners.evolution import dtfm_settings
 from hetplanner.planners.interface import Budget, Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.registry import make_planner
@@ -61,7 +62,7 @@ def search(task, seed, starts, seconds, stop=None):
     """The value re-scored from scratch, and ``(CPU seconds since the first event, best)`` of every event."""
     progress = Progress(Budget(seconds=seconds), None, stop, clock=time.process_time)
     species = dtfm_species(task, SHAPE, seed, starts)
-    settings = EvolutionSettings(starts=starts)
+    settings = dtfm_settings(EvolutionSettings(starts=starts), len(task.usable_devices))
     winner = evolve([Evolution(species, settings, progress, np.random.default_rng([seed, 0]))], progress)
     tables = task.cluster.published_delay_ms_DD, task.cluster.published_bandwidth_gbps_DD
     value = score_dtfm(species.placement_SR(winner.best), *tables).total_s
