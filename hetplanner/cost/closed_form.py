@@ -18,6 +18,9 @@ A rank that serves several stages (interleaved) works on other micro-batches whi
 to the fill in place of (n - 1) * compute, which on equal stages gives the bubble of Narayanan et al. 2021 (arXiv
 2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
 
+Source: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019, PipeDream) for what a pipeline takes without a
+network; the round-trip, NIC and drain terms are ours, held against the event simulator.
+
 Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction groups, N ranks.
 """
 
