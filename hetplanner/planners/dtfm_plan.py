@@ -14,8 +14,10 @@ from hetplanner.planners.population import Evolution, EvolutionSettings, Extra
 from hetplanner.planners.shapes import fixed_shape
 from hetplanner.planners.warm_start import WarmStart
 
-# Moves of a chain times devices, at most.
+# Moves of a chain times devices, at most: so chains last a fraction of a second on thousands of devices too.
 LONGEST_CHAIN = 2**24
+# Candidates kept unless set: with few, a second is enough to anneal each often.
+DTFM_POPULATION = 6
 
 
 class DtfmSearch:
@@ -32,9 +34,7 @@ class DtfmSearch:
         problem = model.tables.problem
         self.largest_shape = fixed_shape(problem)
         self._species = dtfm_species(problem, self.largest_shape, seed, settings.starts)
-        # Chains last a fraction of a second on thousands of devices too.
-        chain = max(100, min(settings.chain, LONGEST_CHAIN // len(problem.usable_devices)))
-        settings = settings.model_copy(update={"chain": chain})
+        settings = dtfm_settings(settings, len(problem.usable_devices))
         self.evolutions = [Evolution(self._species, settings, progress, np.random.default_rng([seed, 0]))]
         if progress.start is not None:
             self._begin(WarmStart(progress.start, model))
@@ -72,3 +72,10 @@ class DtfmSearch:
             )
         numbers = np.searchsorted(usable_rows(self._model.tables.problem), np.array(start.members))
         self.evolutions[0].adopt([self._species.given(numbers)])
+
+
+def dtfm_settings(settings: EvolutionSettings, num_devices: int) -> EvolutionSettings:
+    """The settings as the search for objective dtfm on so many devices takes them."""
+    chain = max(100, min(settings.chain, LONGEST_CHAIN // num_devices))
+    population = settings.population if "population" in settings.model_fields_set else DTFM_POPULATION
+    return settings.model_copy(update={"chain": chain, "population": population})
