@@ -239,7 +239,7 @@ def gain_text(gain: Gain | None, objective: str) -> str:
     what = {"step-time": "speed", "cost": "tokens per dollar", "dtfm": "DT-FM's objective"}[objective]
     baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
     if gain is None:
-        return f"gain: none to state, {baseline} would not fit the devices' memory"
+        return f"gain: none to state, {baseline} would not fit the devices' memory or the links there are"
     if not gain.parts:
         return f"gain: none over {baseline}"
     shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)

@@ -106,9 +106,12 @@ def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replic
     name = problem.workload.name
     if shape is not None and problem.cluster.has_gaps:
         gaps = int((~problem.cluster.joined_DD).sum()) // 2
+        blind = "; objective dtfm knows no tied weights, step-time does" if problem.objective == "dtfm" else ""
         return Infeasible(
             f"{name}: no placement was found whose devices hold their share and are linked where they must talk: the"
             f" cluster is short by {gaps} links between devices; fewer replicas, fewer stages or more links would help"
+            f"{blind}"
+        )
         )
     if shape is not None:
         return Infeasible(

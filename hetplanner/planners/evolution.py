@@ -54,14 +54,17 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         settings = dtfm_settings(self.settings, len(problem.usable_devices))
         evolution = Evolution(species, settings, progress, np.random.default_rng([seed, 0]))
         evolve([evolution], progress, bound=species.lower_bound)
-        try:
-            return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
-        except Infeasible:
-            # The published objective knows no memory: better a placement that fits than none.
-            plan = fitting_plan(species.stages, species.replicas, model)
-            if plan is None:
-                raise
-            return plan
+        refusals = []
+        for candidate in sorted(evolution.population, key=lambda c: c.value):
+            try:
+                return fit_plan(usable_rows(problem)[species.placement_SR(candidate)], model)
+            except Infeasible as refusal:
+                refusals.append(refusal)
+        # The published objective knows neither memory nor tied weights: better a placement that can be than none.
+        plan = fitting_plan(species.stages, species.replicas, model)
+        if plan is None:
+            raise refusals[0]
+        return plan
 
 
 def dtfm_settings(settings: EvolutionSettings, num_devices: int) -> EvolutionSettings:
