@@ -12,7 +12,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning import listed, make_problem
+from hetplanner.cli.planning import Reducers, listed, make_problem
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def compare(
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     budget: Annotated[str, typer.Option(help="Time of every search, such as 2s.")] = "2s",
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
@@ -62,7 +63,13 @@ def compare(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+        {
+            "stages": stages,
+            "replicas": replicas,
+            "codecs": listed(codecs),
+            "reducers": listed(reducers),
+            "excluded": listed(exclude),
+        },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     comparison = _run(problem, names, seeds, limit, baseline)

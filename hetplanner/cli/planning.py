@@ -12,6 +12,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_bytes, short_seconds
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
+Reducers = Annotated[
+    str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
+]
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
 
@@ -33,6 +37,7 @@ def plan(
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
@@ -62,7 +67,13 @@ def plan(
         load_cluster(cluster),
         workload,
         objective,
-        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+        {
+            "stages": stages,
+            "replicas": replicas,
+            "codecs": listed(codecs),
+            "reducers": listed(reducers),
+            "excluded": listed(exclude),
+        },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     result = solve(make_planner(planner, {"starts": starts} if starts else None), problem, seed, limit)
@@ -156,7 +167,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {len(plan.stages)} stages × {len(plan.routes)} pipelines, {plan.schedule}"
+        f" {len(plan.stages)} stages × {len(plan.routes)} pipelines, {plan.schedule}, {plan.reducer}"
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))

@@ -11,8 +11,7 @@ Derivation, with M micro-batches, S stages of R replicas and best-device seconds
             (M/R - 1) x the slowest stage of the most even cut on the fastest device
     fill of s: all forwards, the backwards of stages s and behind (a stage reduces while earlier ones drain), and the
             hops of the shortest path over S devices
-    reduction of s: two phases over a group of R devices; a device in it waits for its (R-1)-th nearest peer at least,
-            and its host's NIC passes R - 1 shards if the host cannot hold the whole group
+    reduction of s: the best allowed reducer over any group of R devices, :mod:`hetplanner.cost.reduction_bounds`
 
 Legend of array suffixes: D usable devices, O op boundaries, K places where a stage may begin or end, C classes.
 """
@@ -29,15 +28,12 @@ from numpy.typing import NDArray
 from hetplanner.codecs.spec import CodecName
 from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
 from hetplanner.cost.links import LinkTable
+from hetplanner.cost.reduction_bounds import ReductionBounds
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Message sizes for which devices' nearest peers are sorted; sizes between count as the next smaller one.
-NUM_SIZES = 12
-# With more devices only the best link is looked at (sorting all rows takes too long).
-MOST_SORTED = 300
 # Bytes on the wire per element, scales of blocks left out.
 _ELEMENT_BYTES: dict[CodecName, float] = {"fp16": 2.0, "int8": 1.0}
 
@@ -221,8 +217,8 @@ class _Bounds:
         params_KK = np.maximum(self.own_params_K[None, :] - self.own_params_K[:, None], 0.0)
         if replicas < 2:
             return np.zeros_like(params_KK)
-        phase_KK = self._phase_s(params_KK * self._gradient_bytes / replicas, replicas)
-        return np.where(params_KK > 0, 2.0 * phase_KK, 0.0)
+        least_KK = self._reductions.least_s(params_KK * self._gradient_bytes, replicas)
+        return np.where(params_KK > 0, least_KK, 0.0)
 
     def _tied_s(self, stages: int, replicas: int) -> float:
         """Least seconds to reduce the weights tied between the first and the last stage."""
@@ -232,8 +228,8 @@ class _Bounds:
         least = 0.0
         for members in graph.tied_groups.values():
             if len(members) == 2 and members[0] < cuts[0] and members[1] >= cuts[-1]:
-                shard = graph.ops[members[1]].num_params * self._gradient_bytes / (2 * replicas)
-                least = max(least, 2.0 * float(self._phase_s(np.array([shard]), 2 * replicas)[0]))
+                bucket = graph.ops[members[1]].num_params * self._gradient_bytes
+                least = max(least, float(self._reductions.least_s(np.array([bucket]), 2 * replicas)[0]))
         return least
 
     @property
@@ -242,43 +238,12 @@ class _Bounds:
         names = self.tables.problem.constraints.codecs
         return min([_ELEMENT_BYTES.get(name, GRADIENT_ELEMENT_BYTES) for name in names] + [GRADIENT_ELEMENT_BYTES])
 
-    def _phase_s(self, shard_bytes: FloatArray, members: int) -> FloatArray:
-        """Least seconds of one phase among so many devices, for shards of such sizes."""
-        sizes, waits = self._waits
-        if waits.shape[2] < members - 1:
-            return np.zeros_like(shard_bytes)
-        farthest = waits[:, :, min(members - 2, waits.shape[2] - 1)]
-        load = sizes[:, None] * self._nic_s_per_byte(members)[None, :] * (members - 1)
-        # Some device of the group is at best the members-th of all.
-        least = np.sort(np.maximum(farthest, load), axis=1)[:, members - 1]
-        found = np.searchsorted(sizes, shard_bytes, side="right") - 1
-        return np.asarray(least[np.maximum(found, 0)])
-
-    def _nic_s_per_byte(self, members: int) -> FloatArray:
-        """Seconds per byte through each device's NIC, 0 where its host may hold a whole group."""
-        host_D = self.links.host_D[self.usable]
-        at_host = np.bincount(host_D, minlength=len(self.links.nic_out_seconds_per_byte_H))[host_D]
-        slower = np.maximum(self.links.nic_out_seconds_per_byte_H, self.links.nic_in_seconds_per_byte_H)[host_D]
-        return np.where(at_host < members, slower, 0.0)
-
     @cached_property
-    def _waits(self) -> tuple[FloatArray, FloatArray]:
-        """Message sizes, and for each what a device waits for its peers, nearest first."""
-        latency, rate = self._among(self.links.latency_s_DD), self._among(self.links.seconds_per_byte_DD)
-        total = float(self.own_params_K[-1]) * GRADIENT_ELEMENT_BYTES
+    def _reductions(self) -> ReductionBounds:
+        total = float(self.own_params_K[-1])
         tied = [self.tables.problem.workload.graph.ops[m[1]].num_params for m in self._tied_groups]
-        most = max(total, *(t * GRADIENT_ELEMENT_BYTES for t in tied), 1.0)
-        num_devices = len(latency)
-        sizes = np.concatenate(([0.0], np.geomspace(most / 4096, most / 2, NUM_SIZES)))
-        off = ~np.eye(num_devices, dtype=bool)
-        if num_devices > MOST_SORTED:
-            best = latency[off].min() + sizes * rate[off].min()
-            return sizes, np.broadcast_to(best[:, None, None], (len(sizes), num_devices, num_devices - 1))
-        waits = []
-        for size in sizes:
-            seconds = latency + size * rate
-            waits.append(np.sort(np.maximum(seconds, seconds.T)[off].reshape(num_devices, -1), axis=1))
-        return sizes, np.array(waits)
+        most = max(total, *tied, 1.0) * GRADIENT_ELEMENT_BYTES
+        return ReductionBounds(self.links, self.usable, self.tables.problem.constraints.reducers, most)
 
     @property
     def _tied_groups(self) -> list[tuple[int, ...]]:

@@ -8,6 +8,7 @@ from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
 
 # How many short devices a message names.
@@ -18,11 +19,12 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     """Refuses a plan that its devices cannot hold or its constraints forbid.
 
     Raises:
-        InvalidInput: if a codec is used that the constraints do not allow.
+        InvalidInput: if a codec or a reducer is used that the constraints do not allow.
         Infeasible: naming the devices that are short, by how much, and the change that would help.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
+    _check_reducer(plan)
     short = []
     for stage in plan.stages:
         needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
@@ -97,6 +99,16 @@ def _check_codecs(plan: Plan) -> None:
                 f"link_codecs[{i}].codec: {rule.codec.name!r} is not among constraints.codecs"
                 f" ({', '.join(sorted(allowed))}); allow it or use another"
             )
+
+
+def _check_reducer(plan: Plan) -> None:
+    allowed = plan.problem.constraints.reducers
+    # Without replicas nothing is reduced but weights tied across stages.
+    if plan.reducer not in allowed and reduction_groups(plan):
+        raise InvalidInput(
+            f"reducer: {plan.reducer!r} is not among constraints.reducers ({', '.join(allowed)}); allow it or use"
+            " another"
+        )
 
 
 def _short_text(short: list[tuple[str, float, float]]) -> str:

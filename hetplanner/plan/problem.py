@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import CodecName
+from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.workload import Workload
 
@@ -19,6 +20,7 @@ class Constraints(Noun):
     Attributes:
         excluded: devices that must not be used.
         codecs: what may travel on links between stages; more than `none` changes the numbers trained.
+        reducers: how the replicas of a stage may add up their gradients; all give the same sums.
     """
 
     stages: Degree | None = None
@@ -26,7 +28,13 @@ class Constraints(Noun):
     excluded: tuple[Name, ...] = ()
     codecs: Annotated[tuple[CodecName, ...], Field(min_length=1)] = ("none",)
     codec_block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
+    reducers: Annotated[tuple[ReducerName, ...], Field(min_length=1)] = REDUCER_NAMES
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
+
+    @property
+    def first_reducer(self) -> ReducerName:
+        """Of the allowed reducers the one that a planner starts from."""
+        return next(name for name in REDUCER_NAMES if name in self.reducers)
 
 
 class Problem(Noun):
