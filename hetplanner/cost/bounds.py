@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.codecs.spec import CodecName
-from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
+from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction_bounds import ReductionBounds
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
@@ -98,14 +98,14 @@ class _Bounds:
         per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
         most = len(self.usable) - stages + 1
         busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
-        return bound_path(self.hops[1], stages) + busy_s + self._optimizer_s(stages)
+        return float(bound_path(self.hops[1], stages)) + busy_s + self._optimizer_s(stages)
 
     def step_s(self, stages: int, replicas: int) -> float:
         """The bound of one shape."""
         if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
             return 0.0
         forward_s, backward_K = float(self.forward_K[-1]), self.backward_K[-1] - self.backward_K
-        there_s, both_s = (bound_path(edges, stages) for edges in self.hops)
+        there_s, both_s = (float(bound_path(parts, stages)) for parts in self.hops)
         full_s = forward_s + float(backward_K[0]) + both_s
         reduced_KK = self._reduction_KK(replicas)
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
@@ -200,14 +200,15 @@ class _Bounds:
         return np.concatenate(([0.0], np.cumsum(own)))[self.edges_K]
 
     @cached_property
-    def hops(self) -> tuple[Edges, Edges]:
-        """Spanning edges by the seconds of the smallest message: the better way, and there and back."""
+    def hops(self) -> tuple[Parts, Parts]:
+        """Connected parts by the seconds of the smallest message: the better way, and there and back."""
         problem = self.tables.problem
         width = problem.workload.dtype_bytes
         least = min([_ELEMENT_BYTES.get(name, width) for name in problem.constraints.codecs] + [width]) / width
         size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) * least if len(self.tables.cuts) else 0.0
         there_DD = self._among(self.links.latency_s_DD + size * self.links.seconds_per_byte_DD)
-        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(there_DD + there_DD.T)
+        way_DD, both_DD = np.minimum(there_DD, there_DD.T), there_DD + there_DD.T
+        return largest_parts(spanning_edges(way_DD)), largest_parts(spanning_edges(both_DD))
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])

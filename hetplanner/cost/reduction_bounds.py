@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.connectivity import bound_path, spanning_edges
+from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.plan.reducers.names import ReducerName
 
@@ -73,7 +73,7 @@ class ReductionBounds:
 
     def _ring_s(self, bucket_bytes_X: FloatArray, members: int) -> FloatArray:
         chunk_X = bucket_bytes_X / members
-        walk = np.array([2.0 * bound_path(edges, members) for edges in self._edges_Z])
+        walk = 2.0 * bound_path(self._parts_ZE, members)
         wire_X = 2 * (members - 1) * chunk_X * self._best_wires_D[members - 1]
         return np.maximum(self._at(walk, chunk_X), wire_X)
 
@@ -157,16 +157,19 @@ class ReductionBounds:
         return np.array(rows)
 
     @cached_property
-    def _edges_Z(self) -> list[list[tuple[float, int, int]]]:
-        """Spanning edges by the better way of each pair."""
+    def _parts_ZE(self) -> Parts:
+        """Connected parts by the better way of each pair."""
         num_devices = len(self.usable)
         if num_devices > MOST_SORTED:
-            return [[(float(s), 0, i) for i in range(1, num_devices)] for s in self._least_pairs(self._off_DD)]
-        edges = []
+            # As far as is known, the best link joins any two.
+            best_Z = self._least_pairs(self._off_DD)
+            return best_Z[:, None], np.full((len(best_Z), 1), num_devices)
+        parts = []
         for size in self._bytes_Z:
             seconds = self._seconds(float(size))
-            edges.append(spanning_edges(np.minimum(seconds, seconds.T)))
-        return edges
+            parts.append(largest_parts(spanning_edges(np.minimum(seconds, seconds.T))))
+        threshold, largest = (np.array(column) for column in zip(*parts, strict=True))
+        return threshold, largest
 
     @cached_property
     def _best_wires_D(self) -> FloatArray:
