@@ -52,7 +52,7 @@ class LinkCodec(Noun):
 
 
 class Provenance(Noun):
-    """Where a plan comes from."""
+    """Where a plan comes from; `simulated_step_s` is what the event simulator made of it, if the search asked."""
 
     planner: Name = "hand"
     seed: int | None = None
@@ -60,6 +60,7 @@ class Provenance(Noun):
     evaluations: Annotated[int, Field(strict=True, ge=0)] = 0
     seconds: Annotated[float, Field(strict=True, ge=0)] = 0.0
     lower_bound: float | None = None
+    simulated_step_s: float | None = None
     version: Text = ""
 
 

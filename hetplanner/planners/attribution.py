@@ -19,7 +19,7 @@ from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.rank_order import order_devices
-from hetplanner.planners.step_search import even_layers, even_shares
+from hetplanner.planners.step_space import even_layers, even_shares
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
+from hetplanner.planners.finish import fit_plan, usable_rows
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
-from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.shapes import fixed_shape
+from hetplanner.planners.step_plan import StepSearch
 
 logger = logging.getLogger(__name__)
 
@@ -33,24 +33,18 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
         if problem.objective == "dtfm":
             return self._solve_dtfm(problem, model, seed, progress)
-        return self._solve_step(problem, model, seed, progress)
+        search = StepSearch(model, self.settings, seed, progress)
+        progress.hold_back(search.judging_share)
+        evolve(search.evolutions, progress, search.extra)
+        progress.hold_back(0.0)
+        search.prove()
+        plan = search.plan()
+        if plan is None:
+            raise explain_infeasible(problem, model.tables, *search.largest_shape)
+        return plan
 
     def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
         evolution = Evolution(species, self.settings, progress, np.random.default_rng([seed, 0]))
         evolve([evolution], progress)
         return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
-
-    def _solve_step(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
-        species = [
-            StepSpecies(model, shape, seed, self.settings.starts, recompute=recompute)
-            for shape, recompute in feasible_shapes(model, free_shapes(problem, model.tables))
-        ]
-        streams = [np.random.default_rng([seed, 0, i]) for i in range(len(species))]
-        evolutions = [Evolution(one, self.settings, progress, rng) for one, rng in zip(species, streams, strict=True)]
-        evolve(evolutions, progress)
-        for i in sorted(range(len(species)), key=lambda k: evolutions[k].best.value):
-            plan = try_plan(species[i].layout(evolutions[i].best), model)
-            if plan is not None:
-                return plan
-        raise explain_infeasible(problem, model.tables, species[0].stages, species[0].replicas)

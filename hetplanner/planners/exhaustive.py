@@ -10,8 +10,7 @@ Legend of array suffixes: D devices, N devices in use first (spare ones after), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations, islice
-from math import comb
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -25,18 +24,18 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import dtfm_species
+from hetplanner.planners.enumeration import CHUNK, StepLayouts, in_batches_of
 from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.symmetry import least_placements, list_partitions, list_placements, twins_of
+from hetplanner.planners.step_space import StepSpaces
+from hetplanner.planners.symmetry import least_placements, list_partitions, twins_of
 
 IntArray = NDArray[np.int64]
 Placements = Callable[[], Iterator[tuple[int, ...]]]
-# Layouts scored between two looks at the budget.
-CHUNK = 100_000
 
 
 class ExhaustiveSettings(PlannerSettings):
@@ -60,7 +59,16 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
             return self._search_dtfm(problem, model, progress)
         best: Plan | None = None
         shapes = feasible_shapes(model, free_shapes(problem, model.tables))
-        spaces = [_StepSpace(model, shape, recompute) for shape, recompute in shapes]
+        tables = StepSpaces(model)
+        spaces = [
+            StepLayouts(
+                model,
+                StepSpecies(
+                    model, shape, 0, "structured", recompute=recompute, space=tables.of(shape[0], recompute=recompute)
+                ),
+            )
+            for shape, recompute in shapes
+        ]
         self._refuse_large([(space.list_placements, space.least_placements, space.variants) for space in spaces])
         progress.start_budget()
         for space in spaces:
@@ -86,7 +94,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         self._refuse_large([(placements, least_placements(twins, species.stages, species.replicas, ordered=False), 1)])
         progress.start_budget()
         best: Candidate | None = None
-        for batch in _batches(placements(), len(twins), CHUNK // 100):
+        for batch in in_batches_of(placements(), len(twins), CHUNK // 100):
             found = species.best_of(batch)
             progress.evaluations += len(batch)
             best = found if best is None or found.value < best.value else best
@@ -110,52 +118,3 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
                     " shares); use fewer devices or micro-batches, fix stages and replicas, or choose planner evolution"
                 )
             left -= count * each
-
-
-class _StepSpace:
-    """All layouts of one shape for the closed form."""
-
-    def __init__(self, model: CostModel, shape: tuple[int, int], recompute: bool) -> None:
-        self.species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
-        self._twins = self.species.twins()
-        self._shape = shape
-        self._num_cuts = len(model.tables.cuts)
-        self._micro_batches = model.tables.problem.workload.num_micro_batches
-        self.least_placements = least_placements(self._twins, *shape, ordered=True)
-        self.variants = comb(self._num_cuts, shape[0] - 1) * comb(self._micro_batches - 1, shape[1] - 1)
-
-    def list_placements(self) -> Iterator[tuple[int, ...]]:
-        """Placements in the species' numbers of devices."""
-        return list_placements(self._twins, *self._shape)
-
-    def search(self, progress: Progress) -> Candidate:
-        """The best layout of this shape, or the best met when the budget ends."""
-        stages, replicas = self._shape
-        cuts = _splits(self._num_cuts + 1, stages)
-        shares = np.diff(_splits(self._micro_batches, replicas), axis=1)
-        size = max(1, CHUNK // self.variants)
-        best: Candidate | None = None
-        for batch in _batches(self.list_placements(), len(self._twins), size):
-            found = self.species.best_of(batch, cuts, shares)
-            progress.evaluations += len(batch) * self.variants
-            best = found if best is None or found.value < best.value else best
-            if progress.is_over():
-                break
-        assert best is not None
-        return best
-
-
-def _splits(total: int, parts: int) -> IntArray:
-    """All ways to split a whole number into parts of at least one, as boundaries from 0 to the number."""
-    inner = combinations(range(1, total), parts - 1)
-    return np.array([[0, *ends, total] for ends in inner], dtype=np.int64)
-
-
-def _batches(placements: Iterator[tuple[int, ...]], num_devices: int, size: int) -> Iterator[IntArray]:
-    """Placements in batches, the devices that are not in use behind the others."""
-    while chunk := list(islice(placements, size)):
-        used = np.array(chunk, dtype=np.int64)
-        if used.shape[1] < num_devices:
-            spare = np.array([np.setdiff1d(np.arange(num_devices), row) for row in used])
-            used = np.concatenate([used, spare], axis=1)
-        yield used

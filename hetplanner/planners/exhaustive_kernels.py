@@ -11,7 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hetplanner.planners.step_kernels import StepProblem, Work, evaluate
+from hetplanner.planners.step_kernels import evaluate
+from hetplanner.planners.step_space import StepProblem, StepWork
 
 Array = NDArray[Any]
 
@@ -22,7 +23,7 @@ def best_of_all(
     place_PN: Array,
     cut_CS: Array,
     share_HR: Array,
-    work: Work,
+    work: StepWork,
 ) -> tuple[float, int, int, int]:
     """The least value over all placements, cuts and shares, and the numbers of these."""
     least = np.inf

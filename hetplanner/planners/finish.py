@@ -85,6 +85,7 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
         evaluations=progress.evaluations,
         seconds=seconds,
         lower_bound=bound,
+        simulated_step_s=plan.provenance.simulated_step_s,
         version=package_version(),
     )
     return SearchResult(

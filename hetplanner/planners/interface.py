@@ -198,6 +198,7 @@ class Progress:
         self._start = clock()
         self._search_start = self._start
         self._last_event = -EVENT_INTERVAL_S
+        self._held_back = 0.0
 
     @property
     def seconds(self) -> float:
@@ -207,6 +208,10 @@ class Progress:
     def start_budget(self) -> None:
         """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
         self._search_start = self._clock()
+
+    def hold_back(self, share: float) -> None:
+        """Ends the search that much of its time early (0: no earlier), for what follows it."""
+        self._held_back = share
 
     @property
     def remaining_evaluations(self) -> int | None:
@@ -220,7 +225,7 @@ class Progress:
         """What the budget leaves; None if it does not count seconds."""
         if self.budget.seconds is None:
             return None
-        return max(0.0, self.budget.seconds - (self._clock() - self._search_start))
+        return max(0.0, self.budget.seconds * (1.0 - self._held_back) - (self._clock() - self._search_start))
 
     def is_over(self) -> bool:
         """Whether the budget is spent or the search was cancelled."""
@@ -228,8 +233,11 @@ class Progress:
             self.cancelled = True
         if self.cancelled or self.remaining_evaluations == 0:
             return True
-        limit = self.budget.seconds
-        return limit is not None and self._clock() - self._search_start >= limit
+        return self.is_late()
+
+    def is_late(self) -> bool:
+        """Whether the budget's time is spent; one that counts evaluations alone never is."""
+        return self.remaining_seconds == 0.0
 
     def is_event_due(self) -> bool:
         """Whether a tenth of a second has passed since the last event."""

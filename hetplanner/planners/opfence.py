@@ -95,12 +95,17 @@ def deal_walk(walk_D: IntArray, shape: tuple[int, int]) -> list[IntArray]:
     return [by_pipeline, used.reshape(stages, replicas).copy()]
 
 
-def _plan(placement_SR: IntArray, model: CostModel, recompute: bool) -> Plan | None:
-    """The plan of a placement: FLOPs by the rate of a stage's slowest replica, shares by a pipeline's slowest part."""
+def fence_cut(placement_SR: IntArray, model: CostModel) -> tuple[tuple[int, ...], IntArray]:
+    """Op boundaries by the rate of a stage's slowest replica, micro-batch shares by a pipeline's slowest part."""
     rate_SR = model.tables.devices.rate_flops_per_s_D[placement_SR]
     cut = proportional_cut(model, rate_SR.min(axis=1))
     flops = np.diff(model.tables.flops_O[list(cut)])
-    share = apportion(model.tables.problem.workload.num_micro_batches, (rate_SR / flops[:, None]).min(axis=0))
+    return cut, apportion(model.tables.problem.workload.num_micro_batches, (rate_SR / flops[:, None]).min(axis=0))
+
+
+def _plan(placement_SR: IntArray, model: CostModel, recompute: bool) -> Plan | None:
+    """The plan of a placement; where the proportional cut does not fit the memory, with the least busy that does."""
+    cut, share = fence_cut(placement_SR, model)
     plan = try_plan(deepest_layout(placement_SR, cut, share, recompute, model), model)
     if plan is not None:
         return plan

@@ -27,7 +27,8 @@ from hetplanner.planners.interface import Budget, Progress, SearchEvent, ShouldS
 from hetplanner.planners.layout import package_version, require_prices
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, front_shapes
-from hetplanner.planners.step_search import SearchSpace, StepSpecies, search_space
+from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import SearchSpace, StepSpaces
 
 # Share of the budget for each end of the front.
 END_SHARE = 0.2
@@ -247,12 +248,9 @@ class _FrontSearch:
         self._progress.evaluations += moves
 
     def _make_shapes(self) -> Iterator[_Shape]:
-        spaces: dict[tuple[bool, bool], SearchSpace] = {}
+        spaces = StepSpaces(self._model)
         for shape, recompute in feasible_shapes(self._model, front_shapes(self._problem, self._model.tables)):
-            key = (shape[0] > 1, recompute)
-            if key not in spaces:
-                spaces[key] = search_space(self._model, shape[0], recompute=recompute)
-            yield _Shape(self._model, shape, self._seed, recompute, spaces[key])
+            yield _Shape(self._model, shape, self._seed, recompute, spaces.of(shape[0], recompute=recompute))
 
     def _points(self) -> list[tuple[float, float]]:
         """Seconds, and dollars per million tokens, of what is on the front so far."""

@@ -16,7 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hetplanner.planners.kernel_random import next_below, next_uniform
-from hetplanner.planners.step_kernels import StepProblem, Work, egress_usd, evaluate, fit_depth, mutate
+from hetplanner.planners.step_anneal import mutate
+from hetplanner.planners.step_kernels import egress_usd, evaluate, fit_depth
+from hetplanner.planners.step_space import StepProblem, StepWork
 
 Array = NDArray[Any]
 # Values this close (relative) are the same: a layout must be better by more to push another one out.
@@ -136,7 +138,7 @@ def weigh(step_s: float, usd: float, weight: float, least_step_s: float, least_u
 
 @njit(cache=True)
 def score_both(
-    problem: StepProblem, archive: Archive, place_N: Array, cut_S: Array, share_R: Array, work: Work
+    problem: StepProblem, archive: Archive, place_N: Array, cut_S: Array, share_R: Array, work: StepWork
 ) -> tuple[float, float]:
     """Step time and dollars of a layout, offered to an archive."""
     step_s, _ = evaluate(problem, place_N, cut_S, share_R, work)
@@ -160,7 +162,7 @@ def anneal_front(
     least_step_s: float,
     least_usd: float,
     state: Array,
-    work: Work,
+    work: StepWork,
 ) -> None:
     """Anneals one layout towards one direction of the front; every layout on the way is offered to the archive."""
     num_placed, num_devices = (len(cut_S) - 1) * len(share_R), len(place_N)
@@ -183,7 +185,7 @@ def anneal_front(
             if x == y:
                 continue
             place_N[x], place_N[y] = place_N[y], place_N[x]
-        elif not mutate(place_N, cut_S, share_R, state):
+        elif not mutate(place_N, cut_S, share_R, state, work):
             continue
         step_s, soft = evaluate(problem, place_N, cut_S, share_R, work)
         usd = price_layout(problem, place_N, cut_S, share_R, step_s)

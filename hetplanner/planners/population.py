@@ -1,13 +1,14 @@
 """The evolutionary loop: seeds, annealing, crossover. What a candidate is, a species says.
 
 Everything happens in fixed-size chunks (one annealing chain each), so a time budget only changes how many there are
-and the same seed with the same number of evaluations gives the same plan.
+and the same seed with the same number of evaluations gives the same plan. Several populations (one per shape of the
+plan) race: all are screened with a few layouts, the better ones get all their seeds and a chain, the best go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,11 @@ from hetplanner.planners.interface import PlannerSettings, Progress
 
 # Values this close (relative) are the same plan up to names of equal devices.
 SAME_VALUE = 1e-9
+# Of many shapes so many get their seeds, and so many go on after that.
+SOWN = 10
+FINALISTS = 3
+# Of a chain, for those that were not screened best.
+FIRST_CHAIN = 0.25
 
 
 class Candidate(NamedTuple):
@@ -36,6 +42,9 @@ class EvolutionSettings(PlannerSettings):
     chain: int = Field(20_000, ge=100, le=10_000_000, description="annealing moves per chunk")
     heat: float = Field(0.02, gt=0, le=1, description="starting temperature, as a share of the value")
     crossover: float = Field(0.6, ge=0, le=1, description="share of children with two parents")
+    finalists: int = Field(
+        24, ge=1, le=1000, description="best plans that the event simulator compares; 1 leaves it to the closed form"
+    )
 
 
 class Species(Protocol):
@@ -66,23 +75,44 @@ class Species(Protocol):
         ...
 
 
+@runtime_checkable
+class Screened(Species, Protocol):
+    """A species of a race: one of many shapes."""
+
+    def screen(self) -> list[Candidate]:
+        """A few promising layouts, to tell whether the shape is worth more."""
+        ...
+
+    def try_all(self, most: int, progress: Progress) -> Candidate | None:
+        """The best of all layouts, counted by `progress`; None if there are more than `most` or the budget ended."""
+        ...
+
+
 class Evolution:
-    """The population of one species.
+    """The population of one species; `is_settled` once all its layouts were tried.
 
     Args:
         species: candidates of one objective (and shape).
         settings: sizes and temperatures.
         progress: clock, budget, events; its `evaluations` counts layouts scored.
         rng: picks parents; the species has its own stream.
+        guess: whether to begin with the species' first guesses.
     """
 
     def __init__(
-        self, species: Species, settings: EvolutionSettings, progress: Progress, rng: np.random.Generator
+        self,
+        species: Species,
+        settings: EvolutionSettings,
+        progress: Progress,
+        rng: np.random.Generator,
+        *,
+        guess: bool = True,
     ) -> None:
         self.species, self.settings = species, settings
         self._progress, self._rng = progress, rng
         self._turn = 0
-        self.population = sorted(species.first_guesses(), key=lambda c: c.value)
+        self.is_settled = False
+        self.population = sorted(species.first_guesses(), key=lambda c: c.value) if guess else []
         progress.evaluations += len(self.population)
 
     @property
@@ -91,31 +121,57 @@ class Evolution:
         return min(self.population, key=lambda c: c.value)
 
     @property
+    def value(self) -> float:
+        """Of the best candidate; infinite while there is none."""
+        return min((c.value for c in self.population), default=float("inf"))
+
+    @property
     def phase(self) -> str:
         """What it does now, in a word."""
         return "anneal" if self._turn < len(self.population) else "evolve"
+
+    def adopt(self, candidates: Sequence[Candidate]) -> None:
+        """Takes candidates into the population if they are good enough."""
+        self.population = _keep([*self.population, *candidates], self.settings.population)
+
+    def screen(self) -> None:
+        """Scores a few promising layouts."""
+        found = cast(Screened, self.species).screen()
+        self._progress.evaluations += len(found)
+        self.adopt(found)
+
+    def settle(self) -> bool:
+        """Tries every layout where there are no more than a chain has moves; whether it did."""
+        left = self._progress.remaining_evaluations
+        most = self.settings.chain if left is None else min(self.settings.chain, left)
+        best = cast(Screened, self.species).try_all(most, self._progress)
+        if best is not None:
+            self.adopt([best])
+            self.is_settled = True
+        return self.is_settled
 
     def sow(self) -> None:
         """Scores the starting layouts."""
         for seeds, count in self.species.seeds(self._progress.remaining_evaluations):
             self._progress.evaluations += count
-            self.population = _keep(self.population + seeds, self.settings.population)
+            self.adopt(seeds)
             if self._progress.is_event_due():
                 self.report("seeds")
             if self._progress.is_over():
                 break
 
-    def advance(self) -> None:
-        """One chunk: anneals the next member of the first population, later one child."""
+    def advance(self, share: float = 1.0) -> None:
+        """One chunk (or a share of one): anneals the next member of the first population, later one child."""
+        moves = max(1, int(self.settings.chain * share))
         left = self._progress.remaining_evaluations
-        moves = self.settings.chain if left is None else min(self.settings.chain, left)
+        moves = moves if left is None else min(moves, left)
         if self._turn < len(self.population):
             parent = self.population[self._turn]
             child = self.species.anneal(parent, moves, self.settings.heat)
             self.population[self._turn] = min(parent, child, key=lambda c: c.value)
         else:
             child = self._breed(moves)
-            self.population = _keep([*self.population, child], self.settings.population)
+            self.adopt([child])
         self._turn += 1
         self._progress.evaluations += moves
 
@@ -139,50 +195,87 @@ class Evolution:
         return self.species.anneal(parent, moves, heat)
 
 
-def evolve(evolutions: list[Evolution], progress: Progress, finalists: int = 3) -> Evolution:
-    """Searches until the budget is spent or the search is cancelled.
+Extra = Callable[[list[Evolution]], list[Evolution]]
 
-    All populations (one per shape of the plan) get their seeds and one chain; the best few then take turns.
+
+def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None = None) -> Evolution:
+    """Searches until the budget is spent or the search is cancelled.
 
     Args:
         evolutions: the populations; their order breaks ties.
         progress: the clock and budget that they share.
-        finalists: how many go on after the first round.
+        extra: see :func:`run_race`.
 
     Returns:
         The population that holds the best candidate.
     """
-    _leader(evolutions).report("seeds")
+    leader_of(evolutions).report("seeds")
     if progress.is_over():
-        return _leader(evolutions)
-    for evolution in evolutions:
-        evolution.species.warm_up()
+        return leader_of(evolutions)
+    warm_up(evolutions)
     progress.start_budget()
-    going: list[Evolution] = []
-    for evolution in evolutions:
-        if progress.is_over():
-            break
-        evolution.sow()
-        if len(evolutions) > 1 and not progress.is_over():
-            evolution.advance()
-        going.append(evolution)
-        if progress.is_event_due():
-            _leader(going).report("shapes")
-    going = sorted(going, key=lambda e: e.best.value)[:finalists]
-    turn = 0
-    while not progress.is_over():
-        going[turn % len(going)].advance()
-        turn += 1
-        if progress.is_event_due():
-            leader = _leader(going)
-            leader.report(leader.phase)
-    leader = _leader(evolutions)
-    leader.report("done")
+    if not progress.is_over():
+        for phase in run_race(evolutions, extra):
+            if progress.is_event_due():
+                leader_of(evolutions).report(phase)
+            if progress.is_over():
+                break
+    leader = leader_of(evolutions)
+    leader.report("proven optimal" if all(e.is_settled for e in evolutions) else "done")
     return leader
 
 
-def _leader(evolutions: list[Evolution]) -> Evolution:
-    return min(evolutions, key=lambda e: e.best.value)
+def warm_up(evolutions: Sequence[Evolution]) -> None:
+    """Loads the kernels of every kind of species."""
+    for evolution in {type(e.species): e for e in reversed(evolutions)}.values():
+        evolution.species.warm_up()
+
+
+def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Iterator[str]:
+    """All populations' work, chunk by chunk; yields the phase's name behind each. Ends when all layouts were tried.
+
+    One population gets its seeds and evolves. Of several all are screened, small ones are settled, the `SOWN` best of
+    the others get their seeds and short chains, then the `FINALISTS` best take turns.
+
+    Args:
+        evolutions: the populations.
+        extra: asked with all populations, best first, which other populations go on beside them.
+    """
+    if len(evolutions) == 1 and not isinstance(evolutions[0].species, Screened):
+        evolutions[0].sow()
+        while True:
+            evolutions[0].advance()
+            yield evolutions[0].phase
+    for evolution in evolutions:
+        evolution.screen()
+        yield "shapes"
+    for evolution in evolutions:
+        if evolution.settle():
+            yield "all"
+    for rank, evolution in enumerate(_ranked(evolutions)[:SOWN]):
+        evolution.sow()
+        yield "seeds"
+        # What was screened best is likelier to hold the best plan.
+        evolution.advance(1.0 if rank < FINALISTS else FIRST_CHAIN)
+        yield "anneal"
+    going = _ranked(evolutions)[:FINALISTS]
+    ahead = sorted((e for e in evolutions if e.population), key=lambda e: e.value)
+    going += [e for e in (extra(ahead) if extra else []) if e not in going]
+    turn = 0
+    while going:
+        going[turn % len(going)].advance()
+        turn += 1
+        yield leader_of(going).phase
+
+
+def leader_of(evolutions: Sequence[Evolution]) -> Evolution:
+    """The population with the best candidate."""
+    return min(evolutions, key=lambda e: e.value)
+
+
+def _ranked(evolutions: Sequence[Evolution]) -> list[Evolution]:
+    """Those with candidates and more to try, best first."""
+    return sorted((e for e in evolutions if e.population and not e.is_settled), key=lambda e: e.value)
 
 
 def _keep(candidates: list[Candidate], size: int) -> list[Candidate]:

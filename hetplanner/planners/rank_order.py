@@ -17,7 +17,8 @@ from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import deepest_layout, proportional_cut, value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies, even_layers, even_shares
+from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import even_layers, even_shares
 
 
 class RankOrderSettings(PlannerSettings):

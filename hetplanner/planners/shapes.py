@@ -12,6 +12,8 @@ from hetplanner.plan.problem import Problem
 
 # Shapes that use less than this share of the devices are not tried unless asked for.
 LEAST_USE = 0.75
+# Up to so many replicas every number is tried, above only some.
+ALL_REPLICAS = 12
 # Shapes that a search for a front takes all of.
 MOST_FRONT_SHAPES = 64
 
@@ -36,11 +38,16 @@ def fixed_shape(problem: Problem) -> tuple[int, int]:
     return stages, replicas
 
 
-def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
+def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) -> list[tuple[int, int]]:
     """All shapes worth a search, within the constraints and the memory of all devices together.
 
     For each number of stages the most replicas that the devices allow, and for objective `cost` (where leaving
     devices out may pay) fewer as well.
+
+    Args:
+        problem: what to plan.
+        tables: its cost tables.
+        spare: also shapes that leave many devices idle, down to a single one.
 
     Raises:
         InvalidInput: if fixed degrees do not fit the cluster or the model.
@@ -57,10 +64,19 @@ def free_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
     for stages in [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1):
         top = min(usable // stages, most)
         options = {wanted.replicas} if wanted.replicas else {top}
-        if not wanted.replicas and problem.objective == "cost":
+        if not wanted.replicas and spare:
+            options |= _fewer(top)
+        elif not wanted.replicas and problem.objective == "cost":
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
-    return _prune(shapes, problem, tables, usable)
+    return _prune(shapes, problem, tables, usable, spare)
+
+
+def _fewer(most: int) -> set[int]:
+    """All numbers up to a few, then ever wider apart."""
+    few = set(range(1, min(most, ALL_REPLICAS) + 1))
+    steps = range(int(2 * np.log2(max(most, 1))) + 1)
+    return few | {round(most / 2 ** (k / 2)) for k in steps}
 
 
 def front_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
@@ -87,24 +103,33 @@ def front_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
             for s in stages
             for r in sorted({n >> k for n in (most[s], 3 * most[s] // 4) for k in range(9)} - {0})
         ]
-    return _prune(shapes, problem.replace(objective="cost"), tables, usable)
+    return _prune(shapes, problem, tables, usable, spare=True)
 
 
-def _prune(shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int) -> list[tuple[int, int]]:
+def _prune(
+    shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int, spare: bool
+) -> list[tuple[int, int]]:
     """Drops shapes whose weights alone exceed all memory, and those that leave many devices idle for nothing."""
     devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
-    if problem.objective == "cost":
+    if problem.objective == "cost" or spare:
         return fitting
     return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
 
 
-def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tuple[tuple[int, int], bool]]:
+def feasible_shapes(
+    model: CostModel, shapes: list[tuple[int, int]], *, both: bool = False
+) -> list[tuple[tuple[int, int], bool]]:
     """Shapes that memory allows, each with whether its stages recompute activations.
 
     Where memory holds a layer's activations, but not those of a full pipeline, both ways are worth a search.
+
+    Args:
+        model: the cost model of the problem.
+        shapes: to choose from.
+        both: recomputation also where a full pipeline's activations fit (a slow network may want more in flight).
 
     Raises:
         Infeasible: if no shape fits.
@@ -115,7 +140,7 @@ def feasible_shapes(model: CostModel, shapes: list[tuple[int, int]]) -> list[tup
         full_depth = min(stages + 1, problem.workload.num_micro_batches // replicas)
         if not problem.workload.recompute and _fits(model, stages, replicas, 1, recompute=False):
             found.append(((stages, replicas), False))
-            if _fits(model, stages, replicas, full_depth, recompute=False):
+            if not both and _fits(model, stages, replicas, full_depth, recompute=False):
                 continue
         if _fits(model, stages, replicas, 1, recompute=True):
             found.append(((stages, replicas), True))

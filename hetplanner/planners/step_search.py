@@ -1,119 +1,58 @@
 """The species of the closed form: placement, layer cut and micro-batch shares, found together.
 
-Legend of array suffixes: D usable devices, C classes of equal devices, K cut points, S stages, R replicas, P layouts.
+Legend of array suffixes: D usable devices, N placed devices first and spare ones after, S stages, R replicas,
+P layouts, C cuts, H ways to share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
-from hetplanner.cost.tables import (
-    GRADIENT_ELEMENT_BYTES,
-    OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
-    STATE_BYTES_PER_PARAM,
-)
+from hetplanner.errors import Infeasible
+from hetplanner.plan.model import Plan, Provenance
 from hetplanner.planners import seeds
-from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
-from hetplanner.planners.layout import Layout, even_cut, rough_value
+from hetplanner.planners.interface import Progress
+from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
 from hetplanner.planners.population import Candidate
+from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
 from hetplanner.planners.symmetry import twins_of
+from hetplanner.simulator.timing import simulate_step_s
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RANDOM_STARTS = 256
+SCREENED = 4
+# Only with so few devices layouts are counted, to be tried one and all.
+FEW_DEVICES = 12
 REFITTED = 32
+# Seeds scored at most: this over the square of the number of devices.
+SEED_WORK = 2**28
+# From so many devices on chains get shorter, so that a chunk stays a fraction of a second.
+LONG_CHAINS = 256
 GUIDE_WEIGHT = 0.05
 COLD = 1e-4
 NUM_CUTS = 5
 
 
 @dataclass(frozen=True)
-class SearchSpace:
-    """A problem as the kernels see it; devices are the usable ones, in canonical order."""
+class Start:
+    """A layout to begin with: rows of the cluster by stage and pipeline, op boundaries, micro-batches per pipeline."""
 
-    problem: Any
-    devices: IntArray
-    op_cuts: IntArray
-    layers_before: IntArray
-    distance_DD: FloatArray
-    orders: list[IntArray]
-
-
-def search_space(model: CostModel, stages: int, *, recompute: bool) -> SearchSpace:
-    """Tables of a problem for the kernels.
-
-    Args:
-        model: the cost model of the problem.
-        stages: number of stages (a tied weight is held twice only if there are two or more).
-        recompute: whether stages keep only their inputs.
-    """
-    from hetplanner.planners import step_kernels
-
-    tables, links, problem = model.tables, model.links, model.tables.problem
-    usable = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
-    cuts = np.concatenate(([0], tables.cuts, [tables.num_ops]))
-    pipe_rate = best_seconds_per_byte_DD(model)
-    size = float(tables.boundary_bytes_O[tables.cuts].max()) if len(tables.cuts) else 1.0
-    hop = links.latency_s_DD + size * pipe_rate
-    distance = (hop + hop.T)[np.ix_(usable, usable)].copy()
-    np.fill_diagonal(distance, 0.0)
-    orders = seeds.list_orders(distance)
-    canonical = orders[0]
-    devices = usable[canonical]
-    grid = np.ix_(devices, devices)
-    memory_rate = tables.devices.memory_bandwidth_bytes_per_s_D[devices]
-    held, reduced, tied_bytes = _weights(model, stages)
-    forward = tables.forward_s_CO[:, cuts]
-    backward = tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)
-    egress = np.where(links.site_D[:, None] != links.site_D[None, :], links.egress_usd_per_byte_D[:, None], 0.0)
-    packed = step_kernels.StepProblem(
-        class_D=tables.devices.class_D[devices].astype(np.int64),
-        forward_CK=np.ascontiguousarray(forward),
-        backward_CK=np.ascontiguousarray(backward),
-        boundary_K=tables.boundary_bytes_O[cuts],
-        state_K=held[cuts] * STATE_BYTES_PER_PARAM,
-        kept_K=tables.activation_bytes_O[cuts],
-        reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES,
-        tied_bytes=float(tied_bytes),
-        memory_D=tables.devices.memory_bytes_D[devices],
-        optimizer_rate_D=OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_rate,
-        add_rate_D=GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory_rate,
-        latency_DD=np.ascontiguousarray(links.latency_s_DD[grid]),
-        pipe_rate_DD=np.ascontiguousarray(pipe_rate[grid]),
-        reduce_rate_DD=np.ascontiguousarray(links.seconds_per_byte_DD[grid]),
-        host_D=links.host_D[devices].astype(np.int64),
-        nic_out_H=links.nic_out_seconds_per_byte_H,
-        nic_in_H=links.nic_in_seconds_per_byte_H,
-        price_D=np.nan_to_num(tables.devices.price_usd_per_s_D[devices]),
-        egress_DD=np.ascontiguousarray(egress[grid]),
-        has_nics=bool(links.has_nics),
-        priced=problem.objective == "cost",
-        recompute=recompute,
-    )
-    rank = np.argsort(canonical)
-    inner = np.ascontiguousarray(distance[np.ix_(canonical, canonical)])
-    speed = tables.devices.rate_flops_per_s_D[devices]
-    by_speed = [np.lexsort((rank[order].argsort(), -speed)) for order in orders[:2]]
-    return SearchSpace(
-        problem=packed,
-        devices=devices,
-        op_cuts=cuts,
-        layers_before=_layers_before(model, tables.cuts),
-        distance_DD=inner,
-        orders=[*(rank[order] for order in orders), *(by_speed if len(set(speed)) > 1 else [])],
-    )
+    placement_SR: IntArray
+    op_cut_S: tuple[int, ...]
+    share_R: IntArray
 
 
 class StepSpecies:
     """Candidates of one shape; genes are ``(place_N, cut_S, share_R)`` in canonical device numbers.
+
+    `rival` is the best of the layouts it began with, as far as they were scored.
 
     Args:
         model: the cost model of the problem.
@@ -121,7 +60,8 @@ class StepSpecies:
         seed: of every random choice.
         starts: 'structured' or 'random'.
         recompute: whether stages keep only their inputs.
-        space: of :func:`search_space`, if already at hand: shapes of two or more stages share one.
+        space: its tables, if already at hand (see `StepSpaces`).
+        begin: layouts of the shape to begin with, asked for once.
     """
 
     def __init__(
@@ -133,34 +73,26 @@ class StepSpecies:
         *,
         recompute: bool,
         space: SearchSpace | None = None,
+        begin: Callable[[tuple[int, int]], Sequence[Start]] | None = None,
     ) -> None:
         self.stages, self.replicas = shape
         self.recompute = recompute
-        self._model, self._starts = model, starts
-        self._space = space or search_space(model, self.stages, recompute=recompute)
+        self._model, self._starts, self._begin = model, starts, begin
+        self.rival: Candidate | None = None
+        self._space = space or StepSpaces(model).of(self.stages, recompute=recompute)
         self._rng = np.random.default_rng([seed, *shape])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
         hosts = len(model.links.nic_out_seconds_per_byte_H)
-        self.work = (
-            np.zeros(self.stages, dtype=np.int64),
-            np.zeros(self.stages),
-            np.zeros((4, hosts)),
-        )
+        self.work = make_work(self.stages, self.replicas, hosts)
+        self._kept = make_work(self.stages, self.replicas, hosts)
 
     def first_guesses(self) -> list[Candidate]:
         """One pipeline per site with an even cut, by the closed form itself."""
         place = seeds.deal_layout(self._space.orders[0], [self.stages], self.replicas)
-        cut = np.searchsorted(self._space.op_cuts, self._even_cut()).astype(np.int64)
-        share = even_shares(self._micro_batches, self.replicas)
-        layout = Layout(
-            placement_SR=self._placed(Candidate(0.0, (place,))),
-            op_cut_S=self._even_cut(),
-            share_R=tuple(int(n) for n in share),
-            depth_S=tuple(self.stages - s for s in range(self.stages)),
-            recompute=self.recompute,
-        )
-        return [Candidate(rough_value(layout, self._model), (place, cut, share))]
+        cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages)).astype(np.int64)
+        guess = Candidate(0.0, (place, cut, even_shares(self._micro_batches, self.replicas)))
+        return [guess._replace(value=rough_value(self.layout(guess), self._model))]
 
     def random(self) -> Candidate:
         """One random placement with matched pipelines, its best cut and shares."""
@@ -170,8 +102,9 @@ class StepSpecies:
         return Candidate(float(values[0]), (place, cuts[0], shares[0]))
 
     def warm_up(self) -> None:
-        """Loads the kernels by running each once on the first guess."""
+        """Loads the kernels (the simulator's too) by running each once on the first guess."""
         guess = self.first_guesses()[0]
+        simulate_step_s(dense_plan(self.layout(guess), self._model.tables.problem, Provenance()), self._model)
         state = self._state.copy()
         self.anneal(self.cross(guess, guess), 1, 0.01)
         self._state[:] = state
@@ -182,25 +115,57 @@ class StepSpecies:
             layouts = seeds.random_layouts(len(self._space.devices), RANDOM_STARTS, self._rng)
         else:
             layouts = seeds.structured_layouts(self._space.orders, self.stages, self.replicas, self._rng)
-        for batch in seeds.in_batches(layouts[:limit]):
+        most = max(1, SEED_WORK // len(self._space.devices) ** 2)
+        for batch in seeds.in_batches(layouts[: min(most, limit) if limit is not None else most]):
             values, _, _ = self._score(batch, fit=False)
             best = np.argsort(values, kind="stable")[:REFITTED]
             fitted, cuts, shares = self._score(batch[best], fit=True)
             found = [Candidate(float(fitted[i]), (batch[best[i]], cuts[i], shares[i])) for i in range(len(best))]
             yield found, len(batch)
 
+    def screen(self) -> list[Candidate]:
+        """The layouts to begin with, and pipelines or stages inside sites; or, for random starts, a few of these."""
+        orders, shape = self._space.orders, (self.stages, self.replicas)
+        if self._starts == "random":
+            layouts = seeds.random_layouts(len(self._space.devices), SCREENED, self._rng)
+            return self._fitted(layouts)
+        given = self.started(self._begin(shape)) if self._begin else []
+        self.rival = min(given, key=lambda c: c.value, default=None)
+        runs = dict.fromkeys([(self.stages,), (1,) * self.stages])
+        dealt = [seeds.deal_layout(order, run, self.replicas) for order in [orders[0], orders[-1]] for run in runs]
+        return given + self._fitted(np.unique(np.array(dealt), axis=0))
+
+    def _fitted(self, layouts_PN: IntArray) -> list[Candidate]:
+        values, cuts, shares = self._score(layouts_PN, fit=True)
+        return [Candidate(float(values[i]), (layouts_PN[i], cuts[i], shares[i])) for i in range(len(layouts_PN))]
+
+    def started(self, starts: Sequence[Start]) -> list[Candidate]:
+        """Given layouts, each with its own cut and shares or, where these are better, with fitted ones."""
+        from hetplanner.planners import step_anneal
+
+        if not starts:
+            return []
+        place = np.array([self._place(start.placement_SR) for start in starts])
+        cuts = np.array([np.searchsorted(self._space.op_cuts, start.op_cut_S) for start in starts]).astype(np.int64)
+        shares = np.array([start.share_R for start in starts]).astype(np.int64)
+        values = np.empty(len(starts))
+        step_anneal.score_layouts(
+            self._space.problem, place, cuts, shares, self._micro_batches, True, values, self.work
+        )
+        return [Candidate(float(values[i]), (place[i], cuts[i], shares[i])) for i in range(len(starts))]
+
     def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
         """One annealing chain; cut and shares are fitted exactly behind it."""
-        from hetplanner.planners import step_kernels
+        from hetplanner.planners import step_anneal
 
         place, cut, share = (gene.copy() for gene in candidate.genes)
         best_place, best_cut, best_share = (gene.copy() for gene in candidate.genes)
         packed, micro_batches = self._space.problem, self._micro_batches
-        step_kernels.anneal(
+        step_anneal.anneal(
             packed, place, cut, share, moves, heat, min(COLD, heat), GUIDE_WEIGHT, self._state,
-            best_place, best_cut, best_share, self.work,
+            best_place, best_cut, best_share, self.work, self._kept,
         )  # fmt: skip
-        value = step_kernels.refit(packed, best_place, best_cut, best_share, micro_batches, self.work)
+        value = step_anneal.refit(packed, best_place, best_cut, best_share, micro_batches, self.work)
         return Candidate(float(value), (best_place, best_cut, best_share))
 
     def cross(self, mother: Candidate, father: Candidate) -> Candidate:
@@ -216,11 +181,23 @@ class StepSpecies:
         values, cuts, shares = self._score(child[None], fit=True)
         return Candidate(float(values[0]), (child, cuts[0], shares[0]))
 
+    def try_all(self, most: int, progress: Progress) -> Candidate | None:
+        """The best of all layouts; None if there are more than `most`, or the budget ended before."""
+        from hetplanner.planners.enumeration import StepLayouts
+
+        if len(self._space.devices) > FEW_DEVICES:
+            return None
+        layouts = StepLayouts(self._model, self)
+        if layouts.count(most) is None:
+            return None
+        best = layouts.search(progress)
+        return None if progress.is_late() or progress.cancelled else best
+
     def twins(self) -> IntArray:
         """The nearest device before each that it can change places with, in the order that genes number them."""
         problem = self._space.problem
         tables = (problem.latency_DD, problem.pipe_rate_DD, problem.reduce_rate_DD, problem.egress_DD)
-        labels = [problem.class_D, problem.memory_D, problem.price_D]
+        labels = [problem.class_D, problem.memory_D, problem.price_D, problem.pin_D]
         # Only a NIC ties a device to its host.
         return twins_of(tables, [*labels, problem.host_D] if problem.has_nics else labels)
 
@@ -240,29 +217,28 @@ class StepSpecies:
         return self._of_placement(placement_SR, fit=False)
 
     def _of_placement(self, placement_SR: IntArray, *, fit: bool) -> Candidate:
-        number = {int(d): i for i, d in enumerate(self._space.devices)}
-        placed = [number[int(d)] for d in placement_SR.reshape(-1)]
-        used = set(placed)
-        spare = [i for i in range(len(self._space.devices)) if i not in used]
-        place = np.array([[*placed, *spare]], dtype=np.int64)
+        place = self._place(placement_SR)[None]
         values, cuts, shares = self._score(place, fit=fit)
         return Candidate(float(values[0]), (place[0], cuts[0], shares[0]))
 
-    def layout(self, candidate: Candidate) -> Layout:
-        """The layout of a candidate, with the greatest depths that memory allows."""
-        from hetplanner.planners import step_kernels
+    def _place(self, placement_SR: IntArray) -> IntArray:
+        """Canonical numbers of a placement's devices, the spare ones behind."""
+        placed = [self._space.number_of[int(d)] for d in placement_SR.reshape(-1)]
+        spare = np.setdiff1d(np.arange(len(self._space.devices)), placed)
+        return np.concatenate([placed, spare]).astype(np.int64)
 
-        place, cut, share = candidate.genes
-        depth = [
-            step_kernels.fit_depth(self._space.problem, place, cut, s, self.replicas)[0] for s in range(self.stages)
-        ]
-        return Layout(
-            placement_SR=self._placed(candidate),
-            op_cut_S=tuple(int(k) for k in self._space.op_cuts[cut]),
-            share_R=tuple(int(n) for n in share),
-            depth_S=tuple(int(min(d, self._micro_batches)) for d in depth),
-            recompute=self.recompute,
-        )
+    def layout(self, candidate: Candidate) -> Layout:
+        """The layout of a candidate, with the greatest depths that memory allows; needs no compiled kernels."""
+        _, cut, share = candidate.genes
+        edges = tuple(int(k) for k in self._space.op_cuts[cut])
+        return deepest_layout(self._placed(candidate), edges, share, self.recompute, self._model)
+
+    def plan(self, candidate: Candidate) -> Plan | None:
+        """The plan of a candidate, or None if a device cannot hold its share."""
+        try:
+            return plan_of(self.layout(candidate), self._model, Provenance())
+        except Infeasible:
+            return None
 
     def placement(self, candidate: Candidate) -> tuple[tuple[str, ...], ...]:
         """Devices by stage, then replica."""
@@ -282,62 +258,15 @@ class StepSpecies:
         dtfm_kernels.align_columns(self._space.distance_DD, place_N, order, self.replicas, placed)
         place_N[: placed.size] = placed.reshape(-1)
 
-    def _even_cut(self) -> tuple[int, ...]:
-        cuts = self._space.op_cuts
-        return even_cut(cuts[1:-1], int(cuts[-1]), self._space.layers_before, self.stages)
-
     def _score(self, layouts: IntArray, *, fit: bool) -> tuple[FloatArray, IntArray, IntArray]:
-        from hetplanner.planners import step_kernels
+        from hetplanner.planners import step_anneal
 
-        cut = np.searchsorted(self._space.op_cuts, self._even_cut())
+        cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages))
         share = even_shares(self._micro_batches, self.replicas)
         cuts = np.tile(cut, (len(layouts), 1)).astype(np.int64)
         shares = np.tile(share, (len(layouts), 1))
         values = np.empty(len(layouts))
-        step_kernels.score_layouts(
+        step_anneal.score_layouts(
             self._space.problem, layouts, cuts, shares, self._micro_batches, fit, values, self.work
         )
         return values, cuts, shares
-
-
-def even_layers(model: CostModel, stages: int) -> tuple[int, ...]:
-    """Op boundaries that give every stage the same number of layers, as nearly as possible."""
-    tables = model.tables
-    return even_cut(tables.cuts, tables.num_ops, _layers_before(model, tables.cuts), stages)
-
-
-def even_shares(micro_batches: int, replicas: int) -> IntArray:
-    """Micro-batches per pipeline, the first ones taking what is left over."""
-    share = np.full(replicas, micro_batches // replicas, dtype=np.int64)
-    share[: micro_batches % replicas] += 1
-    return share
-
-
-def _weights(model: CostModel, stages: int) -> tuple[FloatArray, FloatArray, float]:
-    """Prefix sums of weights held and reduced per stage, and bytes of weights tied across stages.
-
-    With one stage a tied weight is held once; with more, its first and last user are taken to be apart.
-    """
-    graph = model.tables.problem.workload.graph
-    held = np.array([op.num_params for op in graph.ops], dtype=np.float64)
-    own = np.array([op.num_params if op.tied is None else 0 for op in graph.ops], dtype=np.float64)
-    tied = 0.0
-    if stages == 1:
-        held = own
-    else:
-        for members in graph.tied_groups.values():
-            shared = graph.ops[members[1]].num_params
-            own[members[0]] -= shared
-            tied += shared * GRADIENT_ELEMENT_BYTES
-    prefix = [np.concatenate(([0.0], np.cumsum(values))) for values in (held, own)]
-    return prefix[0], prefix[1], tied
-
-
-def _layers_before(model: CostModel, cuts: IntArray) -> IntArray:
-    """Layers that end before each cut, and in all."""
-    ops = model.tables.problem.workload.graph.ops
-    numbers = [op.layer if op.layer is not None else -1 for op in ops]
-    if max(numbers) < 0:
-        return np.array([*cuts, len(ops)], dtype=np.int64)
-    seen = [len({n for n in numbers[:k] if n >= 0}) for k in (*cuts, len(ops))]
-    return np.array(seen, dtype=np.int64)

@@ -26,7 +26,7 @@ from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import apportion, complete_plan, greatest_depth, proportional_cut, value_of
 from hetplanner.planners.opfence import walk_network
 from hetplanner.planners.shapes import free_shapes
-from hetplanner.planners.step_search import even_layers
+from hetplanner.planners.step_space import even_layers
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -72,17 +72,17 @@ def assign(model: CostModel, walk_D: IntArray, stages: int, recompute: bool) -> 
         None if no assignment fits the devices' memory.
     """
     for cut in dict.fromkeys([even_layers(model, stages), proportional_cut(model, np.ones(stages))]):
-        group_D = _assign_devices(model, walk_D, cut, recompute)
+        group_D = assign_devices(model, walk_D, cut, recompute)
         if group_D is None:
             continue
         try:
-            return complete_plan(_plan(model, walk_D, group_D, cut, recompute), model)
+            return complete_plan(ragged_plan(model, *_members(model, walk_D, group_D, cut), cut, recompute), model)
         except Infeasible:
             continue
     return None
 
 
-def _assign_devices(model: CostModel, walk_D: IntArray, cut: tuple[int, ...], recompute: bool) -> IntArray | None:
+def assign_devices(model: CostModel, walk_D: IntArray, cut: tuple[int, ...], recompute: bool) -> IntArray | None:
     """Stage of every device on the walk; -1 for one that fits nowhere or is not wanted; None if a stage stays empty."""
     tables, problem = model.tables, model.tables.problem
     rate = tables.devices.rate_flops_per_s_D[walk_D]
@@ -130,11 +130,29 @@ def _rebalance(
         group_D[peer] = busy
 
 
-def _plan(model: CostModel, walk_D: IntArray, group_D: IntArray, cut: tuple[int, ...], recompute: bool) -> Plan:
-    problem, devices = model.tables.problem, model.tables.devices
-    ids, micro_batches = problem.cluster.device_ids, problem.workload.num_micro_batches
+def _members(
+    model: CostModel, walk_D: IntArray, group_D: IntArray, cut: tuple[int, ...]
+) -> tuple[list[IntArray], list[IntArray]]:
+    """Devices of every stage, and their micro-batches in proportion to rate."""
+    rate_D, micro_batches = model.tables.devices.rate_flops_per_s_D, model.tables.problem.workload.num_micro_batches
     members = [walk_D[group_D == s] for s in range(len(cut) - 1)]
-    shares = [apportion(micro_batches, devices.rate_flops_per_s_D[rows]) for rows in members]
+    return members, [apportion(micro_batches, rate_D[rows]) for rows in members]
+
+
+def ragged_plan(
+    model: CostModel, members: list[IntArray], shares: list[IntArray], cut: tuple[int, ...], recompute: bool
+) -> Plan:
+    """The plan of stages with any numbers of replicas, in the greatest depth that memory allows; without estimate.
+
+    Args:
+        model: the cost model of the problem.
+        members: rows of the cluster by stage.
+        shares: their micro-batches; every stage has the same sum.
+        cut: op boundaries.
+        recompute: whether stages keep only their inputs.
+    """
+    problem, devices = model.tables.problem, model.tables.devices
+    ids = problem.cluster.device_ids
     stages = tuple(
         Stage(
             first_op=first,
