@@ -221,7 +221,7 @@ def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None 
             if progress.is_over():
                 break
     leader = leader_of(evolutions)
-    leader.report("proven optimal" if all(e.is_settled for e in evolutions) else "done")
+    leader.report("all tried" if all(e.is_settled for e in evolutions) else "done")
     return leader
 
 
