@@ -81,19 +81,27 @@ class ReductionBounds:
         largest = int(self._at_site_S.max())
         fits_one = largest >= members
         best = self._sharded_s(bucket_bytes_X, members) if fits_one else np.full(bucket_bytes_X.shape, np.inf)
-        for sites in range(2, min(members, len(self._at_site_S)) + 1):
-            most = min(members - sites + 1, largest)
-            if most * sites < members:
-                continue
-            times, parts = (1, most) if sites == 2 else (2, most * sites)
-            between = times * self._at(self._crossing_Z, bucket_bytes_X / parts)
-            passed = times * (1.0 if sites == 2 else (sites - 1) / sites) / (members // sites)
-            seconds = np.maximum(between, passed * bucket_bytes_X * float(self._nic_D.min()))
-            if members > sites:
-                seconds = seconds + self._at(self._inside_Z, bucket_bytes_X / most)
-            best = np.minimum(best, seconds)
+        most, shards = min(members, len(self._at_site_S)), min(members - 1, largest)
+        if 2 * largest >= members and most >= 2:
+            between_X = self._at(self._crossing_Z, bucket_bytes_X / shards)
+            passed_X = bucket_bytes_X / (members // 2)
+            inside_X = bucket_bytes_X / shards if members > 2 else None
+            best = np.minimum(best, self._spread_s(between_X, passed_X, inside_X))
+        if most >= 3:
+            # Over m sites: the smallest part of all m, and the least that a member of the smallest site may pass.
+            divisions = range(3, most + 1)
+            parts = max(min(members - m + 1, largest) * m for m in divisions)
+            passed = min((m - 1) / m / (members // m) for m in divisions)
+            between_X = 2.0 * self._at(self._crossing_Z, bucket_bytes_X / parts)
+            inside_X = bucket_bytes_X / shards if members > most else None
+            best = np.minimum(best, self._spread_s(between_X, 2.0 * passed * bucket_bytes_X, inside_X))
         # A network whose devices fit no division has nothing to reduce among so many.
         return np.where(np.isfinite(best), best, 0.0)
+
+    def _spread_s(self, between_X: FloatArray, passed_X: FloatArray, inside_X: FloatArray | None) -> FloatArray:
+        """Between sites by the links or the NICs that pass so many bytes; inside with messages of so many, if any."""
+        seconds_X = np.maximum(between_X, passed_X * float(self._nic_D.min()))
+        return seconds_X if inside_X is None else seconds_X + self._at(self._inside_Z, inside_X)
 
     def _at(self, seconds_Z: FloatArray, bytes_X: FloatArray) -> FloatArray:
         """The entry of the next smaller message size."""
