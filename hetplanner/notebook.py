@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hetplanner.calibration.model import Calibration
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.plan.trace import Trace
     from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
@@ -154,6 +156,40 @@ def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: i
 
     config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
     return AgentClient().start(plan, config)
+
+
+def calibrate(
+    source: Run | Trace | Sequence[tuple[Plan, float]],
+    plan: Plan | None = None,
+    *,
+    fit: Sequence[str] = ("efficiency",),
+    last_steps: int = 20,
+) -> Calibration:
+    """Fits a cluster to what was measured; `hp.apply_calibration` gives the cluster, `hp.plots.calibration` draws it.
+
+    Args:
+        source: a run, a trace of `plan`, or pairs of a plan and the measured seconds of its step.
+        plan: of a trace.
+        fit: of pairs: what to fit, of efficiency, message, overlap, latency, bandwidth.
+        last_steps: of a run: how many steps to read.
+
+    Raises:
+        InvalidInput: see `hetplanner.calibration.trace_fit` and `hetplanner.calibration.table_fit`.
+    """
+    from hetplanner.calibration.table_fit import MeasuredStep, calibrate_table
+    from hetplanner.calibration.trace_fit import calibrate_trace
+    from hetplanner.errors import InvalidInput
+    from hetplanner.plan.trace import Trace
+    from hetplanner.runs.run import Run
+
+    if isinstance(source, Run):
+        return calibrate_trace(source.trace(last_steps), plan or source.plan)
+    if isinstance(source, Trace):
+        if plan is None:
+            raise InvalidInput("calibrate: a trace does not hold its plan; give it: calibrate(trace, plan)")
+        return calibrate_trace(source, plan)
+    steps = [MeasuredStep(f"row {i}", one, seconds) for i, (one, seconds) in enumerate(source)]
+    return calibrate_table(steps, fit=fit)
 
 
 def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.schedules import interleave
 from hetplanner.schema import checked
 
 
@@ -44,7 +45,7 @@ def random_cluster(rng: random.Random, devices: int, *, nics: bool) -> Cluster:
 
 
 def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
-    """A plan of one to four stages with one to three replicas each, ragged or not, on a random cluster."""
+    """A plan of one to four stages with one to three replicas each, ragged or interleaved or neither."""
     rng = random.Random(seed)
     num_stages = rng.randint(1, 4)
     equal = rng.random() < 0.5
@@ -71,7 +72,7 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
     used = [device for stage in stages for replica in stage.replicas for device in replica]
     rng.shuffle(used)
     problem = Problem(cluster=cluster, workload=workload, constraints={"codecs": allowed})
-    return Plan(
+    plan = Plan(
         problem=problem,
         stages=stages,
         routes=tuple(
@@ -89,3 +90,6 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
         reducer=rng.choice(["sharded-ps", "central-ps", "ring", "hierarchical"]),
         overlap=rng.random() < 0.8,
     )
+    if equal and 1 < num_stages < 4 and rng.random() < 0.3:
+        return interleave(plan, chunks=2, in_flight=rng.randint(1, 6))
+    return plan

@@ -5,7 +5,19 @@ from typing import Any
 
 import typer
 
-from hetplanner.cli import cluster, comparing, fronts, model, planning, rehearsing, runs, services, training
+from hetplanner.cli import (
+    calibrating,
+    cluster,
+    comparing,
+    fronts,
+    model,
+    planning,
+    rehearsing,
+    runs,
+    services,
+    simulating,
+    training,
+)
 from hetplanner.errors import HetplannerError
 
 EXIT_INTERRUPTED = 130
@@ -25,10 +37,11 @@ app.add_typer(model.app, name="workload")
 app.command("plan")(planning.plan)
 app.command("compare")(comparing.compare)
 app.command("pareto")(fronts.pareto)
-app.command("simulate")(planning.simulate)
+app.command("simulate")(simulating.simulate)
 app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")
+app.command("calibrate")(calibrating.calibrate)
 app.command("agent")(services.agent)
 app.command("dashboard")(services.dashboard)
 

@@ -1,8 +1,7 @@
-"""hetplanner plan and hetplanner simulate."""
+"""hetplanner plan."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +11,10 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.registry import planner_names
-from hetplanner.units import short_bytes, short_seconds
+from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.plan.estimate import Estimate
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
+Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
+MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
 Reducers = Annotated[
     str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
 ]
@@ -36,7 +38,8 @@ def plan(
     stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
-    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    codecs: Codecs = "none",
+    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
     reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
@@ -71,6 +74,7 @@ def plan(
             "stages": stages,
             "replicas": replicas,
             "codecs": listed(codecs),
+            "max_ratio": max_ratio,
             "reducers": listed(reducers),
             "excluded": listed(exclude),
         },
@@ -145,6 +149,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "egress_usd": estimate.egress_usd,
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
+        "notes": estimate.notes,
         "objective": result.plan.problem.objective,
         "value": result.value,
         "evaluations": result.evaluations,
@@ -183,6 +188,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
             f" (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
         )
     console.print(f"bottleneck: {estimate.bottleneck.text}")
+    for note in estimate.notes:
+        console.print(note)
     console.print(
         f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
         f" lower bound {result.lower_bound:.5g}, gap {result.gap:.1%}"
@@ -227,37 +234,3 @@ def _print_stages(plan: Plan) -> None:
         params = sum(op.num_params for op in ops)
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
     console.print(rows)
-
-
-def simulate(
-    file: PlanFile,
-    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
-    from hetplanner.plan.files import load_plan
-    from hetplanner.schema import write_text
-    from hetplanner.simulator.simulation import simulate as run_simulation
-    from hetplanner.simulator.simulation import summarise_trace
-
-    plan = load_plan(file)
-    spans = run_simulation(plan, steps=2)
-    summary = summarise_trace(spans)
-    if trace is not None:
-        write_text(trace, json.dumps(spans.to_perfetto()))
-    if as_json:
-        print_json(summary.to_dict() | ({"trace": str(trace)} if trace else {}))
-        return
-    names = list(summary.terms)
-    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
-    for row in summary.per_rank:
-        rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
-    console.print(rows)
-    sent = sum(s.bytes for s in spans.spans if s.step == 1 and s.kind == "send")
-    console.print(
-        f"step {short_seconds(summary.step_s)}, bubble {summary.bubble:.1%},"
-        f" {short_bytes(sent)} between stages; closed form "
-        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
-    )
-    if trace is not None:
-        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")

@@ -18,11 +18,22 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from hetplanner.cluster.model import MAX_DEVICES, Cluster, Device, DeviceLink, Host, HostLink, Site, SiteLink
+from hetplanner.cluster.model import (
+    MAX_DEVICES,
+    Cluster,
+    Device,
+    DeviceLink,
+    Host,
+    HostLink,
+    Site,
+    SiteLink,
+    TransferCost,
+)
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Name, Noun, Text, check_format, checked, one_line, parse_json, read_text, write_text
 
 CLUSTER_VERSION = 1
+COPIED_FIELDS = ("name", "description", "provenance", "sites", "host_links", "transfer")
 
 
 class DeviceEntry(Device):
@@ -69,6 +80,7 @@ class ClusterEntry(Noun):
     site_links: tuple[SiteLinkEntry, ...] = ()
     host_links: tuple[HostLink, ...] = ()
     device_links: tuple[DeviceLinkEntry, ...] = ()
+    transfer: TransferCost | None = None
 
 
 def cluster_from_json(text: str | bytes, place: str = "cluster") -> Cluster:
@@ -89,7 +101,7 @@ def cluster_from_data(data: object, place: str = "cluster") -> Cluster:
     """A cluster from the fields of a cluster file (without `format`). Raises InvalidInput."""
     entry = checked(ClusterEntry, data, place, from_file=True)
     devices, hosts = expand_devices(entry.devices, entry.hosts, place)
-    fields = {name: getattr(entry, name) for name in ("name", "description", "provenance", "sites", "host_links")}
+    fields = {name: getattr(entry, name) for name in COPIED_FIELDS}
     site_links = [k for link in entry.site_links for k in _directions(SiteLink, link, "from_site", "to_site")]
     device_links = [k for link in entry.device_links for k in _directions(DeviceLink, link, "from_device", "to_device")]
     links = {"site_links": tuple(site_links), "device_links": tuple(device_links)}

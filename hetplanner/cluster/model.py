@@ -95,6 +95,18 @@ class DeviceLink(LinkValue):
     model_config = LinkValue.model_config | {"validate_by_name": True, "validate_by_alias": True}
 
 
+class TransferCost(Noun):
+    """What every message between stages costs beside its link, whatever the link: measured, not assumed.
+
+    Attributes:
+        message: seconds of a rank to hand a message over, and again of the rank that takes it.
+        overlap: share of a message's wire time for which the sender goes on computing.
+    """
+
+    message: Seconds = 0.0
+    overlap: Annotated[float, Field(strict=True, ge=0, le=1)] = 1.0
+
+
 class Cluster(Noun):
     """Devices, hosts, sites and links. The later of two rules for the same pair wins (file order).
 
@@ -111,6 +123,7 @@ class Cluster(Noun):
     site_links: tuple[SiteLink, ...] = ()
     host_links: tuple[HostLink, ...] = ()
     device_links: tuple[DeviceLink, ...] = ()
+    transfer: TransferCost | None = None
 
     @model_validator(mode="after")
     def _references_hold(self) -> Self:

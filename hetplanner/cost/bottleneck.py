@@ -6,7 +6,7 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -59,8 +59,9 @@ def find_bottleneck(plan: Plan, arrays: StepArrays, times: StepTimes) -> Bottlen
 
 def _suspects(plan: Plan, arrays: StepArrays) -> Iterator[_Suspect]:
     paths = [[plan.ranks[plan.rank_at(s, r)] for s, r in enumerate(route.replicas)] for route in plan.routes]
-    yield from _devices(paths, arrays)
-    yield from _links(plan, paths, arrays)
+    critical = _critical_routes(arrays)
+    yield from _devices(paths, arrays, critical)
+    yield from _links(plan, paths, arrays, critical)
     for s in range(len(plan.stages)):
         forward, backward = arrays.forward_s_PS.copy(), arrays.backward_s_PS.copy()
         forward[:, s] = backward[:, s] = 0.0
@@ -77,19 +78,40 @@ def _suspects(plan: Plan, arrays: StepArrays) -> Iterator[_Suspect]:
     yield _Suspect("stage", "compute of all stages", replace(arrays, forward_s_PS=idle, backward_s_PS=idle), 2)
 
 
-def _devices(paths: list[list[str]], arrays: StepArrays) -> Iterator[_Suspect]:
+def _critical_routes(arrays: StepArrays) -> set[int]:
+    """Routes without which the step is shorter; what lies on one other route alone cannot shorten it."""
+    whole_s = time_step(arrays).step_s
+    routes = range(len(arrays.nic_s_P))
+    if len(routes) == 1:
+        return {0}
+    of_routes = [f.name for f in fields(arrays) if f.name.endswith(("_PS", "_PE", "_P"))]
+
+    def without(route: int) -> StepArrays:
+        return replace(arrays, **{name: np.delete(getattr(arrays, name), route, axis=0) for name in of_routes})
+
+    return {p for p in routes if time_step(without(p)).step_s < whole_s}
+
+
+def _devices(paths: list[list[str]], arrays: StepArrays, critical: set[int]) -> Iterator[_Suspect]:
     cells: dict[str, list[tuple[int, int]]] = {}
     for p, path in enumerate(paths):
         for s, device in enumerate(path):
             cells.setdefault(device, []).append((p, s))
-    for device, places in cells.items():
+    for i, (device, places) in enumerate(cells.items()):
+        if i and _is_harmless(places, critical):
+            continue
         forward, backward = arrays.forward_s_PS.copy(), arrays.backward_s_PS.copy()
         for p, s in places:
             forward[p, s] = backward[p, s] = 0.0
         yield _Suspect("device", device, replace(arrays, forward_s_PS=forward, backward_s_PS=backward), 0)
 
 
-def _links(plan: Plan, paths: list[list[str]], arrays: StepArrays) -> Iterator[_Suspect]:
+def _is_harmless(places: list[tuple[int, int]], critical: set[int]) -> bool:
+    routes = {p for p, _ in places}
+    return len(routes) == 1 and not routes & critical
+
+
+def _links(plan: Plan, paths: list[list[str]], arrays: StepArrays, critical: set[int]) -> Iterator[_Suspect]:
     cluster = plan.problem.cluster
     pairs: dict[tuple[str, str], list[tuple[int, int]]] = {}
     sites: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -99,7 +121,8 @@ def _links(plan: Plan, paths: list[list[str]], arrays: StepArrays) -> Iterator[_
             ends = sorted((cluster.site_of(one).name, cluster.site_of(two).name))
             sites.setdefault((ends[0], ends[1]), []).append((p, e))
     for (one, two), places in pairs.items():
-        yield _Suspect("link", f"{one} ↔ {two}", _without_links(arrays, places), 0)
+        if not _is_harmless(places, critical):
+            yield _Suspect("link", f"{one} ↔ {two}", _without_links(arrays, places), 0)
     for (here, there), places in sites.items():
         name = f"links inside {here}" if here == there else f"links {here} ↔ {there}"
         yield _Suspect("link", name, _without_links(arrays, places), 1)

@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import CodecName
+from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction_bounds import ReductionBounds
@@ -33,9 +33,6 @@ from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYT
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-# Bytes on the wire per element, scales of blocks left out.
-_ELEMENT_BYTES: dict[CodecName, float] = {"fp16": 2.0, "int8": 1.0}
 
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
@@ -202,13 +199,15 @@ class _Bounds:
     @cached_property
     def hops(self) -> tuple[Parts, Parts]:
         """Connected parts by the seconds of the smallest message: the better way, and there and back."""
-        problem = self.tables.problem
+        problem, wanted = self.tables.problem, self.tables.problem.constraints
         width = problem.workload.dtype_bytes
-        least = min([_ELEMENT_BYTES.get(name, width) for name in problem.constraints.codecs] + [width]) / width
-        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) * least if len(self.tables.cuts) else 0.0
-        there_DD = self._among(self.links.latency_s_DD + size * self.links.seconds_per_byte_DD)
-        way_DD, both_DD = np.minimum(there_DD, there_DD.T), there_DD + there_DD.T
-        return largest_parts(spanning_edges(way_DD)), largest_parts(spanning_edges(both_DD))
+        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
+        activation, gradient = least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
+        there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
+        back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
+        both_DD = there_DD + back_DD.T
+        ways = np.minimum(there_DD, there_DD.T), np.minimum(both_DD, both_DD.T)
+        return largest_parts(spanning_edges(ways[0])), largest_parts(spanning_edges(ways[1]))
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])
@@ -236,8 +235,7 @@ class _Bounds:
     @property
     def _gradient_bytes(self) -> float:
         """Fewest bytes on the wire of one gradient."""
-        names = self.tables.problem.constraints.codecs
-        return min([_ELEMENT_BYTES.get(name, GRADIENT_ELEMENT_BYTES) for name in names] + [GRADIENT_ELEMENT_BYTES])
+        return least_reduction_bytes(self.tables.problem.constraints.codecs)
 
     @cached_property
     def _reductions(self) -> ReductionBounds:

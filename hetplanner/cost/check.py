@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
+from hetplanner.codecs.spec import least_topk_bytes
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
@@ -25,16 +27,35 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
     _check_reducer(plan)
-    short = []
-    for stage in plan.stages:
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
-        for replica in stage.replicas:
-            for device in replica:
-                limit = float(tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)])
-                if needed > limit:
-                    short.append((device, needed, limit))
+    limits = memory_limits(plan, tables)
+    rows = zip(plan.ranks, peak_bytes(plan, tables), limits, strict=True)
+    short = [(device, needed, limit) for device, needed, limit in rows if needed > limit]
     if short:
         raise Infeasible(_short_text(short) + _remedy(plan, tables))
+
+
+def peak_bytes(
+    plan: Plan, tables: CostTables, *, held_S: Sequence[int] | None = None, recompute: bool = False
+) -> list[float]:
+    """Bytes that each rank needs at its peak, all the stages that it serves together.
+
+    Args:
+        plan: the plan.
+        tables: tables of its problem.
+        held_S: micro-batches that each stage holds, if other than the plan's.
+        recompute: as if all stages did.
+    """
+    stage_bytes = [
+        tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
+        for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
+    ]
+    return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def memory_limits(plan: Plan, tables: CostTables) -> list[float]:
+    """Bytes that each rank's device can hold."""
+    index = plan.problem.cluster.device_index
+    return [float(tables.devices.memory_bytes_D[index(device)]) for device in plan.ranks]
 
 
 def check_problem(problem: Problem, stages: int, replicas: int) -> None:
@@ -92,13 +113,33 @@ def _usable_memory(problem: Problem, tables: CostTables) -> list[tuple[float, st
 
 
 def _check_codecs(plan: Plan) -> None:
-    allowed = set(plan.problem.constraints.codecs) | {"none"}
-    for i, rule in enumerate(plan.link_codecs):
-        if rule.codec.name not in allowed:
+    wanted = plan.problem.constraints
+    allowed = {"topk" if name == "adatopk" else name for name in wanted.codecs} | {"none"}
+    used = [(f"link_codecs[{i}].codec", rule.codec) for i, rule in enumerate(plan.link_codecs)]
+    used += [(f"stages[{s}].reduce_codec", stage.reduce_codec) for s, stage in enumerate(plan.stages)]
+    for place, codec in used:
+        if codec.name not in allowed:
             raise InvalidInput(
-                f"link_codecs[{i}].codec: {rule.codec.name!r} is not among constraints.codecs"
-                f" ({', '.join(sorted(allowed))}); allow it or use another"
+                f"{place}: {codec.name!r} is not among constraints.codecs ({', '.join(sorted(allowed))}); allow it or"
+                " use another"
             )
+    if "topk" in allowed:
+        _check_ratios(plan)
+
+
+def _check_ratios(plan: Plan) -> None:
+    width, limit = plan.problem.workload.dtype_bytes, plan.problem.constraints.max_ratio
+    for route in plan.routes:
+        path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
+        for boundary, (one, two) in enumerate(pairwise(path)):
+            codec = plan.codec_between(one, two, "activation")
+            elements = plan.boundary_elements(boundary)
+            if codec.name == "topk" and codec.wire_bytes(elements, width) < least_topk_bytes(elements, width, limit):
+                raise InvalidInput(
+                    f"link_codecs: topk with ratio {codec.ratio:g} from {plan.ranks[one]!r:.60} to"
+                    f" {plan.ranks[two]!r:.60} sends less than 1/{limit:g} of the dense bytes; use a smaller ratio or"
+                    " raise constraints.max_ratio"
+                )
 
 
 def _check_reducer(plan: Plan) -> None:
@@ -121,22 +162,16 @@ def _short_text(short: list[tuple[str, float, float]]) -> str:
 
 
 def _remedy(plan: Plan, tables: CostTables) -> str:
-    if not all(stage.recompute for stage in plan.stages) and _would_fit(plan, tables, recompute=True):
+    limits = memory_limits(plan, tables)
+
+    def fits(needed: list[float]) -> bool:
+        return all(of_rank <= limit for of_rank, limit in zip(needed, limits, strict=True))
+
+    if not all(stage.recompute for stage in plan.stages) and fits(peak_bytes(plan, tables, recompute=True)):
         return "recomputing activations would fit"
-    if any(stage.in_flight > 1 for stage in plan.stages) and _would_fit(plan, tables, recompute=False):
+    if max(plan.held_S) > 1 and fits(peak_bytes(plan, tables, held_S=[1] * len(plan.stages))):
         return "fewer micro-batches in flight would fit"
     return _advice(plan.problem, tables, len(plan.stages))
-
-
-def _would_fit(plan: Plan, tables: CostTables, *, recompute: bool) -> bool:
-    for stage in plan.stages:
-        in_flight = stage.in_flight if recompute else 1
-        needed = tables.stage_bytes(stage.first_op, stage.end_op, in_flight, recompute or stage.recompute)
-        for replica in stage.replicas:
-            index = plan.problem.cluster.device_index(replica[0])
-            if needed > tables.devices.memory_bytes_D[index]:
-                return False
-    return True
 
 
 def _advice(problem: Problem, tables: CostTables, stages: int) -> str:

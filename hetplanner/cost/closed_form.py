@@ -8,9 +8,17 @@
 
 n micro-batches pass a replica, w_s of them may be in flight at stage s, and round_trip_s is the time from a
 micro-batch's forward at stage s to the end of its backward there. On wide-area links that last term rules: without
-it the form gives half to three quarters of an event simulation, with it 90 % and more.
+it the form gives half to three quarters of an event simulation, with it 90 % and more. Where routes share a replica,
+its round trip is their mean, weighted by micro-batches, and a link counts the messages of all routes over it.
 
-Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction groups.
+A rank that serves several stages (interleaved) works on other micro-batches while the first is away, so it adds
+
+    load - round_trip_s     load: all forwards and backwards of the rank; s: the first of its stages
+
+to the fill in place of (n - 1) * compute, which on equal stages gives the bubble of Narayanan et al. 2021 (arXiv
+2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
+
+Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction groups, N ranks.
 """
 
 from __future__ import annotations
@@ -29,6 +37,8 @@ class StepArrays:
     """A plan as numbers.
 
     Attributes:
+        rank_PS: the rank that a route uses at a stage.
+        micro_batches_P: micro-batches of every route.
         through_PS: micro-batches through the replica that a route uses at a stage.
         in_flight_S: micro-batches in flight allowed at a stage.
         forward_s_PS, backward_s_PS: one micro-batch, codec work included.
@@ -42,6 +52,8 @@ class StepArrays:
         phased: GPipe: all forwards of a rank come before its backwards.
     """
 
+    rank_PS: IntArray
+    micro_batches_P: IntArray
     through_PS: IntArray
     in_flight_S: IntArray
     forward_s_PS: FloatArray
@@ -75,34 +87,93 @@ def time_step(arrays: StepArrays) -> StepTimes:
     behind = np.cumsum(hop[:, ::-1], axis=1)[:, ::-1] if hop.shape[1] else hop
     round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
     round_trip[:, :-1] += behind
-    if arrays.phased:
-        more = _slowest_load(arrays, arrays.forward_s_PS, arrays.activation_wire_s_PE)
-        more = more + _slowest_load(arrays, arrays.backward_s_PS, arrays.gradient_wire_s_PE)
-    else:
-        wire = np.maximum(arrays.activation_wire_s_PE, arrays.gradient_wire_s_PE)
-        more = _slowest_load(arrays, compute, wire)
-    more = np.maximum(more, arrays.nic_s_P)
+    more = np.maximum(_most_load(arrays), arrays.nic_s_P)
+    chunked_PS = _shares_rank(arrays.rank_PS)
+    if chunked_PS.any():
+        more = np.maximum(more, _chunked_load(arrays, compute, round_trip, chunked_PS))
     slowest = more / np.maximum(arrays.through_PS.max(axis=1) - 1, 1)
     rounds, rest = np.divmod(arrays.through_PS - 1, arrays.in_flight_S)
-    waiting = np.where(rounds > 0, rounds * round_trip + rest * slowest[:, None], 0.0)
+    waiting = np.where(rounds > 0, rounds * _mean_round_trip(arrays, round_trip) + rest * slowest[:, None], 0.0)
     more = np.maximum(more, waiting.max(axis=1))
     route_end_P = round_trip[:, 0] + more
     pipeline_s = float(route_end_P.max())
-    end = np.full(compute.shape[1], pipeline_s)
+    end_PS = np.repeat(route_end_P[:, None], compute.shape[1], axis=1)
     if arrays.overlap and hop.shape[1]:
-        drain = np.cumsum(arrays.backward_s_PS[:, :-1] + arrays.gradient_s_PE, axis=1)
-        end[1:] = (route_end_P[:, None] - drain).max(axis=0)
-    done = end + arrays.reduce_s_S
+        end_PS[:, 1:] -= np.cumsum(arrays.backward_s_PS[:, :-1] + arrays.gradient_s_PE, axis=1)
+    done = end_PS.max(axis=0) if arrays.overlap else np.full(compute.shape[1], pipeline_s)
+    done = _reduced(arrays, done) if chunked_PS.any() else done + arrays.reduce_s_S
     reduced_s = float(done.max())
     for seconds, stages in arrays.tied:
         reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
     return StepTimes(pipeline_s, reduced_s, reduced_s + arrays.optimizer_s)
 
 
-def _slowest_load(arrays: StepArrays, compute_s_PS: FloatArray, wire_s_PE: FloatArray) -> FloatArray:
+def _most_load(arrays: StepArrays) -> FloatArray:
     """Seconds that the busiest device or link of each route needs beyond the first micro-batch."""
-    load = ((arrays.through_PS - 1) * compute_s_PS).max(axis=1)
-    if wire_s_PE.shape[1]:
-        through = np.minimum(arrays.through_PS[:, :-1], arrays.through_PS[:, 1:])
-        load = np.maximum(load, ((through - 1) * wire_s_PE).max(axis=1))
-    return np.asarray(load)
+    ways = (arrays.activation_wire_s_PE, arrays.gradient_wire_s_PE)
+    if not arrays.phased:
+        compute = arrays.forward_s_PS + arrays.backward_s_PS
+        return np.maximum(_compute_load(arrays, compute), _link_load(arrays, ways))
+    forward = np.maximum(_compute_load(arrays, arrays.forward_s_PS), _link_load(arrays, (ways[0], ways[1] * 0.0)))
+    backward = np.maximum(_compute_load(arrays, arrays.backward_s_PS), _link_load(arrays, (ways[0] * 0.0, ways[1])))
+    return np.asarray(forward + backward, dtype=np.float64)
+
+
+def _compute_load(arrays: StepArrays, seconds_PS: FloatArray) -> FloatArray:
+    return np.asarray(((arrays.through_PS - 1) * seconds_PS).max(axis=1), dtype=np.float64)
+
+
+def _link_load(arrays: StepArrays, wire_s_2PE: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """Busy seconds of the busiest directed link of each route, less the first message."""
+    if arrays.rank_PS.shape[1] == 1:
+        return np.zeros(len(arrays.rank_PS))
+    up, down = arrays.rank_PS[:, :-1], arrays.rank_PS[:, 1:]
+    size = int(arrays.rank_PS.max()) + 1
+    link_2PE = np.array((up * size + down, down * size + up))
+    wire_2PE = np.array(wire_s_2PE)
+    busy_L = np.bincount(link_2PE.reshape(-1), weights=(wire_2PE * arrays.micro_batches_P[:, None]).reshape(-1))
+    return np.asarray((busy_L[link_2PE] - wire_2PE).max(axis=(0, 2)), dtype=np.float64)
+
+
+def _shares_rank(rank_PS: IntArray) -> NDArray[np.bool_]:
+    """Whether the rank that a route uses at a stage serves another stage too."""
+    stages = np.arange(rank_PS.shape[1])
+    serves_NS = np.zeros((int(rank_PS.max()) + 1, rank_PS.shape[1]), dtype=bool)
+    serves_NS[rank_PS, stages] = True
+    return np.asarray((serves_NS.sum(axis=1) > 1)[rank_PS])
+
+
+def _chunked_load(
+    arrays: StepArrays, compute_PS: FloatArray, round_trip_PS: FloatArray, chunked_PS: NDArray[np.bool_]
+) -> FloatArray:
+    """What the ranks with several stages add to each route's fill."""
+    work_PS = compute_PS * arrays.micro_batches_P[:, None]
+    load_N = np.bincount(arrays.rank_PS.reshape(-1), weights=work_PS.reshape(-1))
+    # The round trip is longest from the first of a rank's stages, so the others exceed the true sum: take the least.
+    spare_PS = load_N[arrays.rank_PS] - round_trip_PS
+    for p, path in enumerate(arrays.rank_PS):
+        for s in np.flatnonzero(chunked_PS[p]):
+            spare_PS[p, s] = spare_PS[p, path == path[s]].min()
+    return np.asarray(np.where(chunked_PS, spare_PS, 0.0).max(axis=1), dtype=np.float64)
+
+
+def _reduced(arrays: StepArrays, end_S: FloatArray) -> FloatArray:
+    """When each stage's gradients are summed, where ranks with several stages reduce them one after the other."""
+    free_N = np.zeros(int(arrays.rank_PS.max()) + 1)
+    for s, ranks in enumerate(arrays.rank_PS.T):
+        np.maximum.at(free_N, ranks, end_S[s])
+    done = np.empty_like(end_S)
+    for s, ranks in enumerate(arrays.rank_PS.T):
+        done[s] = free_N[ranks].max() + arrays.reduce_s_S[s]
+        free_N[ranks] = done[s]
+    return done
+
+
+def _mean_round_trip(arrays: StepArrays, round_trip_PS: FloatArray) -> FloatArray:
+    """Round trip of the micro-batches that share a replica's in-flight depth, over all routes through it."""
+    weight_PS = np.broadcast_to(arrays.micro_batches_P[:, None], round_trip_PS.shape)
+    stages = np.arange(round_trip_PS.shape[1])
+    chunk_PS = arrays.rank_PS * len(stages) + stages
+    total_C = np.bincount(chunk_PS.reshape(-1), weights=(round_trip_PS * weight_PS).reshape(-1))
+    mean_PS = total_C[chunk_PS] / arrays.through_PS
+    return np.where(arrays.through_PS == weight_PS, round_trip_PS, mean_PS)

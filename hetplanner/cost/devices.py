@@ -5,7 +5,7 @@ Legend of array suffixes: D devices in file order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +58,17 @@ class DeviceTable:
         _, class_D = np.unique(known, axis=0, return_inverse=True)
         rate, memory, bandwidth, price = (np.ascontiguousarray(column) for column in table.T)
         return DeviceTable(rate, memory, bandwidth, price, class_D.reshape(-1))
+
+    def scaled(self, rate_D: FloatArray, memory_D: FloatArray) -> DeviceTable:
+        """The same devices with each one's arithmetic rate and memory bandwidth times a factor."""
+        rows = np.stack((self.class_D, rate_D, memory_D), axis=1)
+        class_D = np.unique(rows, axis=0, return_inverse=True)[1]
+        return replace(
+            self,
+            rate_flops_per_s_D=self.rate_flops_per_s_D * rate_D,
+            memory_bandwidth_bytes_per_s_D=self.memory_bandwidth_bytes_per_s_D * memory_D,
+            class_D=class_D.reshape(-1),
+        )
 
     @cached_property
     def first_of_class(self) -> IntArray:

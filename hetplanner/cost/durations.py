@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.codecs.spec import COST_PASSES
+from hetplanner.codecs.spec import Codec
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
@@ -30,6 +30,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         rank: one optimizer step, one boundary message encoded and decoded, and the gradients added up.
     """
     tables = tables or CostTables(plan.problem)
+    transfer = plan.problem.cluster.transfer
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     memory_N = tables.devices.memory_bandwidth_bytes_per_s_D[device_N]
     rank_C, stage_C = np.array(plan.chunks, dtype=np.int64).T
@@ -37,7 +38,8 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     first_S = np.array([stage.first_op for stage in plan.stages])
     end_S = np.array([stage.end_op for stage in plan.stages])
     params_S = np.array([tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages], dtype=np.float64)
-    shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], params_S, 0.0)
+    passes_S = np.array([REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec) for stage in plan.stages])
+    shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], params_S * passes_S, 0.0)
     recompute_S = np.array([stage.recompute for stage in plan.stages])
     first, end = first_S[stage_C], end_S[stage_C]
     forward = tables.forward_s_CO[row_C, end] - tables.forward_s_CO[row_C, first]
@@ -52,15 +54,26 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         optimizer_s_N=held_N * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_N,
         encode_s_N=np.array(codec[0]),
         decode_s_N=np.array(codec[1]),
-        reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory_N,
+        reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
+        message_s=transfer.message if transfer else 0.0,
+        overlap=transfer.overlap if transfer else 1.0,
     )
 
 
-def codec_s(plan: Plan, from_rank: int, to_rank: int, role: Role, boundary: int, memory_bytes_per_s: float) -> float:
-    """Seconds to encode (or to decode: half of the codec's passes each) one message on one device."""
-    codec = plan.codec_between(from_rank, to_rank, role)
+def reduce_codec_passes(codec: Codec) -> float:
+    """Passes over a rank's gradients for a reduction's codec: all parts are encoded once, and decoded twice (taken as
+    parts by the shard's owner, as sums by everybody)."""
+    work = codec.work()
+    return work.encode + 2.0 * work.decode
+
+
+def _codec_s(
+    plan: Plan, ends: tuple[int, int], role: Role, boundary: int, memory_bytes_per_s: float, *, encodes: bool
+) -> float:
+    """Seconds to encode or to decode one message on one device."""
+    work = plan.codec_between(*ends, role).work(positions_known=role == "gradient")
     dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
-    return COST_PASSES[codec.name] / 2.0 * dense / memory_bytes_per_s
+    return (work.encode if encodes else work.decode) * dense / memory_bytes_per_s
 
 
 def _reduce_work(plan: Plan) -> np.ndarray:
@@ -90,5 +103,5 @@ def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing
                 downstream = other > index
                 role: Role = "activation" if downstream == outgoing else "gradient"
                 ends = (rank, peer) if outgoing else (peer, rank)
-                worst = max(worst, codec_s(plan, *ends, role, boundary, memory_bytes_per_s))
+                worst = max(worst, _codec_s(plan, ends, role, boundary, memory_bytes_per_s, encodes=outgoing))
     return worst

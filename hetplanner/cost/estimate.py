@@ -5,6 +5,7 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1), N ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bottleneck import find_bottleneck
+from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
@@ -76,6 +78,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
         devices=_device_estimates(plan, busy, model),
         bottleneck=find_bottleneck(plan, arrays, times),
         dtfm=dtfm_cost(plan),
+        notes=_codec_notes(plan),
     )
 
 
@@ -84,29 +87,36 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
     rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
     chunk_PS = np.array([[plan.chunk_index[int(n), s] for s, n in enumerate(path)] for path in rank_PS])
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    load_N = np.zeros(len(plan.ranks), dtype=np.int64)
-    for path, route in zip(rank_PS, plan.routes, strict=True):
-        load_N[path] += route.micro_batches
+    load_C = np.zeros(len(plan.chunks), dtype=np.int64)
+    for path, route in zip(chunk_PS, plan.routes, strict=True):
+        load_C[path] += route.micro_batches
     handling = _message_seconds(durations, rank_PS)
     forward, backward = durations.forward_s_C[chunk_PS] + handling, durations.backward_s_C[chunk_PS] + handling
     num_edges = len(plan.stages) - 1
     hops = {name: np.zeros((len(plan.routes), num_edges)) for name in ("activation", "gradient", "there", "back")}
     sends: list[tuple[int, int, float]] = []
-    for p, route in enumerate(plan.routes):
-        for e in range(num_edges):
-            one, two = int(rank_PS[p, e]), int(rank_PS[p, e + 1])
-            there = plan.boundary_bytes(e, one, two, "activation")
-            back = plan.boundary_bytes(e, two, one, "gradient")
-            wire_there = there * model.links.seconds_per_byte_DD[device_N[one], device_N[two]]
-            wire_back = back * model.links.seconds_per_byte_DD[device_N[two], device_N[one]]
-            hops["activation"][p, e] = wire_there + model.links.latency_s_DD[device_N[one], device_N[two]]
-            hops["gradient"][p, e] = wire_back + model.links.latency_s_DD[device_N[two], device_N[one]]
-            hops["there"][p, e], hops["back"][p, e] = wire_there, wire_back
-            sends += [(one, two, there * route.micro_batches), (two, one, back * route.micro_batches)]
+    links, device_PS = model.links, device_N[rank_PS]
+    for e in range(num_edges):
+        source, target = device_PS[:, e], device_PS[:, e + 1]
+        pairs = [(int(one), int(two)) for one, two in rank_PS[:, e : e + 2]]
+        there = np.array([plan.boundary_bytes(e, one, two, "activation") for one, two in pairs])
+        back = np.array([plan.boundary_bytes(e, two, one, "gradient") for one, two in pairs])
+        hops["there"][:, e] = there * links.seconds_per_byte(source, target)
+        hops["back"][:, e] = back * links.seconds_per_byte(target, source)
+        # For its share of the wire time the sender waits with the message: that moves from hop to stage.
+        hops["activation"][:, e] = durations.overlap * hops["there"][:, e] + links.latency_s(source, target)
+        hops["gradient"][:, e] = durations.overlap * hops["back"][:, e] + links.latency_s(target, source)
+        forward[:, e] += (1.0 - durations.overlap) * hops["there"][:, e]
+        backward[:, e + 1] += (1.0 - durations.overlap) * hops["back"][:, e]
+        for p, (one, two) in enumerate(pairs):
+            count = plan.routes[p].micro_batches
+            sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
     return StepArrays(
-        through_PS=load_N[rank_PS],
-        in_flight_S=np.array([stage.in_flight for stage in plan.stages]),
+        rank_PS=rank_PS,
+        micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
+        through_PS=load_C[chunk_PS],
+        in_flight_S=np.array(plan.held_S),
         forward_s_PS=forward,
         backward_s_PS=backward,
         activation_s_PE=hops["activation"],
@@ -125,9 +135,9 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
 def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
     """The named terms of a step, which sum to it.
 
-    compute: the busiest device's forwards and backwards; bubble: what fill, drain and imbalance add on a perfect
-    network; pipeline transfer: what the links between stages add to that; data parallel: what gradient reduction
-    adds behind the pipeline's end; optimizer: the slowest optimizer step.
+    compute: the busiest device's forwards and backwards, codecs and waiting for its own sends included; bubble: what
+    fill, drain and imbalance add on a perfect network; pipeline transfer: what the links between stages add to that;
+    data parallel: what gradient reduction adds behind the pipeline's end; optimizer: the slowest optimizer step.
     """
     compute = float((arrays.through_PS * (arrays.forward_s_PS + arrays.backward_s_PS)).max())
     nothing = np.zeros_like(arrays.activation_s_PE)
@@ -174,6 +184,8 @@ def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
     device_usd = None if np.isnan(rate) else rate * step_s
+    if not model.links.egress_usd_per_byte_D.any():
+        return device_usd, 0.0
     moves = reduction_bytes(plan)
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
@@ -237,16 +249,24 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
     return np.asarray(busy, dtype=np.float64)
 
 
+def _codec_notes(plan: Plan) -> tuple[str, ...]:
+    """Lossy choices, as long as nobody has measured how many more steps they take."""
+    num_links = 2 * len({pair for route in plan.routes for pair in pairwise(list(enumerate(route.replicas)))})
+    counts = Counter(rule.codec.name for rule in plan.link_codecs if rule.codec.name != "none")
+    ratios = [rule.codec.ratio for rule in plan.link_codecs if rule.codec.name == "topk"]
+    parts = [f"{name} on {count} of {num_links} links between stages" for name, count in sorted(counts.items())]
+    if ratios:
+        parts.append(f"top-k keeps one element in {min(ratios):.3g} to {max(ratios):.3g}")
+    reductions = Counter(stage.reduce_codec.name for stage in plan.stages if stage.reduce_codec.name != "none")
+    parts += [f"{name} in the gradient reduction of {n} stages" for name, n in sorted(reductions.items())]
+    if not parts:
+        return ()
+    return (f"quality not modelled: {'; '.join(parts)}; the steps that this may cost are not in the estimate",)
+
+
 def _device_estimates(plan: Plan, busy: FloatArray, model: CostModel) -> tuple[DeviceEstimate, ...]:
-    rows = []
-    for rank, device in enumerate(plan.ranks):
-        stage = plan.stages[plan.place_of_rank[rank][0]]
-        rows.append(
-            DeviceEstimate(
-                device=device,
-                busy_s=float(busy[rank]),
-                peak_bytes=model.tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute),
-                limit_bytes=float(model.tables.devices.memory_bytes_D[plan.problem.cluster.device_index(device)]),
-            )
-        )
-    return tuple(rows)
+    peaks, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
+    return tuple(
+        DeviceEstimate(device=device, busy_s=float(busy_s), peak_bytes=peak, limit_bytes=limit)
+        for device, busy_s, peak, limit in zip(plan.ranks, busy, peaks, limits, strict=True)
+    )

@@ -1,11 +1,12 @@
 """Alpha-beta links between devices, with the host's NIC as a ceiling and a shared resource.
 
-Legend of array suffixes: D devices in file order, H hosts.
+Legend of array suffixes: L link rules of the cluster, D devices in file order, H hosts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,13 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Directed links, row from, column to; hosts' NICs; dollars per byte that leaves a site."""
+    """Directed links, row from, column to; hosts' NICs; dollars per byte that leaves a site.
 
-    latency_s_DD: FloatArray
-    seconds_per_byte_DD: FloatArray
+    The two tables of all pairs are made when first read: plans of thousands of devices get by with :meth:`latency_s`
+    and :meth:`seconds_per_byte` of the pairs that talk to each other.
+    """
+
+    cluster: Cluster
     host_D: IntArray
     nic_out_seconds_per_byte_H: FloatArray
     nic_in_seconds_per_byte_H: FloatArray
@@ -31,22 +35,58 @@ class LinkTable:
     @staticmethod
     def of(cluster: Cluster) -> LinkTable:
         """Reads the links of a cluster; a link between hosts is never faster than either NIC."""
-        host = cluster.host_index_D
-        nic_out = _inverse([h.nic_out for h in cluster.hosts])
-        nic_in = _inverse([h.nic_in for h in cluster.hosts])
-        seconds = 1.0 / cluster.bandwidth_bytes_per_s_DD
-        between = host[:, None] != host[None, :]
-        ceiling = np.maximum(nic_out[host][:, None], nic_in[host][None, :])
         egress = np.array([s.egress_usd_per_gb / 1e9 for s in cluster.sites])
         return LinkTable(
-            latency_s_DD=np.ascontiguousarray(cluster.latency_s_DD),
-            seconds_per_byte_DD=np.where(between, np.maximum(seconds, ceiling), seconds),
-            host_D=host,
-            nic_out_seconds_per_byte_H=nic_out,
-            nic_in_seconds_per_byte_H=nic_in,
+            cluster=cluster,
+            host_D=cluster.host_index_D,
+            nic_out_seconds_per_byte_H=_inverse([h.nic_out for h in cluster.hosts]),
+            nic_in_seconds_per_byte_H=_inverse([h.nic_in for h in cluster.hosts]),
             egress_usd_per_byte_D=egress[cluster.site_index_D],
             site_D=cluster.site_index_D,
         )
+
+    def with_rules(self, latency_s_L: FloatArray, seconds_per_byte_L: FloatArray) -> LinkTable:
+        """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings."""
+        table = replace(self)
+        # In place of the cached properties.
+        table.__dict__["_latency_s_of_rule"] = np.append(latency_s_L, [0.0, 0.0])
+        table.__dict__["_seconds_per_byte_of_rule"] = np.append(seconds_per_byte_L, [0.0, 0.0])
+        table.__dict__["latency_s_DD"] = table._latency_s_of_rule[self.cluster.link_index_DD]
+        return table
+
+    @cached_property
+    def latency_s_DD(self) -> FloatArray:
+        """One-way latency of every pair."""
+        return np.ascontiguousarray(self.cluster.latency_s_DD)
+
+    @cached_property
+    def seconds_per_byte_DD(self) -> FloatArray:
+        """Inverse bandwidth of every pair."""
+        everybody = np.arange(len(self.host_D))
+        return self.seconds_per_byte(everybody[:, None], everybody[None, :])
+
+    def latency_s(self, source: IntArray, target: IntArray) -> FloatArray:
+        """One-way latency of some pairs of devices."""
+        return np.asarray(self._latency_s_of_rule[self.cluster.link_index_DD[source, target]])
+
+    def seconds_per_byte(self, source: IntArray, target: IntArray) -> FloatArray:
+        """Inverse bandwidth of some pairs of devices."""
+        seconds = self._seconds_per_byte_of_rule[self.cluster.link_index_DD[source, target]]
+        if not self.has_nics:
+            return np.asarray(seconds)
+        one, two = self.host_D[source], self.host_D[target]
+        ceiling = np.maximum(self.nic_out_seconds_per_byte_H[one], self.nic_in_seconds_per_byte_H[two])
+        return np.where(one != two, np.maximum(seconds, ceiling), seconds)
+
+    # The last two entries are those of the diagonal and of no link: see `Cluster.link_index_DD`.
+
+    @cached_property
+    def _latency_s_of_rule(self) -> FloatArray:
+        return np.array([*(k.latency for k in self.cluster.links), 0.0, 0.0])
+
+    @cached_property
+    def _seconds_per_byte_of_rule(self) -> FloatArray:
+        return np.array([*(1.0 / k.bandwidth for k in self.cluster.links), 0.0, 0.0])
 
     @property
     def has_nics(self) -> bool:

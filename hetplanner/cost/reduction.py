@@ -55,8 +55,8 @@ class _Flows:
 
     def link_seconds(self, links: LinkTable) -> float:
         """The slowest way through the rounds, NICs aside."""
-        latency_F = links.latency_s_DD[self.source_F, self.target_F]
-        wire_F = self.bytes_F * links.seconds_per_byte_DD[self.source_F, self.target_F]
+        latency_F = links.latency_s(self.source_F, self.target_F)
+        wire_F = self.bytes_F * links.seconds_per_byte(self.source_F, self.target_F)
         if self.phase.rounds == 1:
             return float((latency_F + wire_F).max(initial=0.0))
         sender_F, receiver_F = self.phase.sender_F, self.phase.receiver_F
@@ -77,10 +77,20 @@ def reduce_seconds(
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
     stage_groups, tied_groups = [g for g in groups if not g.tied], [g for g in groups if g.tied]
     reduce_s_S = np.zeros(len(plan.stages))
-    for group, seconds in zip(stage_groups, _network_seconds(plan, stage_groups, links), strict=True):
-        reduce_s_S[group.stages[0]] = seconds + float(durations.reduce_s_N[list(group.ranks)].max())
+    for at_once in _turns(plan, stage_groups):
+        for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
+            reduce_s_S[group.stages[0]] = seconds + float(durations.reduce_s_N[list(group.ranks)].max())
     tied_s = _network_seconds(plan, tied_groups, links)
     return reduce_s_S, tuple((seconds, g.stages) for g, seconds in zip(tied_groups, tied_s, strict=True))
+
+
+def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup]]:
+    """Groups that reduce at once: all, or those of every rank's first stage, of its second and so on."""
+    turns: dict[int, list[ReductionGroup]] = {}
+    for group in groups:
+        stages = [s for s, _ in plan.places_of_rank[group.ranks[0]]]
+        turns.setdefault(stages.index(group.stages[0]), []).append(group)
+    return list(turns.values())
 
 
 def reduction_bytes(plan: Plan) -> list[tuple[int, int, float]]:

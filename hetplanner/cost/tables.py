@@ -33,6 +33,12 @@ class CostTables:
 
     problem: Problem
 
+    def with_devices(self, devices: DeviceTable) -> CostTables:
+        """Tables of the same problem on devices with other numbers, in the same order."""
+        tables = CostTables(self.problem)
+        tables.__dict__["devices"] = devices  # in place of the cached property
+        return tables
+
     @cached_property
     def devices(self) -> DeviceTable:
         """Resolved numbers of every device of the cluster."""

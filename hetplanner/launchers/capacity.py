@@ -55,9 +55,9 @@ def estimated_rank_bytes(plan: Plan) -> list[int]:
         ops = plan.ops_of(s)
         state = STATE_BYTES_PER_PARAM * sum(op.num_params for op in ops)
         kept = max(op.output_bytes for op in ops) if stage.recompute else sum(op.activation_bytes for op in ops)
-        activations = stage.in_flight * workload.micro_batch * kept * to_float32
-        stage_bytes.append(PROCESS_BYTES + state + int(activations))
-    return [stage_bytes[stage] for stage, _ in plan.place_of_rank]
+        activations = plan.held_S[s] * workload.micro_batch * kept * to_float32
+        stage_bytes.append(state + int(activations))
+    return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]
 
 
 def check_capacity(plan: Plan, machine: Machine | None = None) -> None:
@@ -79,7 +79,7 @@ def check_capacity(plan: Plan, machine: Machine | None = None) -> None:
         worst = max(range(num_ranks), key=lambda rank: needed[rank])
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks need {short_bytes(sum(needed))} of memory"
-            f" (rank {worst}, stage {plan.place_of_rank[worst][0]}, alone {short_bytes(needed[worst])}), and"
+            f" (rank {worst}, stage {plan.places_of_rank[worst][0][0]}, alone {short_bytes(needed[worst])}), and"
             f" {short_bytes(limit)} may be used ({MEMORY_SHARE:.0%} of {short_bytes(machine.free_bytes)}"
             f" free); {REHEARSE}"
         )

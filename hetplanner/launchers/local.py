@@ -7,7 +7,7 @@ from pathlib import Path
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig, check_trainable
+from hetplanner.plan.train import TrainConfig, check_runnable
 
 LOOPBACK = "127.0.0.1"
 RENDEZVOUS = "hetplanner-loopback"
@@ -34,7 +34,7 @@ class LocalLauncher:
 
     def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
         """One torchrun command per node. Raises InvalidInput when there are more nodes than ranks."""
-        check_trainable(plan.problem.workload)
+        check_runnable(plan)
         num_ranks = len(plan.ranks)
         if self.nodes > num_ranks:
             raise InvalidInput(f"nodes: must be at most the plan's {num_ranks} ranks, got {self.nodes}")

@@ -19,6 +19,8 @@ class Durations:
         encode_s_N, decode_s_N: one boundary message of the rank (codec and copy).
         reduce_s_N: the rank's share of adding up and re-packing gradients in one step.
         message_s: fixed cost of handing one message to the network and of taking it.
+        overlap: share of a boundary message's wire time for which its sender goes on computing; for the rest of it
+            the sender waits. 1 = asynchronous sends.
         cores: compute slots that all ranks share (a rehearsal on one machine); None = every rank its own.
             The times above are for a rank that computes alone; k ranks at once on c cores run at c/k of that.
     """
@@ -30,4 +32,5 @@ class Durations:
     decode_s_N: np.ndarray
     reduce_s_N: np.ndarray
     message_s: float = 0.0
+    overlap: float = 1.0
     cores: float | None = None

@@ -35,6 +35,7 @@ class Estimate(Noun):
     """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`.
 
     Attributes:
+        notes: what the estimate leaves out.
         usd_per_mtoken: dollars per million tokens, egress included; None if a used device's price is unknown.
         tokens_per_usd: its reciprocal, tokens for one dollar; None also where a step costs nothing.
         device_usd: dollars of one step for the hours of the devices used.
@@ -52,3 +53,4 @@ class Estimate(Noun):
     devices: tuple[DeviceEstimate, ...]
     bottleneck: Bottleneck
     dtfm: DtfmCost | None = None
+    notes: tuple[Text, ...] = ()

@@ -2,10 +2,12 @@
 
 Words: a *stage* is a contiguous range of ops; a *replica* of a stage is the list of devices that hold one copy
 of it (one device today); a *route* is the chain of replicas, one per stage, that a share of the micro-batches
-takes; a *rank* is a process, one per device.
+takes; a *rank* is a process, one per device; a *chunk* is what a rank holds of one stage. With the schedule
+`interleaved` a device may serve several stages, else it serves one.
 """
 
 import hashlib
+import itertools
 import json
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -20,7 +22,7 @@ from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import Op
 
 Role = Literal["activation", "gradient"]
-ScheduleName = Literal["gpipe", "1f1b"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
 
 
 class Stage(Noun):
@@ -33,6 +35,15 @@ class Stage(Noun):
     recompute: bool = False
     reduce_codec: Codec = NO_CODEC
 
+    @model_validator(mode="after")
+    def _every_gradient_counts(self) -> Self:
+        if self.reduce_codec.name == "topk":
+            raise ValueError(
+                "reduce_codec: topk would drop gradients for good (nothing feeds the error back); use fp16, bf16, int8"
+                " or int4"
+            )
+        return self
+
 
 class Route(Noun):
     """One replica per stage, and the number of micro-batches of every step that go this way."""
@@ -42,7 +53,10 @@ class Route(Noun):
 
 
 class LinkCodec(Noun):
-    """Compression of one role on one directed link; links that are not listed carry dense tensors."""
+    """Compression of one role on one directed link; links that are not listed carry dense tensors.
+
+    `topk` goes both ways: its gradients travel back at the positions that the activations came with.
+    """
 
     from_device: Annotated[Name, Field(alias="from")]
     to_device: Annotated[Name, Field(alias="to")]
@@ -84,6 +98,7 @@ class Plan(Noun):
         self._check_stages()
         self._check_routes()
         self._check_devices()
+        self._check_codecs()
         return self
 
     def _check_stages(self) -> None:
@@ -126,14 +141,48 @@ class Plan(Noun):
                         f"stages[{s}].replicas[{r}]: {replica[0]!r:.60} is no usable device of the cluster"
                     )
                 used.append(replica[0])
-        if len(set(used)) < len(used):
-            twice = next(d for d in used if used.count(d) > 1)
-            raise ValueError(f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage")
+        self._check_chunks(used)
         if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != set(used):
             raise ValueError("ranks: must list every device of the stages exactly once")
         for i, rule in enumerate(self.link_codecs):
             if not {rule.from_device, rule.to_device} <= set(used):
                 raise ValueError(f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage")
+
+    def _check_chunks(self, used: list[str]) -> None:
+        """A device serves one stage, or with schedule interleaved several that do not follow on one another."""
+        if len(set(used)) == len(used):
+            return
+        if self.schedule != "interleaved":
+            twice = next(d for d in used if used.count(d) > 1)
+            raise ValueError(
+                f"stages: device {twice!r:.60} is used twice; a device serves one replica of one stage, unless the"
+                " schedule is interleaved"
+            )
+        for s, stage in enumerate(self.stages):
+            here = [device for replica in stage.replicas for device in replica]
+            if len(set(here)) < len(here):
+                twice = next(d for d in here if here.count(d) > 1)
+                raise ValueError(f"stages[{s}]: device {twice!r:.60} serves two replicas of this stage; use it once")
+        if any(len(stage.replicas) != len(self.routes) for stage in self.stages):
+            raise ValueError("routes: an interleaved plan has as many replicas of every stage as routes")
+        for r, route in enumerate(self.routes):
+            path = [self.stages[s].replicas[replica][0] for s, replica in enumerate(route.replicas)]
+            for s, (one, two) in enumerate(itertools.pairwise(path)):
+                if one == two:
+                    raise ValueError(
+                        f"routes[{r}]: stages {s} and {s + 1} are both on {one!r:.60}; join them into one stage"
+                    )
+
+    def _check_codecs(self) -> None:
+        for i, rule in enumerate(self.link_codecs):
+            back: Role = "gradient" if rule.role == "activation" else "activation"
+            other = self._codecs.get((rule.to_device, rule.from_device, back), NO_CODEC)
+            if rule.codec.name == "topk" and other != rule.codec:
+                raise ValueError(
+                    f"link_codecs[{i}].codec: topk needs the same codec for the {back}s the other way"
+                    f" ({rule.to_device!r:.60} to {rule.from_device!r:.60}), which have {other}: gradients travel at"
+                    " the activations' positions"
+                )
 
     # -- look-ups ---------------------------------------------------------------------------------
 
@@ -188,6 +237,17 @@ class Plan(Noun):
         """Stage of every op."""
         return tuple(s for s, stage in enumerate(self.stages) for _ in range(stage.first_op, stage.end_op))
 
+    @cached_property
+    def held_S(self) -> tuple[int, ...]:
+        """Micro-batches that a replica of each stage holds at its peak: its in-flight depth, or all in GPipe."""
+        if self.schedule != "gpipe":
+            return tuple(stage.in_flight for stage in self.stages)
+        load = [[0] * len(stage.replicas) for stage in self.stages]
+        for route in self.routes:
+            for s, replica in enumerate(route.replicas):
+                load[s][replica] += route.micro_batches
+        return tuple(max(of_stage) for of_stage in load)
+
     def ops_of(self, stage: int) -> tuple[Op, ...]:
         """Ops of a stage."""
         return self.problem.workload.graph.ops[self.stages[stage].first_op : self.stages[stage].end_op]
@@ -231,7 +291,11 @@ class Plan(Noun):
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""
         codec = self.codec_between(from_rank, to_rank, role)
-        return codec.wire_bytes(self.boundary_elements(stage), self.problem.workload.dtype_bytes)
+        return codec.wire_bytes(
+            self.boundary_elements(stage),
+            self.problem.workload.dtype_bytes,
+            positions_known=role == "gradient",
+        )
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal for equal plans."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hetplanner.cluster.model import Cluster
-from hetplanner.codecs.spec import CodecName
+from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.workload import Workload
@@ -19,17 +19,28 @@ class Constraints(Noun):
 
     Attributes:
         excluded: devices that must not be used.
-        codecs: what may travel on links between stages; more than `none` changes the numbers trained.
+        codecs: what may travel between stages and, `topk` and `adatopk` apart, in gradient reductions; more than `none`
+            changes the numbers trained. `topk`: the weakest ratio that is enough on each link; `adatopk`: ratios by
+            FusionLLM's rule. The two exclude each other.
+        codec_block: elements that share a scale (int8, int4).
+        max_ratio: greatest compression by top-k, dense bytes over bytes sent; the slowest link's with `adatopk`.
         reducers: how the replicas of a stage may add up their gradients; all give the same sums.
     """
 
     stages: Degree | None = None
     replicas: Degree | None = None
     excluded: tuple[Name, ...] = ()
-    codecs: Annotated[tuple[CodecName, ...], Field(min_length=1)] = ("none",)
+    codecs: Annotated[tuple[AllowedCodec, ...], Field(min_length=1)] = ("none",)
     codec_block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
+    max_ratio: Annotated[float, Field(strict=True, ge=1, le=1e5)] = DEFAULT_MAX_RATIO
     reducers: Annotated[tuple[ReducerName, ...], Field(min_length=1)] = REDUCER_NAMES
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _one_rule_for_ratios(self) -> Self:
+        if {"topk", "adatopk"} <= set(self.codecs):
+            raise ValueError("codecs: topk and adatopk are two rules for the same ratios; allow one of them")
+        return self
 
     @property
     def first_reducer(self) -> ReducerName:

@@ -36,7 +36,7 @@ def rehearsal_problem(problem: Problem, workload: Workload, *, stages: int = 2, 
     full = problem.constraints
     shape = f", {full.stages} × {full.replicas}" if full.stages and full.replicas else ""
     return Problem(
-        cluster=cluster.replace(devices=stand_ins),
+        cluster=cluster.replace(devices=stand_ins, transfer=None),
         workload=workload,
         objective="step-time",
         constraints=full.replace(stages=stages, replicas=replicas, excluded=()),

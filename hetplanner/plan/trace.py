@@ -83,7 +83,14 @@ class Trace:
                     "tid": thread.get(s.kind, 0),
                     "ts": s.start_s * 1e6,
                     "dur": (s.end_s - s.start_s) * 1e6,
-                    "args": {"step": s.step, "micro_batch": s.micro_batch, "bytes": s.bytes, "peer": s.peer},
+                    "args": {
+                        "step": s.step,
+                        "micro_batch": s.micro_batch,
+                        "bytes": s.bytes,
+                        "peer": s.peer,
+                        "stage": s.stage,
+                        "role": s.role,
+                    },
                 }
             )
         return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -1,12 +1,15 @@
 """How a plan is trained: what is the user's choice at launch, not the planner's. Saved as `run.json`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from hetplanner.plan.model import Plan
 
 
 class TrainConfig(Noun):
@@ -33,6 +36,17 @@ class TrainConfig(Noun):
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step (from 0)."""
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+def check_runnable(plan: "Plan") -> None:
+    """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
+    if plan.is_interleaved:
+        device = next(d for d, places in zip(plan.ranks, plan.places_of_rank, strict=True) if len(places) > 1)
+        raise InvalidInput(
+            f"schedule interleaved: {device} serves several stages; such plans are planned and simulated only, the"
+            " runtime holds one stage a process; train a plan of schedule 1f1b or gpipe"
+        )
+    check_trainable(plan.problem.workload)
 
 
 def check_trainable(workload: Workload) -> None:

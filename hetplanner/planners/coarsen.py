@@ -100,6 +100,20 @@ def group_devices(order_D: IntArray, site_D: IntArray, size: int) -> IntArray:
     return np.array(groups, dtype=np.int64).reshape(-1, size)
 
 
+def list_leaves(tree: FloatArray) -> IntArray:
+    """Leaves of a dendrogram from left to right; scipy's own takes milliseconds to check its argument."""
+    num_leaves = len(tree) + 1
+    children = tree[:, :2].astype(np.int64).tolist()
+    leaves, stack = [], [2 * num_leaves - 2]
+    while stack:
+        node = stack.pop()
+        if node < num_leaves:
+            leaves.append(node)
+        else:
+            stack.extend(reversed(children[node - num_leaves]))
+    return np.array(leaves, dtype=np.int64)
+
+
 def _profiles(seconds_DD: Array, landmarks: IntArray) -> tuple[FloatArray, float]:
     """Rows of log times to the landmarks in the directions above the noise, and the noise of one time."""
     rows_DL = np.array(seconds_DD[:, landmarks], dtype=np.float64)
@@ -150,4 +164,4 @@ def _leaves(seconds_KK: FloatArray) -> IntArray:
     apart = np.log1p(seconds_KK / max(float(np.median(seconds_KK)), 1e-300))
     np.fill_diagonal(apart, 0.0)
     tree = hierarchy.linkage(squareform(apart, checks=False), "average")
-    return np.asarray(hierarchy.leaves_list(tree), dtype=np.int64)
+    return list_leaves(tree)

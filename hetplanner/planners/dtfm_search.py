@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.dtfm import pair_costs, score_dtfm
+from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.plan.problem import Problem
 from hetplanner.planners import seeds
+from hetplanner.planners.coarsen import LARGE, sort_devices
 from hetplanner.planners.population import Candidate
 
 FloatArray = NDArray[np.float64]
@@ -33,12 +35,13 @@ class DtfmSpecies:
     it) and the order of the devices in a file matters little.
 
     Args:
-        delay_ms_DD: published delays of the usable devices.
+        delay_ms_DD: published delays.
         bandwidth_gbps_DD: published bandwidths.
         device_ids: their names.
         shape: stages and replicas.
         seed: of every random choice.
         starts: 'structured' or 'random'.
+        rows: rows of these devices in the tables; None if they are all, in their order.
     """
 
     def __init__(
@@ -49,33 +52,59 @@ class DtfmSpecies:
         shape: tuple[int, int],
         seed: int,
         starts: str,
+        rows: IntArray | None = None,
     ) -> None:
         self.stages, self.replicas = shape
         self._delay, self._bandwidth, self._ids = delay_ms_DD, bandwidth_gbps_DD, device_ids
+        self._rows = rows
         self._starts = starts
         self._rng = np.random.default_rng([seed, 1])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
-        shared, piped = pair_costs(delay_ms_DD, bandwidth_gbps_DD, self.replicas)
-        orders = seeds.list_orders(piped)
-        self._canonical = orders[0]
+        dtype = np.float32 if len(device_ids) >= LARGE else np.float64
+        shared, piped = pair_costs(delay_ms_DD, bandwidth_gbps_DD, self.replicas, rows=rows, dtype=dtype)
+        self._canonical, self._site = self._number(piped)
         grid = np.ix_(self._canonical, self._canonical)
-        self._shared, self._piped = np.ascontiguousarray(shared[grid]), np.ascontiguousarray(piped[grid])
-        rank = np.argsort(self._canonical)
-        self._orders = [rank[order] for order in orders]
+        self._shared = np.ascontiguousarray(shared[grid])
+        del shared
+        self._piped = np.ascontiguousarray(piped[grid])
+
+    def _number(self, piped_DD: NDArray[Any]) -> tuple[IntArray, IntArray]:
+        """The devices in an order that follows the network, and each one's site (all of one if they are few)."""
+        if len(piped_DD) >= LARGE:
+            order, site_D = sort_devices(piped_DD)
+            return order, site_D[order]
+        return seeds.dendrogram_order(piped_DD), np.zeros(len(piped_DD), dtype=np.int64)
+
+    @cached_property
+    def _orders(self) -> list[IntArray]:
+        """Lines of devices from which structured layouts are dealt."""
+        return seeds.list_orders(self._piped)
 
     def first_guesses(self) -> list[Candidate]:
         """The first structured layouts (or a random one), scored as they stand by the independent function."""
+        return self._guesses
+
+    @cached_property
+    def _guesses(self) -> list[Candidate]:
+        rng = np.random.default_rng(0)
         if self._starts == "random":
-            layouts = seeds.random_layouts(len(self._ids), 1, np.random.default_rng(0))
+            layouts = seeds.random_layouts(len(self._ids), 1, rng)
         else:
-            shape = (self.stages, self.replicas)
-            layouts = seeds.structured_layouts(self._orders[:1], *shape, np.random.default_rng(0))[:FIRST_GUESSES]
+            line = np.arange(len(self._ids))
+            compositions = seeds.list_compositions(self.stages, rng)[:FIRST_GUESSES]
+            layouts = np.array([seeds.deal_layout(line, runs, self.replicas) for runs in compositions])
         order = np.arange(self.stages)
         guesses = []
         for layout in layouts:
-            placed = self._canonical[layout[: self.stages * self.replicas]].reshape(self.stages, self.replicas)
-            guesses.append(Candidate(score_dtfm(placed, self._delay, self._bandwidth).total_s, (layout, order)))
+            placed = layout[: self.stages * self.replicas].reshape(self.stages, self.replicas)
+            cost = score_dtfm(self._in_tables(placed), self._delay, self._bandwidth)
+            guesses.append(Candidate(cost.total_s, (layout, order)))
         return guesses
+
+    def _in_tables(self, placed_SR: IntArray) -> IntArray:
+        """Canonical numbers as rows of the published tables."""
+        used = self._canonical[placed_SR]
+        return used if self._rows is None else self._rows[used]
 
     def random(self) -> Candidate:
         """One random partition, with its best stage order."""
@@ -87,6 +116,12 @@ class DtfmSpecies:
     def pair_costs(self) -> tuple[FloatArray, FloatArray]:
         """Seconds between any two devices, in the order that genes number them: data-parallel, pipeline."""
         return self._shared, self._piped
+
+    def lower_bound(self) -> float:
+        """The cheap bound below every candidate; 0 for thousands of devices, where it is far from what is found."""
+        if len(self._ids) >= LARGE:
+            return 0.0
+        return bound_dtfm(self._shared, self._piped, self.stages, self.replicas)
 
     def best_of(self, members_PN: IntArray) -> Candidate:
         """The best of given partitions, with its best stage order."""
@@ -106,10 +141,10 @@ class DtfmSpecies:
     def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
         """Structured or random layouts, each with its best stage order."""
         if self._starts == "random":
-            layouts = seeds.random_layouts(len(self._ids), RANDOM_STARTS, self._rng)
+            layouts: Iterable[IntArray] = seeds.random_layouts(len(self._ids), RANDOM_STARTS, self._rng)
         else:
-            layouts = seeds.structured_layouts(self._orders, self.stages, self.replicas, self._rng)
-        for batch in seeds.in_batches(layouts[:limit]):
+            layouts = seeds.deal_layouts(self._orders, self.stages, self.replicas, self._rng)
+        for batch in seeds.in_batches(layouts, limit):
             cost, order = self._score(batch)
             best = np.argsort(cost, kind="stable")[:KEPT_SEEDS]
             yield [Candidate(float(cost[i]), (batch[i], order[i])) for i in best], len(batch)
@@ -173,13 +208,10 @@ class DtfmSpecies:
 
 def dtfm_species(problem: Problem, shape: tuple[int, int], seed: int, starts: str) -> DtfmSpecies:
     """The species of a problem's usable devices under DT-FM's objective."""
-    rows = np.array([problem.cluster.device_index(d) for d in problem.usable_devices])
-    grid = np.ix_(rows, rows)
-    return DtfmSpecies(
-        problem.cluster.published_delay_ms_DD[grid],
-        problem.cluster.published_bandwidth_gbps_DD[grid],
-        problem.usable_devices,
-        shape,
-        seed,
-        starts,
-    )
+    from hetplanner.planners.dtfm_large import LargeDtfmSpecies
+
+    cluster, usable = problem.cluster, problem.usable_devices
+    rows = None if len(usable) == len(cluster.devices) else np.array([cluster.device_index(d) for d in usable])
+    kind = LargeDtfmSpecies if len(usable) >= LARGE else DtfmSpecies
+    tables = cluster.published_delay_ms_DD, cluster.published_bandwidth_gbps_DD
+    return kind(*tables, usable, shape, seed, starts, rows)

@@ -21,6 +21,9 @@ from hetplanner.planners.step_plan import StepSearch
 
 logger = logging.getLogger(__name__)
 
+# Moves of a chain times devices, at most.
+LONGEST_CHAIN = 2**24
+
 
 class EvolutionPlanner(BasePlanner[EvolutionSettings]):
     """Structured seeds, low-temperature annealing, crossover; exact cut, shares and matching inside."""
@@ -45,6 +48,9 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
 
     def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
-        evolution = Evolution(species, self.settings, progress, np.random.default_rng([seed, 0]))
-        evolve([evolution], progress)
+        # Chains last a fraction of a second on thousands of devices too.
+        chain = max(100, min(self.settings.chain, LONGEST_CHAIN // len(problem.usable_devices)))
+        settings = self.settings.model_copy(update={"chain": chain})
+        evolution = Evolution(species, settings, progress, np.random.default_rng([seed, 0]))
+        evolve([evolution], progress, bound=species.lower_bound)
         return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)

@@ -12,8 +12,17 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.coarsen import LARGE
 from hetplanner.planners.interface import Progress, SearchResult
-from hetplanner.planners.layout import Layout, package_version, plan_of, value_of
+from hetplanner.planners.layout import (
+    Layout,
+    apportion,
+    deepest_layout,
+    package_version,
+    plan_of,
+    proportional_cut,
+    value_of,
+)
 from hetplanner.planners.shapes import feasible_shapes
 from hetplanner.planners.step_search import StepSpecies
 
@@ -30,6 +39,10 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     """
     best: Plan | None = None
     for shape, recompute in feasible_shapes(model, [placement_SR.shape]):
+        if placement_SR.size >= LARGE:
+            plan = _proportional_plan(placement_SR, recompute, model)
+            if plan is not None:
+                return plan
         species = StepSpecies(model, shape, 0, "structured", recompute=recompute)
         plan = try_plan(species.layout(species.fitted(placement_SR)), model)
         if plan is not None and (best is None or step_seconds(plan) < step_seconds(best)):
@@ -37,6 +50,18 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     if best is None:
         raise explain_infeasible(model.tables.problem, model.tables, *placement_SR.shape)
     return best
+
+
+def _proportional_plan(placement_SR: NDArray[np.int64], recompute: bool, model: CostModel) -> Plan | None:
+    """Stages in proportion to their slowest device, pipelines likewise: for placements whose pairs are too many.
+
+    Equal layers and shares if the devices are equal. None if it does not fit.
+    """
+    rate_SR = model.tables.devices.rate_flops_per_s_D[placement_SR]
+    cut = proportional_cut(model, rate_SR.min(axis=1))
+    micro_batches = model.tables.problem.workload.num_micro_batches
+    share = apportion(micro_batches, (rate_SR / rate_SR.min(axis=1)[:, None]).min(axis=0))
+    return try_plan(deepest_layout(placement_SR, cut, share, recompute, model), model)
 
 
 def try_plan(layout: Layout, model: CostModel) -> Plan | None:
@@ -64,11 +89,13 @@ def lower_bound(problem: Problem, model: CostModel, shape: tuple[int, int]) -> f
         return bound_step(model.tables, model.links)
     if problem.objective == "cost":
         return bound_cost(model.tables, model.links)
-    rows = usable_rows(problem)
-    grid = np.ix_(rows, rows)
-    cluster = problem.cluster
-    costs = pair_costs(cluster.published_delay_ms_DD[grid], cluster.published_bandwidth_gbps_DD[grid], shape[1])
-    return bound_dtfm(*costs, *shape)
+    cluster, usable = problem.cluster, len(problem.usable_devices)
+    rows = None if usable == len(cluster.devices) else usable_rows(problem)
+    tables = cluster.published_delay_ms_DD, cluster.published_bandwidth_gbps_DD
+    if usable < LARGE:
+        return bound_dtfm(*pair_costs(*tables, shape[1], rows=rows), *shape)
+    # Single precision for thousands of devices: what that may add is taken off again.
+    return bound_dtfm(*pair_costs(*tables, shape[1], rows=rows, dtype=np.float32), *shape) * (1.0 - 1e-6)
 
 
 def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostModel) -> SearchResult:
@@ -76,7 +103,8 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
     value = value_of(plan)
     shape = (len(plan.stages), len(plan.stages[0].replicas))
     # A proof rounds differently from the score: at the optimum the two may part in the last digit.
-    bound = min(max(lower_bound(plan.problem, model, shape), progress.lower_bound), value)
+    cheap = 0.0 if progress.is_proven(value) else lower_bound(plan.problem, model, shape)
+    bound = min(max(cheap, progress.lower_bound), value)
     seconds = progress.seconds
     provenance = Provenance(
         planner=planner,

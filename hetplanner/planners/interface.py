@@ -16,6 +16,8 @@ from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
 
 EVENT_INTERVAL_S = 0.1
+# A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
+SAME_AS_BOUND = 1e-12
 MOST_SEED = 2**63 - 1
 
 _BARE_NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -238,6 +240,10 @@ class Progress:
     def is_late(self) -> bool:
         """Whether the budget's time is spent; one that counts evaluations alone never is."""
         return self.remaining_seconds == 0.0
+
+    def is_proven(self, value: float) -> bool:
+        """Whether a value meets the bound that the planner has proved."""
+        return 0.0 < self.lower_bound >= value * (1.0 - SAME_AS_BOUND)
 
     def is_event_due(self) -> bool:
         """Whether a tenth of a second has passed since the last event."""

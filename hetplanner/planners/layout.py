@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.closed_form import StepArrays, time_step
 from hetplanner.cost.durations import durations_of
-from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays, usd_per_step
+from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.codec_choice import choose_codecs, step_seconds_of
+from hetplanner.planners.codec_choice import choose_codecs, rough_objective
 from hetplanner.planners.reducer_choice import choose_reducer
 
 IntArray = NDArray[np.int64]
@@ -59,8 +59,9 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 
 def complete_plan(plan: Plan, model: CostModel) -> Plan:
-    """Gives a plan its codecs and reducer, no more depth than it needs, and its estimate. Raises Infeasible."""
-    plan = choose_reducer(choose_codecs(replace_depth(plan, model), model), model)
+    """Gives a plan its codecs, no more depth than it needs, its reducer and its estimate. Raises Infeasible."""
+    # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
+    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
 
@@ -96,14 +97,12 @@ def deepest_layout(
 def rough_value(layout: Layout, model: CostModel) -> float:
     """The objective's value of a layout as it stands, large if it does not fit; needs no compiled kernels."""
     plan = dense_plan(layout, model.tables.problem, Provenance())
-    step_s = step_seconds_of(plan, model)
+    value = rough_objective(plan, model)
     try:
         check_plan(plan, model.tables)
     except Infeasible:
-        step_s *= UNFIT_FACTOR
-    if plan.problem.objective == "cost":
-        return usd_per_step(plan, step_s, model) or step_s
-    return step_s
+        value *= UNFIT_FACTOR
+    return value
 
 
 def value_of(plan: Plan) -> float:

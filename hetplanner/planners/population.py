@@ -157,7 +157,7 @@ class Evolution:
             self.adopt(seeds)
             if self._progress.is_event_due():
                 self.report("seeds")
-            if self._progress.is_over():
+            if self._progress.is_over() or self._progress.is_proven(self.value):
                 break
 
     def advance(self, share: float = 1.0) -> None:
@@ -198,19 +198,31 @@ class Evolution:
 Extra = Callable[[list[Evolution]], list[Evolution]]
 
 
-def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None = None) -> Evolution:
-    """Searches until the budget is spent or the search is cancelled.
+def evolve(
+    evolutions: list[Evolution],
+    progress: Progress,
+    extra: Extra | None = None,
+    bound: Callable[[], float] | None = None,
+) -> Evolution:
+    """Searches until the budget is spent, the search is cancelled or the best candidate meets a bound.
 
     Args:
         evolutions: the populations; their order breaks ties.
         progress: the clock and budget that they share.
         extra: see :func:`run_race`.
+        bound: of all candidates, computed behind the first event.
 
     Returns:
         The population that holds the best candidate.
     """
+    progress.start_budget()
     leader_of(evolutions).report("seeds")
     if progress.is_over():
+        return leader_of(evolutions)
+    if bound is not None:
+        progress.lower_bound = max(progress.lower_bound, bound())
+    if progress.is_proven(leader_of(evolutions).value):
+        leader_of(evolutions).report("proven optimal")
         return leader_of(evolutions)
     warm_up(evolutions)
     progress.start_budget()
@@ -218,10 +230,11 @@ def evolve(evolutions: list[Evolution], progress: Progress, extra: Extra | None 
         for phase in run_race(evolutions, extra):
             if progress.is_event_due():
                 leader_of(evolutions).report(phase)
-            if progress.is_over():
+            if progress.is_over() or progress.is_proven(leader_of(evolutions).value):
                 break
     leader = leader_of(evolutions)
-    leader.report("all tried" if all(e.is_settled for e in evolutions) else "done")
+    tried = "all tried" if all(e.is_settled for e in evolutions) else "done"
+    leader.report("proven optimal" if progress.is_proven(leader.value) else tried)
     return leader
 
 
@@ -243,6 +256,7 @@ def run_race(evolutions: Sequence[Evolution], extra: Extra | None = None) -> Ite
     """
     if len(evolutions) == 1 and not isinstance(evolutions[0].species, Screened):
         evolutions[0].sow()
+        yield "seeds"
         while True:
             evolutions[0].advance()
             yield evolutions[0].phase

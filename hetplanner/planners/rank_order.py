@@ -82,8 +82,10 @@ def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute:
         None if no cut fits the devices in this placement.
     """
     stages, replicas = placement_SR.shape
-    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
     edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
     share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
     equal = try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)
-    return equal or try_plan(species.layout(species.fitted(placement_SR)), model)
+    if equal is not None:
+        return equal
+    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
+    return try_plan(species.layout(species.fitted(placement_SR)), model)

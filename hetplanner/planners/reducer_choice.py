@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hetplanner.cost.estimate import CostModel, usd_per_step
+from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
-from hetplanner.planners.codec_choice import step_seconds_of
+from hetplanner.planners.codec_choice import rough_objective
 
 # Another reducer must be better by this share than the one a planner prefers where all cost the same.
 WORTH_ANOTHER = 1e-6
@@ -21,16 +21,10 @@ def choose_reducer(plan: Plan, model: CostModel) -> Plan:
     if len(allowed) == 1 or plan.problem.objective == "dtfm" or not reduction_groups(plan):
         return plan.replace(reducer=allowed[0])
     best = plan.replace(reducer=allowed[0])
-    least = _value(best, model)
+    least = rough_objective(best, model)
     for name in allowed[1:]:
         trial = plan.replace(reducer=name)
-        value = _value(trial, model)
+        value = rough_objective(trial, model)
         if value < least * (1 - WORTH_ANOTHER):
             best, least = trial, value
     return best
-
-
-def _value(plan: Plan, model: CostModel) -> float:
-    step_s = step_seconds_of(plan, model)
-    usd = usd_per_step(plan, step_s, model) if plan.problem.objective == "cost" else None
-    return step_s if usd is None else usd

@@ -9,13 +9,15 @@ stage per site, and everything between is a mix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.planners.coarsen import LARGE, sort_devices
+from hetplanner.planners.coarsen import LARGE, list_leaves, sort_devices
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,6 +26,8 @@ IntArray = NDArray[np.int64]
 FULL_COMPOSITIONS = 8
 SAMPLED_COMPOSITIONS = 128
 GREEDY_TOURS = 5
+# Layouts in the first batch; later ones grow.
+FIRST_BATCH = 8
 
 
 def list_orders(distance_DD: NDArray[Any]) -> list[IntArray]:
@@ -44,24 +48,31 @@ def list_orders(distance_DD: NDArray[Any]) -> list[IntArray]:
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
-    finite = distance_DD[np.isfinite(distance_DD)]
-    capped = np.where(np.isfinite(distance_DD), distance_DD, 10.0 * finite.max() + 1.0)
-    # Links differ by factors, so distances are compared on a logarithmic scale.
-    scale = np.log1p(capped / max(float(np.median(finite[finite > 0])) if (finite > 0).any() else 1.0, 1e-300))
-    np.fill_diagonal(scale, 0.0)
-    condensed = squareform(scale, checks=False)
+    capped = _capped(distance_DD)
+    condensed = squareform(_log_distance(capped), checks=False)
     trees = [hierarchy.linkage(condensed, method) for method in ("average", "complete", "single")]
-    orders = [hierarchy.leaves_list(tree).astype(np.int64) for tree in trees]
+    orders = [list_leaves(tree) for tree in trees]
     sites = _cut_sites(trees[0], num_devices)
     orders.extend(_order_sites(capped, sites, orders[0]))
     return _distinct(orders)
 
 
+def dendrogram_order(distance_DD: FloatArray) -> IntArray:
+    """The first of :func:`list_orders` for less than :data:`LARGE` devices."""
+    if len(distance_DD) < 3:
+        return np.arange(len(distance_DD))
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    condensed = squareform(_log_distance(_capped(distance_DD)), checks=False)
+    return list_leaves(hierarchy.linkage(condensed, "average"))
+
+
 def list_compositions(stages: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Ways to write the stages as runs of equal stages: all of them if few, else even ones and a sample."""
+    """Ways to write the stages as runs of equal stages: all of them if few, else a sample; the even ones first."""
+    even = [(run,) * (stages // run) for run in range(stages, 0, -1) if stages % run == 0]
     if stages <= FULL_COMPOSITIONS:
-        return [_runs(mask, stages) for mask in range(2 ** (stages - 1))]
-    even = [(run,) * (stages // run) for run in range(1, stages + 1) if stages % run == 0]
+        return list(dict.fromkeys([*even, *_all_runs(stages)]))
     while len(even) < SAMPLED_COMPOSITIONS:
         ends = np.flatnonzero(rng.random(stages - 1) < rng.uniform(0.0, 0.6)) + 1
         even.append(tuple(int(n) for n in np.diff(np.concatenate(([0], ends, [stages])))))
@@ -79,16 +90,19 @@ def deal_layout(order_D: IntArray, runs: Sequence[int], replicas: int) -> IntArr
     return layout
 
 
+def deal_layouts(
+    orders: Sequence[IntArray], stages: int, replicas: int, rng: np.random.Generator
+) -> Iterator[IntArray]:
+    """All compositions x orders (and, with spare devices, a few windows of each order), one layout after the other."""
+    for runs in list_compositions(stages, rng):
+        for order in orders:
+            for window in _windows(order, stages * replicas):
+                yield deal_layout(window, runs, replicas)
+
+
 def structured_layouts(orders: Sequence[IntArray], stages: int, replicas: int, rng: np.random.Generator) -> IntArray:
-    """All orders x compositions (and, with spare devices, a few windows of each order), as ``layouts_PD``."""
-    compositions = list_compositions(stages, rng)
-    layouts = [
-        deal_layout(window, runs, replicas)
-        for runs in compositions
-        for order in orders
-        for window in _windows(order, stages * replicas)
-    ]
-    return np.array(layouts, dtype=np.int64)
+    """What :func:`deal_layouts` gives, as ``layouts_PD``."""
+    return np.array(list(deal_layouts(orders, stages, replicas, rng)), dtype=np.int64)
 
 
 def random_layouts(num_devices: int, count: int, rng: np.random.Generator) -> IntArray:
@@ -96,15 +110,30 @@ def random_layouts(num_devices: int, count: int, rng: np.random.Generator) -> In
     return np.array([rng.permutation(num_devices) for _ in range(count)], dtype=np.int64)
 
 
-def in_batches(layouts_PD: IntArray) -> Iterator[IntArray]:
-    """Cuts layouts into batches that take a fraction of a second each, so that a search can stop between them.
+def in_batches(layouts: Iterable[IntArray], limit: int | None = None) -> Iterator[IntArray]:
+    """Gathers layouts (at most `limit`) into batches ``layouts_PD``, small at first, so that the best ones show early.
 
-    Scoring a layout of D devices takes about D^2 operations; 1024 layouts of 64 devices make one batch.
+    No batch takes longer than a fraction of a second, so that a search can stop between them: scoring a layout of D
+    devices takes about D^2 operations; 1024 layouts of 64 devices make one batch.
     """
-    num_devices = layouts_PD.shape[1] if layouts_PD.ndim == 2 else 1
-    size = max(1, 2**22 // num_devices**2)
-    for start in range(0, len(layouts_PD), size):
-        yield layouts_PD[start : start + size]
+    rest = islice(layouts, limit)
+    size = FIRST_BATCH
+    while batch := list(islice(rest, size)):
+        yield np.array(batch, dtype=np.int64)
+        size = max(1, min(4 * size, 2**22 // len(batch[0]) ** 2))
+
+
+def _capped(distance_DD: FloatArray) -> FloatArray:
+    finite = distance_DD[np.isfinite(distance_DD)]
+    return np.where(np.isfinite(distance_DD), distance_DD, 10.0 * finite.max() + 1.0)
+
+
+def _log_distance(distance_DD: FloatArray) -> FloatArray:
+    """Links differ by factors, so distances are compared on a logarithmic scale."""
+    positive = distance_DD[distance_DD > 0]
+    scale = np.log1p(distance_DD / max(float(np.median(positive)) if positive.size else 1.0, 1e-300))
+    np.fill_diagonal(scale, 0.0)
+    return scale
 
 
 def _windows(order_D: IntArray, used: int) -> Iterator[IntArray]:
@@ -115,9 +144,12 @@ def _windows(order_D: IntArray, used: int) -> Iterator[IntArray]:
         yield np.roll(order_D, -(spare // 2))
 
 
-def _runs(mask: int, stages: int) -> tuple[int, ...]:
-    ends = [s + 1 for s in range(stages - 1) if mask >> s & 1]
-    return tuple(int(n) for n in np.diff([0, *ends, stages]))
+@cache
+def _all_runs(stages: int) -> tuple[tuple[int, ...], ...]:
+    """All ways to write a number as an ordered sum."""
+    if stages == 0:
+        return ((),)
+    return tuple((first, *rest) for first in range(stages, 0, -1) for rest in _all_runs(stages - first))
 
 
 def _cut_sites(tree: NDArray[np.float64], num_devices: int) -> IntArray:

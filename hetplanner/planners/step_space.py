@@ -22,7 +22,7 @@ from hetplanner.cost.tables import (
     STATE_BYTES_PER_PARAM,
 )
 from hetplanner.planners import seeds
-from hetplanner.planners.codec_choice import best_seconds_per_byte_DD
+from hetplanner.planners.codec_choice import best_reduction, best_seconds_per_byte_DD
 from hetplanner.planners.layout import even_cut
 
 Array = NDArray[Any]
@@ -237,7 +237,7 @@ class StepSpaces:
             "class_D": tables.devices.class_D[devices].astype(np.int64),
             "memory_D": tables.devices.memory_bytes_D[devices],
             "optimizer_rate_D": OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_rate,
-            "add_rate_D": GRADIENT_ELEMENT_BYTES * REDUCE_PASSES / memory_rate,
+            "add_rate_D": GRADIENT_ELEMENT_BYTES * (REDUCE_PASSES + best_reduction(problem)[1]) / memory_rate,
             "latency_DD": np.ascontiguousarray(links.latency_s_DD[grid]),
             "pipe_rate_DD": np.ascontiguousarray(self._pipe_rate_DD[grid]),
             "reduce_rate_DD": np.ascontiguousarray(links.seconds_per_byte_DD[grid]),
@@ -256,6 +256,7 @@ class StepSpaces:
         tables = self.model.tables
         cuts = np.concatenate(([0], tables.cuts, [tables.num_ops])).astype(np.int64)
         held, reduced, tied_bytes = _weights(self.model, alone)
+        share, _ = best_reduction(tables.problem)
         forward = np.ascontiguousarray(tables.forward_s_CO[:, cuts])
         packed = StepProblem(
             forward_CK=forward,
@@ -263,8 +264,8 @@ class StepSpaces:
             boundary_K=tables.boundary_bytes_O[cuts],
             state_K=held[cuts] * STATE_BYTES_PER_PARAM,
             kept_K=tables.activation_bytes_O[cuts],
-            reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES,
-            tied_bytes=float(tied_bytes),
+            reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES * share,
+            tied_bytes=float(tied_bytes) * share,
             recompute=recompute,
             **self._shared,
         )

@@ -26,7 +26,7 @@ from hetplanner.launchers.interface import Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig, check_trainable
+from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
 from hetplanner.runs.home import agent_directory
@@ -128,7 +128,7 @@ class Supervisor:
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
         check_capacity(plan, machine)
-        check_trainable(plan.problem.workload)
+        check_runnable(plan)
         if config.data is not None and not Path(config.data).is_dir():
             raise InvalidInput(f"data: must be a folder of text files, {config.data!r:.200} is none")
 

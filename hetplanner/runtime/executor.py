@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK, tensor_codec
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
@@ -80,6 +80,8 @@ class Executor:
         self.stats, self._step = StepStats(), 0
         self._recording = True  # False in validation and in steps that leave no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
+        # By boundary and micro-batch: where top-k's activations were, for the gradients that follow.
+        self._positions: dict[tuple[int, int], Tensor] = {}
         self._losses: list[Tensor] = []
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
@@ -165,7 +167,7 @@ class Executor:
             case Kind.BACKWARD:
                 return self._backward(action.micro_batch)
             case Kind.SEND:
-                return self._send(action)
+                return self._send(action, training=training)
             case Kind.RECV:
                 return self._receive(action, training=training)
             case Kind.REDUCE:
@@ -218,7 +220,7 @@ class Executor:
 
         return act
 
-    def _send(self, action: Action) -> Callable[[], None]:
+    def _send(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
         codec = tensor_codec(self.plan.codec_between(self.rank, peer, role))
         num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
@@ -226,7 +228,9 @@ class Executor:
 
         def act() -> None:
             message = self.transport.buffer(num_bytes)
-            codec.encode(self._tensors.pop(key), self.transport.payload(message))
+            self._codec_now(codec, action).encode(self._tensors.pop(key), self.transport.payload(message))
+            if training:
+                self._note_positions(codec, action)
             sent = self.transport.send(message, peer, topic, action.micro_batch)
             self.stats.boundary_bytes += num_bytes
             self._span(Kind.SEND, action.micro_batch, sent.start_s, sent.arrival_s, num_bytes, action)
@@ -245,10 +249,23 @@ class Executor:
             start = time.monotonic()
             data = self.transport.receive(message)
             self.transport.release(proven)
-            self._tensors[topic, action.micro_batch] = codec.decode(data, elements).view(shape)
+            tensor = self._codec_now(codec, action).decode(data, elements)
+            self._tensors[topic, action.micro_batch] = tensor.view(shape)
+            if training:
+                self._note_positions(codec, action)
             self._span(Kind.RECV, action.micro_batch, start, time.monotonic(), message.num_bytes, action)
 
         return act
+
+    def _codec_now(self, codec: TensorCodec, action: Action) -> TensorCodec:
+        """Top-k's gradients travel at the positions that the activations came with."""
+        if isinstance(codec, TopK) and action.role == "gradient":
+            return AtPositions(self._positions.pop((action.stage, action.micro_batch)))
+        return codec
+
+    def _note_positions(self, codec: TensorCodec, action: Action) -> None:
+        if isinstance(codec, TopK) and action.role == "activation":
+            self._positions[action.stage, action.micro_batch] = codec.position_M
 
     def _reduce(self, reducer: GroupReducer) -> Callable[[], None]:
         def act() -> None:

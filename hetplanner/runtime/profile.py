@@ -10,6 +10,7 @@ Shape legend: N ranks.
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from itertools import cycle, pairwise
 
 import numpy as np
@@ -17,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hetplanner.codecs.torch_codecs import tensor_codec
-from hetplanner.plan.action import Action, Kind
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, tensor_codec
+from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import Durations
-from hetplanner.plan.model import Plan
+from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.build import boundary_shape
 from hetplanner.runtime.executor import Executor, role_of
@@ -78,9 +79,10 @@ class _Rehearsal:
         self.input = torch.randn(boundary_shape(self.workload, first - 1)) if first else torch.empty(0)
         sends = [a for a in executor.actions if a.kind is Kind.SEND]
         takes = [a for a in executor.actions if a.kind is Kind.RECV]
+        message = cache(self._message)
         # In turn, so that the mean weighs every message of the step alike.
-        self.sends = cycle([(self._tensor(a), plan.codec_between(rank, a.peer, role_of(a))) for a in sends])
-        self.takes = cycle([(self._tensor(a), plan.codec_between(a.peer, rank, role_of(a))) for a in takes])
+        self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
+        self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
         self.parts: dict[str, Callable[[], object]] = {"forward": self.forward, "backward": self.backward}
         if sends:
             self.parts["encode"] = self.encode
@@ -104,17 +106,26 @@ class _Rehearsal:
         self.executor.average_gradients()
         self.executor.optimizer.step(0.0)
 
-    def _tensor(self, action: Action) -> Tensor:
-        return torch.zeros(boundary_shape(self.workload, self.executor.plan.stages[action.stage].end_op - 1))
+    def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
+        """A boundary's tensor, its codec, and its bytes on the wire."""
+        plan = self.executor.plan
+        x = torch.randn(boundary_shape(self.workload, plan.stages[boundary].end_op - 1))
+        spec = plan.codec_between(source, target, role)
+        codec: TensorCodec = tensor_codec(spec)
+        if spec.name == "topk" and role == "gradient":
+            kept = spec.kept(x.numel())
+            codec = AtPositions(torch.arange(kept) * (x.numel() // kept))
+        data = torch.empty(plan.boundary_bytes(boundary, source, target, role), dtype=torch.uint8)
+        codec.encode(x, data)
+        return x, codec, data
 
     def encode(self) -> None:
-        x, codec = next(self.sends)
-        tensor_codec(codec).encode(x, torch.empty(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8))
+        x, codec, data = next(self.sends)
+        codec.encode(x, torch.empty_like(data))
 
     def decode(self) -> None:
-        x, codec = next(self.takes)
-        data = torch.zeros(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8)
-        tensor_codec(codec).decode(data, x.numel())
+        x, codec, data = next(self.takes)
+        codec.decode(data, x.numel())
 
     def reduce(self) -> None:
         for reducer in self.executor.reducers.values():

@@ -17,7 +17,7 @@ from torch.distributed import Store
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig, check_trainable
+from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
@@ -84,7 +84,7 @@ class Session:
                 f"plan: has {ranks} ranks, but {world} processes were started; use --nproc-per-node={ranks}"
                 " (times --nnodes)"
             )
-        check_trainable(self.plan.problem.workload)
+        check_runnable(self.plan)
         check_vocabulary(self.plan.problem.workload)
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
@@ -117,7 +117,8 @@ class Session:
 
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
-        stage = plan.stages[plan.place_of_rank[rank][0]]
+        place, _ = plan.place_of_rank[rank]
+        stage = plan.stages[place]
         model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
         batches = None
         if model.is_first or model.is_last:
@@ -128,7 +129,7 @@ class Session:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():
                 emulator.draining.set()
-        transport = Transport(rank, emulator, window=2 * stage.in_flight + 4)
+        transport = Transport(rank, emulator, window=2 * plan.held_S[place] + 4)
         return Executor(plan, rank, self.config, model, transport, batches, self.telemetry)
 
     def _predict(self, executor: Executor) -> None:

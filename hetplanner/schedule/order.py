@@ -3,11 +3,15 @@
 A rank takes a backward that is ready before a forward that is ready, never holds more micro-batches than its
 stage's in-flight depth, and is never idle while something is ready. Ordering globally (not per rank) is what
 keeps unequal replica counts free of deadlock: every rank's own list is a part of one valid order.
-GPipe holds every backward back until the rank has done all its forwards. A rank with several stages (interleaved)
-takes the forward of its deepest stage and the backward of its shallowest stage first: those nearest to their end.
+GPipe holds every backward back until the rank has done all its forwards.
 
-Source: list scheduling (Graham 1966); rule for the global order: ours (design §1). On equal stages the interleaved
-rule gives the order of Narayanan et al. 2021 (arXiv 2104.04473, section 2.2).
+Interleaved plans, whose ranks serve several stages, take micro-batches in groups: all of a group through a rank's
+first stage, then all through its second, and so on; backwards the other way round. Forwards keep that sequence, and so
+do backwards; a rank does them in turn where both are ready. A group is as large as the smallest in-flight depth, so
+that no rank ever waits for room that only a later group could give.
+
+Source: list scheduling (Graham 1966); rule for the global order: ours (design §1); groups as in Narayanan et al. 2021
+(arXiv 2104.04473, section 2.2), where they have as many micro-batches as there are devices in a pipeline.
 
 Shape legend: P routes, E boundaries (stages - 1), C chunks.
 """
@@ -23,6 +27,8 @@ from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
+
+FORWARD, BACKWARD = 0, 1
 
 
 @dataclass
@@ -52,14 +58,15 @@ def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
             ranks of a run compute the same). Links count: without their round trips a slow network would be
             given the order of a fast one, and its in-flight depth would stay unused.
     """
-    return _ListScheduler(plan, durations or durations_of(plan)).run()
+    scheduler = _InterleavedScheduler if plan.is_interleaved else _ListScheduler
+    return scheduler(plan, durations or durations_of(plan)).run()
 
 
 class _ListScheduler:
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self.plan = plan
-        activation_PE, gradient_PE = hop_seconds(plan)
-        self.activation_s, self.gradient_s = activation_PE.tolist(), gradient_PE.tolist()
+        self.latency_s, self.wire_s = (table.tolist() for table in hop_seconds(plan))
+        self.link_free_s: dict[tuple[int, int], float] = {}
         self.route_of = plan.route_of_micro_batch
         self.paths = [plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)]
         self.hold_backwards = plan.schedule == "gpipe"
@@ -71,7 +78,7 @@ class _ListScheduler:
         for m, path in enumerate(self.paths):
             for rank in path:
                 self.ranks[rank].forwards_left += 1
-            heapq.heappush(self.ranks[path[0]].chunks[0].forwards, (0.0, m))
+            self._deliver(FORWARD, path[0], 0, 0.0, m)
         self.timed: list[tuple[float, int, Action]] = []
 
     def run(self) -> Schedule:
@@ -96,17 +103,37 @@ class _ListScheduler:
         state = self.ranks[rank]
         if state.free_s > now:
             return []
-        if not (self.hold_backwards and state.forwards_left):
-            for chunk in state.chunks.values():
-                if chunk.backwards and chunk.backwards[0][0] <= now:
-                    return self._backward(rank, chunk, heapq.heappop(chunk.backwards)[1], now)
-        for chunk in reversed(state.chunks.values()):
-            if chunk.forwards and chunk.forwards[0][0] <= now and chunk.held < chunk.limit:
-                return self._forward(rank, chunk, heapq.heappop(chunk.forwards)[1], now)
-        return []
+        chosen = self._choose(rank, now)
+        if chosen is None:
+            return []
+        way, chunk, m = chosen
+        return self._backward(rank, chunk, m, now) if way == BACKWARD else self._forward(rank, chunk, m, now)
+
+    def _choose(self, rank: int, now: float) -> tuple[int, _Chunk, int] | None:
+        """What an idle rank starts: (way, chunk, micro-batch); taken from what is ready."""
+        state = self.ranks[rank]
+        (chunk,) = state.chunks.values()
+        may_backward = not (self.hold_backwards and state.forwards_left)
+        if may_backward and chunk.backwards and chunk.backwards[0][0] <= now:
+            return BACKWARD, chunk, heapq.heappop(chunk.backwards)[1]
+        if chunk.forwards and chunk.forwards[0][0] <= now and chunk.held < chunk.limit:
+            return FORWARD, chunk, heapq.heappop(chunk.forwards)[1]
+        return None
+
+    def _deliver(self, way: int, rank: int, stage: int, ready_s: float, m: int) -> None:
+        """A micro-batch can start at a stage of a rank from `ready_s` on."""
+        chunk = self.ranks[rank].chunks[stage]
+        heapq.heappush(chunk.backwards if way == BACKWARD else chunk.forwards, (ready_s, m))
 
     def _emit(self, time_s: float, action: Action) -> None:
         self.timed.append((time_s, len(self.timed), action))
+
+    def _arrival(self, now: float, way: int, m: int, boundary: int, rank: int, target: int) -> float:
+        """When a message sent now is there; a link carries its messages one after the other."""
+        route = self.route_of[m]
+        served = max(now, self.link_free_s.get((rank, target), 0.0)) + self.wire_s[way][route][boundary]
+        self.link_free_s[rank, target] = served
+        return served + self.latency_s[way][route][boundary]
 
     def _forward(self, rank: int, chunk: _Chunk, m: int, now: float) -> list[tuple[float, int]]:
         state, path, s = self.ranks[rank], self.paths[m], chunk.stage
@@ -117,12 +144,12 @@ class _ListScheduler:
         state.free_s, state.forwards_left = end, state.forwards_left - 1
         chunk.held += 1
         if s + 1 == len(path):
-            heapq.heappush(chunk.backwards, (end, m))
+            self._deliver(BACKWARD, rank, s, end, m)
             return [(end, rank)]
         target = path[s + 1]
         self._emit(end, Action(Kind.SEND, rank, s, m, "activation", target))
-        ready = end + self.activation_s[self.route_of[m]][s]
-        heapq.heappush(self.ranks[target].chunks[s + 1].forwards, (ready, m))
+        ready = self._arrival(end, FORWARD, m, s, rank, target)
+        self._deliver(FORWARD, target, s + 1, ready, m)
         return [(end, rank), (ready, target)]
 
     def _backward(self, rank: int, chunk: _Chunk, m: int, now: float) -> list[tuple[float, int]]:
@@ -137,31 +164,75 @@ class _ListScheduler:
             return [(end, rank)]
         target = path[s - 1]
         self._emit(end, Action(Kind.SEND, rank, s - 1, m, "gradient", target))
-        ready = end + self.gradient_s[self.route_of[m]][s - 1]
-        heapq.heappush(self.ranks[target].chunks[s - 1].backwards, (ready, m))
+        ready = self._arrival(end, BACKWARD, m, s - 1, rank, target)
+        self._deliver(BACKWARD, target, s - 1, ready, m)
         return [(end, rank), (ready, target)]
 
 
+class _InterleavedScheduler(_ListScheduler):
+    def __init__(self, plan: Plan, durations: Durations) -> None:
+        self.ready_s: dict[tuple[int, int, int, int], float] = {}  # by (way, rank, stage, micro-batch)
+        self.sequences = tuple([iter(part) for part in way] for way in interleaved_sequences(plan))
+        self.next = [[next(part, None) for part in way] for way in self.sequences]
+        self.last = [FORWARD] * len(plan.ranks)
+        super().__init__(plan, durations)
+
+    def _deliver(self, way: int, rank: int, stage: int, ready_s: float, m: int) -> None:
+        self.ready_s[way, rank, stage, m] = ready_s
+
+    def _choose(self, rank: int, now: float) -> tuple[int, _Chunk, int] | None:
+        for way in (1 - self.last[rank], self.last[rank]):
+            item = self.next[way][rank]
+            if item is None or self.ready_s.get((way, rank, *item), np.inf) > now:
+                continue
+            chunk = self.ranks[rank].chunks[item[0]]
+            if way == BACKWARD or chunk.held < chunk.limit:
+                self.next[way][rank] = next(self.sequences[way][rank], None)
+                self.last[rank] = way
+                return way, chunk, item[1]
+        return None
+
+
+def interleaved_sequences(plan: Plan) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
+    """(stage, micro-batch) of every rank's forwards and of its backwards, in the order of an interleaved plan."""
+    size = min(plan.held_S)
+    of_route: list[list[int]] = [[] for _ in plan.routes]
+    for m, index in enumerate(plan.route_of_micro_batch):
+        of_route[index].append(m)
+    forwards: list[list[tuple[int, int]]] = [[] for _ in plan.ranks]
+    backwards: list[list[tuple[int, int]]] = [[] for _ in plan.ranks]
+    for route, of_this in zip(plan.routes, of_route, strict=True):
+        for rank in {plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)}:
+            stages = [s for s, _ in plan.places_of_rank[rank]]
+            for first in range(0, len(of_this), size):
+                group = of_this[first : first + size]
+                forwards[rank] += [(s, m) for s in stages for m in group]
+                backwards[rank] += [(s, m) for s in reversed(stages) for m in group]
+    return forwards, backwards
+
+
 def depth_limits(plan: Plan) -> list[int]:
-    """Micro-batches that each chunk may hold; GPipe knows no limit."""
-    if plan.schedule == "gpipe":
-        return [plan.problem.workload.num_micro_batches] * len(plan.chunks)
-    return [plan.stages[s].in_flight for _, s in plan.chunks]
+    """Micro-batches that each chunk may hold."""
+    return [plan.held_S[s] for _, s in plan.chunks]
 
 
 def hop_seconds(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Latency plus wire time of a message across every boundary of every route, activations and gradients; [P, E]."""
+    """Latency and wire time of a message across every boundary of every route, no faster than the hosts' NICs.
+
+    Returns:
+        Two arrays [2, P, E]: activations first, then gradients.
+    """
     cluster = plan.problem.cluster
-    shape = (len(plan.routes), len(plan.stages) - 1)
-    activation_PE, gradient_PE = np.zeros(shape), np.zeros(shape)
+    latency_2PE, wire_2PE = np.zeros((2, 2, len(plan.routes), len(plan.stages) - 1))
     for p, route in enumerate(plan.routes):
         path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
         for e, (a, b) in enumerate(itertools.pairwise(path)):
-            both: tuple[tuple[np.ndarray, int, int, Role], ...] = (
-                (activation_PE, a, b, "activation"),
-                (gradient_PE, b, a, "gradient"),
-            )
-            for hop_PE, source, target, role in both:
-                link = cluster.link(plan.ranks[source], plan.ranks[target])
-                hop_PE[p, e] = link.latency + plan.boundary_bytes(e, source, target, role) / link.bandwidth
-    return activation_PE, gradient_PE
+            ways: tuple[tuple[int, int, Role], ...] = ((a, b, "activation"), (b, a, "gradient"))
+            for way, (source, target, role) in enumerate(ways):
+                here, there = plan.ranks[source], plan.ranks[target]
+                link, hosts = cluster.link(here, there), (cluster.host_of(here), cluster.host_of(there))
+                nics = (hosts[0].nic_out, hosts[1].nic_in) if hosts[0].id != hosts[1].id else ()
+                rate = min([link.bandwidth, *(nic for nic in nics if nic)])
+                latency_2PE[way, p, e] = link.latency
+                wire_2PE[way, p, e] = plan.boundary_bytes(e, source, target, role) / rate
+    return latency_2PE, wire_2PE

@@ -1,8 +1,9 @@
 """The event engine: every rank performs its own action list over shared links, NICs and cores.
 
 Semantics, the same as the executor's: a SEND occupies the rank only while it encodes, the transfer goes on by
-itself; a RECV waits for the arrival, then decodes; REDUCE performs the rank's part of its group's program
-(`hetplanner.plan.reducers`); STEP ends the step and the rank goes on with its next step at once.
+itself (with an `overlap` below 1 the sender waits for the rest of the wire time); a RECV waits for the arrival, then
+decodes; REDUCE performs the rank's part of its group's program (`hetplanner.plan.reducers`); STEP ends the step and the
+rank goes on with its next step at once.
 """
 
 import heapq
@@ -189,7 +190,9 @@ class Engine:
             key = (step, rank, action.micro_batch, _what(action))
             start, arrival = self._transfer(at, rank, action.peer, num_bytes, key)
             self._span(action, start, arrival, num_bytes)
-            self._end(action, at)
+            wire_s = self.network.wire_s(rank, action.peer, num_bytes)
+            waits_s = (1.0 - self.durations.overlap) * wire_s
+            self._compute(rank, at, waits_s, lambda end: self._end(action, end))
 
         self._compute(rank, now, float(self.durations.encode_s_N[rank]) + self.durations.message_s, encoded)
 

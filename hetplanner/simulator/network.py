@@ -59,6 +59,13 @@ class NetworkClock:
             slowest = min(rate, self._nic_out[host_a], self._nic_in[host_b])
         return served - num_bytes / slowest, served + self._latency_s[source][target] * factor
 
+    def wire_s(self, source: int, target: int, num_bytes: int) -> float:
+        """Seconds that a message needs on the slowest of link and NICs when they are free."""
+        rate, host_a, host_b = self._link_rate[source][target], self._host[source], self._host[target]
+        if host_a != host_b:
+            rate = min(rate, self._nic_out[host_a], self._nic_in[host_b])
+        return num_bytes / rate
+
     def _serve(self, clock: int, now_s: float, num_bytes: float, rate: float) -> float:
         """Queues a transfer at one link or NIC; returns when it has been served."""
         end = max(now_s, float(self._busy[clock])) + num_bytes / rate

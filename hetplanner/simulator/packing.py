@@ -17,7 +17,7 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import Message, reduction_groups
-from hetplanner.schedule.order import depth_limits, hop_seconds
+from hetplanner.schedule.order import depth_limits, hop_seconds, interleaved_sequences
 
 Array = NDArray[Any]
 # One instruction: message to wait for or -1, seconds, message to send or -1, action (in the tail), kind.
@@ -85,12 +85,15 @@ def pack_plan(
     model = model or CostModel.of(plan.problem)
     catalog = durations_of(plan, model.tables) if durations is None or order is None else durations
     durations = durations or catalog
-    rank_PS = np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
+    rank_PS = _rank_table(plan)
     route_M = np.array(plan.route_of_micro_batch)
     order = order or _order(plan, catalog, rank_PS, route_M)
     tail, sends = _tails(plan, durations, first_message=2 * (len(plan.stages) - 1) * len(route_M))
     first_tail_N = _starts([len(part) for part in tail])
-    size_N = 3 * np.diff(order.first_task_N) + np.diff(first_tail_N)
+    messages = _messages(plan, model, rank_PS, route_M, sends)
+    slowest_s_X = np.maximum(messages["wire_s_X"], np.maximum(messages["out_s_X"], messages["in_s_X"]))
+    waits_s_X = (1.0 - durations.overlap) * slowest_s_X if durations.overlap < 1.0 else np.empty(0)
+    size_N = (3 if durations.overlap == 1.0 else 4) * np.diff(order.first_task_N) + np.diff(first_tail_N)
     first_N = _starts(size_N)
     total = int(first_N[-1])
     program = (
@@ -101,11 +104,22 @@ def pack_plan(
     kernel.lower_tasks(
         order.first_task_N, order.stage_T, order.micro_batch_T, len(plan.stages), len(route_M),
         _by_stage(plan, durations.forward_s_C), _by_stage(plan, durations.backward_s_C),
-        durations.encode_s_N + durations.message_s, durations.decode_s_N + durations.message_s,
+        durations.encode_s_N + durations.message_s, durations.decode_s_N + durations.message_s, waits_s_X,
         first_tail_N, _columns(tail), first_N[:-1], end_N, program,
     )  # fmt: skip
     rank_I = np.repeat(np.arange(len(plan.ranks)), size_N)
-    return PackedPlan(order, first_N[:-1], end_N, *program, rank_I, **_messages(plan, model, rank_PS, route_M, sends))
+    return PackedPlan(order, first_N[:-1], end_N, *program, rank_I, **messages)
+
+
+def order_plan(plan: Plan, *, model: CostModel | None = None) -> TaskOrder:
+    """The plan's own order of tasks, by the catalog's durations; what `pack_plan` finds if given none."""
+    tables = model.tables if model else None
+    return _order(plan, durations_of(plan, tables), _rank_table(plan), np.array(plan.route_of_micro_batch))
+
+
+def _rank_table(plan: Plan) -> Array:
+    """Ranks that each route visits; [P, S]."""
+    return np.array([[plan.rank_at(s, r) for s, r in enumerate(route.replicas)] for route in plan.routes])
 
 
 def _starts(sizes: Any) -> Array:
@@ -128,14 +142,34 @@ def _order(plan: Plan, durations: Durations, rank_PS: Array, route_M: Array) -> 
     tasks_N = 2 * np.bincount(rank_PS[route_M].reshape(-1), minlength=len(plan.ranks))
     first_task_N = _starts(tasks_N)
     order = TaskOrder(first_task_N, np.empty(first_task_N[-1], np.int64), np.empty(first_task_N[-1], np.int64))
-    activation_s_PE, gradient_s_PE = hop_seconds(plan)
-    kernel.order_tasks(
+    latency_s_2PE, wire_s_2PE = hop_seconds(plan)
+    up_PE, down_PE = rank_PS[:, :-1], rank_PS[:, 1:]
+    pairs = np.array((up_PE * len(plan.ranks) + down_PE, down_PE * len(plan.ranks) + up_PE))
+    links, link_2PE = np.unique(pairs, return_inverse=True)
+    first_chunk_N = _starts(np.bincount(rank_C, minlength=len(plan.ranks)))
+    chunks = kernel.ChunkTable(
         chunk_SN[np.arange(len(plan.stages)), rank_PS], route_M, rank_C, stage_C, np.array(depth_limits(plan)),
-        _starts(np.bincount(rank_C, minlength=len(plan.ranks))), durations.forward_s_C, durations.backward_s_C,
-        activation_s_PE, gradient_s_PE, plan.schedule == "gpipe",
-        order.first_task_N, order.stage_T, order.micro_batch_T,
+        first_chunk_N, durations.forward_s_C, durations.backward_s_C,
     )  # fmt: skip
+    hops = kernel.HopTable(latency_s_2PE, wire_s_2PE, link_2PE.reshape(pairs.shape), len(links))
+    if plan.is_interleaved:
+        sequences = _sequences(plan, chunk_SN, first_task_N)
+        kernel.order_interleaved(chunks, hops, sequences, order.first_task_N, order.stage_T, order.micro_batch_T)
+    else:
+        hold = plan.schedule == "gpipe"
+        kernel.order_tasks(chunks, hops, hold, order.first_task_N, order.stage_T, order.micro_batch_T)
     return order
+
+
+def _sequences(plan: Plan, chunk_SN: Array, first_task_N: Array) -> Array:
+    """(chunk, micro-batch) of every rank's forwards and backwards, from where its tasks begin; [2, T, 2]."""
+    sequence_2T2 = np.zeros((2, int(first_task_N[-1]), 2), np.int64)
+    for way, of_ranks in enumerate(interleaved_sequences(plan)):
+        for rank, items in enumerate(of_ranks):
+            stage, micro_batch = np.array(items, dtype=np.int64).T
+            part = slice(first_task_N[rank], first_task_N[rank] + len(items))
+            sequence_2T2[way, part] = np.stack((chunk_SN[stage, rank], micro_batch), axis=1)
+    return sequence_2T2
 
 
 def _tails(
@@ -216,8 +250,8 @@ def _messages(
         "wire_s_X": bytes_X / cluster.bandwidth_bytes_per_s_DD[source, target],
         "latency_s_X": links.latency_s_DD[source, target],
         "out_X": np.where(crossing & np.isfinite(nic_out), host_D[source], -1),
-        "out_s_X": bytes_X / nic_out,
+        "out_s_X": np.where(crossing, bytes_X / nic_out, 0.0),
         "in_X": np.where(crossing & np.isfinite(nic_in), host_D[target], -1),
-        "in_s_X": bytes_X / nic_in,
+        "in_s_X": np.where(crossing, bytes_X / nic_in, 0.0),
         "num_hosts": len(cluster.hosts),
     }

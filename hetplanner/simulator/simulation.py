@@ -80,7 +80,7 @@ def summarise_trace(trace: Trace) -> Summary:
     ]
     for span in trace.spans:
         if span.step == last and span.kind in TERM_OF_KIND:
-            rows[span.rank][TERM_OF_KIND[span.kind]] += span.end_s - max(began, span.start_s)
+            rows[span.rank][TERM_OF_KIND[span.kind]] += max(0.0, span.end_s - max(began, span.start_s))
     for row in rows:
         row["idle"] = max(0.0, step_s - row["compute"] - row["wait"] - row["reduce"] - row["optimizer"])
     names = ("compute", "wait", "reduce", "optimizer", "idle")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,59 @@ class SimulatedTimes:
 
     step_s: float
     busy_s_N: FloatArray
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Step times of several simulations that differ in the seed of their jitter.
+
+    Attributes:
+        step_s: of every run, the seeds counting up from `seed`.
+        still_s: the step without jitter.
+    """
+
+    jitter: Jitter
+    seed: int
+    step_s: tuple[float, ...]
+    still_s: float
+
+    @property
+    def median_s(self) -> float:
+        """Half of the runs were faster."""
+        return float(np.median(self.step_s))
+
+    @property
+    def p05_s(self) -> float:
+        """One run of twenty was faster."""
+        return float(np.percentile(self.step_s, 5))
+
+    @property
+    def p95_s(self) -> float:
+        """One run of twenty was slower."""
+        return float(np.percentile(self.step_s, 95))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        summary = {"median_s": self.median_s, "p05_s": self.p05_s, "p95_s": self.p95_s}
+        return asdict(self) | summary | {"runs": len(self.step_s)}
+
+
+def simulate_spread(
+    plan: Plan, jitter: Jitter, *, runs: int = 20, seed: int = 0, steps: int = 1, model: CostModel | None = None
+) -> Spread:
+    """Simulates a plan several times with jitter.
+
+    Args:
+        plan: what to time.
+        jitter: how much times vary.
+        runs: how many simulations, with seeds `seed`, `seed` + 1, …
+        seed: of the first run.
+        steps: the last of so many steps is timed.
+        model: cost model of the plan's problem, if already at hand.
+    """
+    packed = pack_plan(plan, model=model)
+    times = tuple(time_packed(packed, steps=steps, jitter=jitter, seed=seed + i).step_s for i in range(runs))
+    return Spread(jitter, seed, times, time_packed(packed, steps=steps).step_s)
 
 
 def simulate_step_s(plan: Plan, model: CostModel | None = None, *, steps: int = 1) -> float:

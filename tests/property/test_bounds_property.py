@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
-from hetplanner.codecs.spec import Codec
+from hetplanner.codecs.spec import NO_CODEC, Codec, least_topk_bytes, topk_of
 from hetplanner.cost.bounds import bound_cost, bound_step
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
@@ -89,9 +89,10 @@ def problems(draw):
         seq_len=32,
         dtype="float32",
     )
-    codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8")]))
+    codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8"), ("int4", "topk"), ("bf16", "adatopk")]))
+    ratio = draw(st.sampled_from([1.0, 3.0, 50.0, 1e4]))
     reducers = draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))
-    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, reducers=reducers)
+    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio, reducers=reducers)
     return Problem(cluster=cluster, workload=workload, constraints=constraints)
 
 
@@ -108,7 +109,7 @@ def all_plans(problem, model, rng):
     placements = list(itertools.permutations(ids, stages * replicas))
     cuts = list(itertools.combinations(model.tables.cuts.tolist(), stages - 1))
     shares = list(all_shares(micro_batches, replicas))
-    codecs = [Codec(name=name) for name in problem.constraints.codecs]
+    codecs = [strongest(name, problem) for name in ("none", *problem.constraints.codecs)]
     for placement in placements:
         # Cut, share, codec and overlap in full would take minutes: each placement gets some.
         for _ in range(3):
@@ -117,6 +118,16 @@ def all_plans(problem, model, rng):
                 problem, placement, [0, *cut, model.tables.num_ops], shares[rng.integers(len(shares))],
                 codecs[rng.integers(len(codecs))], bool(rng.integers(2)),
             ).replace(reducer=str(rng.choice(problem.constraints.reducers)))  # fmt: skip
+
+
+def strongest(name, problem):
+    """The codec, with the greatest ratio that the checks let pass."""
+    if name not in ("topk", "adatopk"):
+        return Codec(name=name)
+    elements = 2 * 32 * 32
+    least = least_topk_bytes(elements, 4, problem.constraints.max_ratio)
+    pressed = (topk_of(elements, kept) for kept in range(1, elements + 1))
+    return next((codec for codec in pressed if codec.wire_bytes(elements, 4) >= least), NO_CODEC)
 
 
 def make_plan(problem, placement, edges, share, codec, overlap):
@@ -129,6 +140,7 @@ def make_plan(problem, placement, edges, share, codec, overlap):
         for a, b, role in ((x, y, "activation"), (y, x, "gradient"))
         if codec.name != "none"
     ]
+    reduce_codec = codec if codec.name != "topk" else NO_CODEC
     return Plan(
         problem=problem,
         stages=tuple(
@@ -138,7 +150,7 @@ def make_plan(problem, placement, edges, share, codec, overlap):
                 replicas=tuple((d,) for d in row),
                 in_flight=max(share),
                 recompute=False,
-                reduce_codec=codec,
+                reduce_codec=reduce_codec,
             )
             for s, row in enumerate(rows)
         ),

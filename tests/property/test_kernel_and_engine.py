@@ -30,11 +30,11 @@ def test_the_kernel_times_what_the_engine_performs(plan, jitter, steps, seed):
 
 
 @settings(max_examples=20, deadline=None)
-@given(plans)
-def test_messages_may_cost_the_ranks_time(plan):
-    durations = replace(durations_of(plan), message_s=1e-3)
-    step_s = summarise_trace(simulate(plan, durations)).step_s
-    assert simulate_times(plan, durations).step_s == pytest.approx(step_s, rel=1e-9)
+@given(plans, jitters, st.floats(0, 1))
+def test_messages_may_cost_the_ranks_time(plan, jitter, overlap):
+    durations = replace(durations_of(plan), message_s=1e-3, overlap=overlap)
+    step_s = summarise_trace(simulate(plan, durations, jitter=jitter)).step_s
+    assert simulate_times(plan, durations, jitter=jitter).step_s == pytest.approx(step_s, rel=1e-9)
 
 
 @settings(max_examples=40, deadline=None)

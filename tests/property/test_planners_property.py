@@ -23,6 +23,7 @@ from hetplanner.workload.workload import Workload
 BUDGET = "3000 evaluations"
 SIZES = st.integers(2, 9)
 DENSE = st.just(("none",))
+CODECS = st.sampled_from([("none",), ("none", "fp16", "int8"), ("none", "int4", "topk"), ("bf16", "adatopk")])
 
 
 @st.composite
@@ -115,7 +116,7 @@ def optimum(problem):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(codecs=st.sampled_from([("none",), ("none", "fp16", "int8")])), st.integers(0, 5))
+@given(problems(codecs=CODECS), st.integers(0, 5))
 def test_every_planner_gives_a_valid_plan_above_the_bound_or_says_why_not(problem, seed):
     values = {}
     for name in planner_names():

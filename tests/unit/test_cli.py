@@ -108,6 +108,26 @@ def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
     assert one == two
 
 
+def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
+    plan_file(call, tmp_path)
+    jittered = ("--jitter", "0.1", "--seed", "1", "--runs", "5", "--json")
+    data = json.loads(call("simulate", "plan.json", *jittered).stdout)
+    spread = data["jitter"]
+    assert spread["runs"] == len(spread["step_s"]) == 5
+    assert spread["p05_s"] <= spread["median_s"] <= spread["p95_s"]
+    assert data["step_s"] == pytest.approx(spread["step_s"][0], rel=1e-9)
+    assert json.loads(call("simulate", "plan.json", *jittered).stdout) == data
+    assert "5 runs with jitter: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
+    done = call("simulate", "plan.json", "--schedule", "interleaved", "-o", "chunks.json", "--json")
+    assert json.loads(done.stdout)["plan"] == "chunks.json", done.stderr
+    written = json.loads((tmp_path / "chunks.json").read_text())
+    assert written["schedule"] == "interleaved"
+    assert len(written["stages"]) == 4
+    failure(call("train", "chunks.json", "--dry-run"), 2)
+    failure(call("simulate", "plan.json", "--schedule", "other"), 2)
+    failure(call("simulate", "plan.json", "--jitter", "9"), 2)
+
+
 def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path):
     options = ["--evaluations", "5000", "-o", "front"]
     data = json.loads(call("pareto", LAB, "tiny-gpt", *options, "--json").stdout)
@@ -207,3 +227,65 @@ def test_help_names_every_command(call):
     text = call("--help").stdout
     for command in ("plan", "simulate", "train", "runs", "agent", "dashboard", "cluster", "workload"):
         assert command in text
+
+
+def test_calibrate_fits_the_cluster_to_a_trace(call, tmp_path):
+    plan_file(call, tmp_path)
+    slower = json.loads(Path(LAB).read_text())
+    for device in slower["devices"]:
+        device["efficiency"] = 0.2
+    (tmp_path / "slower.json").write_text(json.dumps(slower))
+    data = json.loads((tmp_path / "plan.json").read_text())
+    for device in data["problem"]["cluster"]["devices"]:
+        device["efficiency"] = 0.2
+    (tmp_path / "true.json").write_text(json.dumps(data))
+    assert call("simulate", "true.json", "--trace", "trace.json").returncode == 0
+    arguments = ("calibrate", "trace.json", "--plan", "plan.json", "-o", "fitted.json", "--save", "fit.json")
+    done = call(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["format"] == "hetplanner/calibration@1"
+    assert found["mean_error"]["after"] < 0.02
+    assert found["checks"][0]["label"] == "step"
+    assert all(kind["efficiency"] == pytest.approx(0.2, rel=0.02) for kind in found["kinds"])
+    shown = call("cluster", "show", "fitted.json", "--json")
+    used = {kind["kind"] for kind in found["kinds"]}
+    devices = [d for d in json.loads(shown.stdout)["devices"] if d["kind"] in used]
+    assert all(d["efficiency"] == pytest.approx(0.2, rel=0.02) for d in devices)
+    words = call(*arguments)
+    assert words.returncode == 0, words.stderr
+    assert "Predicted against measured" in words.stdout
+    assert "calibrated cluster written to fitted.json" in words.stdout
+
+
+def test_calibrate_fits_the_cluster_to_a_table(call, tmp_path):
+    plan = plan_file(call, tmp_path)
+    step_s = json.loads(plan.read_text())["estimate"]["step_s"]
+    (tmp_path / "steps.csv").write_text(f"plan,seconds\nplan.json,{2 * step_s}\n")
+    done = call("calibrate", "--table", "steps.csv", "plan.json", "--fit", "bandwidth", "-o", "c.json", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["checks"][0]["measured_s"] == pytest.approx(2 * step_s)
+    assert found["checks"][0]["after_s"] == pytest.approx(2 * step_s, rel=0.02)
+    assert "measured" in (tmp_path / "c.json").read_text()
+
+
+def test_calibrate_predicts_the_published_runs(call):
+    done = call("calibrate", "--published", "dtfm", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["mean_error"] <= 0.12
+    assert found["wrong_orders"] == []
+    assert len(found["rows"]) == 15
+
+
+def test_calibrate_refuses_what_says_nothing(call, tmp_path):
+    plan_file(call, tmp_path)
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    (tmp_path / "steps.csv").write_text("plan,seconds\nplan.json,-1\n")
+    assert "holds no spans" in failure(call("calibrate", "trace.json", "--plan", "plan.json"), 2)
+    assert "--plan" in failure(call("calibrate", "trace.json"), 2)
+    assert "no such run" in failure(call("calibrate", "never-ran"), 2)
+    assert "give one run or trace file" in failure(call("calibrate"), 2)
+    assert "line 2: seconds" in failure(call("calibrate", "--table", "steps.csv", "plan.json"), 2)
+    assert "known is dtfm" in failure(call("calibrate", "--published", "swarm"), 2)

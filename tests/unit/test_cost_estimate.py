@@ -28,6 +28,8 @@ PLANS = [
 def uniform(stages, micro_batches, *, forward=1.0, backward=2.0, hop=0.0, wire=0.0, depth=None):
     shape, edges = (1, stages), (1, stages - 1)
     return StepArrays(
+        rank_PS=np.arange(stages)[None, :],
+        micro_batches_P=np.array([micro_batches]),
         through_PS=np.full(shape, micro_batches),
         in_flight_S=np.array(depth or [stages - s for s in range(stages)]),
         forward_s_PS=np.full(shape, forward),

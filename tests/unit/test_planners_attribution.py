@@ -37,15 +37,15 @@ def plain(**options):
     return plan, off
 
 
-def with_codecs(plan):
-    """int8 for every message between stages."""
+def with_codecs(plan, codec=Codec(name="int8")):  # noqa: B008
+    """A codec for every message between stages."""
     one, two = ([r[0] for r in stage.replicas] for stage in plan.stages)
     links = tuple(
-        LinkCodec(from_device=a, to_device=b, role=role, codec=Codec(name="int8"))
+        LinkCodec(from_device=a, to_device=b, role=role, codec=codec)
         for first, second, role in ((one, two, "activation"), (two, one, "gradient"))
         for a, b in zip(first, second, strict=True)
     )
-    problem = plan.problem.replace(constraints=Constraints(codecs=("none", "int8")))
+    problem = plan.problem.replace(constraints=Constraints(codecs=("none", codec.name)))
     return plan.replace(problem=problem, link_codecs=links)
 
 
@@ -65,9 +65,10 @@ def test_depth_alone():
     assert shares(gain) == pytest.approx({name: float(name == "depth") for name in CHOICES})
 
 
-def test_codecs_alone():
+@pytest.mark.parametrize("codec", [Codec(name="int8"), Codec(name="topk", ratio=7.0)], ids=str)
+def test_codecs_alone(codec):
     plan, off = plain(cluster=small_cluster(4, bandwidth="1 Mbit/s"))
-    gain = attribute_gain(with_codecs(plan))
+    gain = attribute_gain(with_codecs(plan, codec))
     assert gain.baseline == off.value > gain.value
     assert shares(gain) == pytest.approx({name: float(name == "codecs") for name in CHOICES})
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetplanner.cluster.generators import jitter_factors_DD, r10
-from hetplanner.planners.coarsen import find_sites, group_devices, sort_devices
+from hetplanner.planners.coarsen import find_sites, group_devices, list_leaves, sort_devices
 from hetplanner.planners.communities import purity
 from hetplanner.planners.seeds import list_orders
 
@@ -51,3 +51,11 @@ def test_orders_of_a_large_cluster_are_by_site():
     for order in orders:
         assert sorted(order) == list(range(1100))
         assert np.count_nonzero(np.diff(site[order])) == 9
+
+
+def test_leaves_are_those_of_scipy():
+    from scipy.cluster import hierarchy
+
+    for seed in range(5):
+        tree = hierarchy.linkage(np.random.default_rng(seed).random((9 + seed, 3)), "average")
+        assert list_leaves(tree).tolist() == hierarchy.leaves_list(tree).tolist()

@@ -20,7 +20,9 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Trace
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.plots.notebook.offline import without_links
+from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
+from hetplanner.simulator.timing import simulate_spread
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))
@@ -64,6 +66,7 @@ CALLS = {
     "convergences": lambda: plots.convergences(COMPARISON, "random"),
     "cost": lambda: plots.cost(ESTIMATED),
     "costs": lambda: plots.cost({"planned": ESTIMATED, "estimate": ESTIMATED.estimate}),
+    "spread": lambda: plots.spread(simulate_spread(PLAN, Jitter(0.1, 0.2), runs=5)),
     "gantt": lambda: plots.gantt(TRACE),
     "gantt of a step": lambda: plots.gantt(TRACE, step=1),
     "empty gantt": lambda: plots.gantt(Trace((), ("a",))),

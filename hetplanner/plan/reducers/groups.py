@@ -140,7 +140,9 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
     graph = plan.problem.workload.graph
     for owner, members in _crossing(plan).items():
         stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
-        yield _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
+        group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
+        if len(group.ranks) > 1:  # a rank that serves all these stages adds up by itself
+            yield group
 
 
 def _group(plan: Plan, name: str, stages: tuple[int, ...], elements: int, ops: tuple[int, ...]) -> ReductionGroup:

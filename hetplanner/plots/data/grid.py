@@ -95,6 +95,12 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+def _stages_of(plan: Plan, rank: int) -> int | str:
+    """The stage of a rank, or the stages that it serves in turn."""
+    stages = [s for s, _ in plan.places_of_rank[rank]]
+    return stages[0] if len(stages) == 1 else ", ".join(map(str, stages))
+
+
 def memory_columns(plan: Plan) -> Columns:
     """One row for every device of the estimate, in rank order; empty without an estimate.
 
@@ -109,7 +115,7 @@ def memory_columns(plan: Plan) -> Columns:
             rank,
             e.device,
             cluster.devices[cluster.device_index(e.device)].kind,
-            plan.place_of_rank[rank][0],
+            _stages_of(plan, rank),
             e.peak_bytes / 2**30,
             e.limit_bytes / 2**30,
             e.peak_bytes / e.limit_bytes if e.limit_bytes else 0.0,

@@ -7,7 +7,7 @@ from typing import Any
 import param
 
 from hetplanner.cluster.model import Cluster
-from hetplanner.codecs.spec import CODEC_NAMES
+from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
@@ -42,7 +42,8 @@ class PlanModel(param.Parameterized):
     seq_len = param.Integer(default=2048, bounds=(1, 1_000_000))
     stages = param.Integer(default=8, bounds=(0, 4096))
     replicas = param.Integer(default=8, bounds=(0, 4096))
-    codecs = param.ListSelector(default=["none"], objects=list(CODEC_NAMES))
+    codecs = param.ListSelector(default=["none"], objects=list(ALLOWED_CODECS))
+    max_ratio = param.Number(default=DEFAULT_MAX_RATIO, bounds=(1.0, 1e5))
     objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
     planner: Any = param.Selector(default=planner_names()[0], objects=list(planner_names()))
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
@@ -129,6 +130,7 @@ class PlanModel(param.Parameterized):
             "stages": self.stages or None,
             "replicas": self.replicas or None,
             "codecs": tuple(dict.fromkeys(["none", *self.codecs])),
+            "max_ratio": self.max_ratio,
         }
         fields = {
             "cluster": self.cluster,
@@ -216,6 +218,7 @@ class PlanModel(param.Parameterized):
             stages=problem.constraints.stages or 0,
             replicas=problem.constraints.replicas or 0,
             codecs=list(problem.constraints.codecs),
+            max_ratio=problem.constraints.max_ratio,
             objective=problem.objective,
             planner=job.request.planner,
             seed=job.request.seed,

@@ -115,7 +115,7 @@ class PlanView:
             f"{tight.device} is the tightest",
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
-        self.why.set(estimate.bottleneck.text, bold="Bottleneck:")
+        self.why.set("\n".join([estimate.bottleneck.text, *estimate.notes]), bold="Bottleneck:")
 
     def _show_value(self) -> None:
         model, estimate = self.model, self.model.estimate

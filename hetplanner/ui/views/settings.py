@@ -57,11 +57,20 @@ def _shape_part(app: PlannerApp) -> list[Any]:
     codecs = pmui.MultiChoice(
         label="Codecs allowed", options=app.plan.param.codecs.objects, sizing_mode="stretch_width", margin=(4, 8)
     )
+    ratio = pmui.FloatInput(
+        label="Greatest ratio (topk, adatopk)",
+        start=app.plan.param.max_ratio.bounds[0],
+        end=app.plan.param.max_ratio.bounds[1],
+        step=10.0,
+        description="Dense bytes over bytes sent.",
+        **_SMALL,
+    )
     free = "0 lets the planner choose."
     return [
         heading("Shape"),
         _pair(_number(app, "stages", "Stages", free), _number(app, "replicas", "Replicas", free)),
         bind(codecs, app.plan, "codecs", app.session),
+        bind(ratio, app.plan, "max_ratio", app.session),
     ]
 
 

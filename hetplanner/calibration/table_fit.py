@@ -1,0 +1,296 @@
+"""Fits a cluster to a table of measured steps: a few factors that bring the closed form to the seconds measured.
+
+A table says less than a trace, so few numbers are asked of it, never more than it has rows: one factor on the
+efficiency of all devices, seconds of a rank per message, the share of a message's wire time that its sender goes on,
+and one factor each on all latencies and all bandwidths.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hetplanner.calibration.least_squares import Solution, fit_least_squares
+from hetplanner.calibration.model import Calibration, Check, KindFit, LinkFit, rule_name
+from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cluster.model import Cluster, TransferCost
+from hetplanner.cost.durations import durations_of
+from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_text
+
+FloatArray = NDArray[np.float64]
+Parameter = Literal["efficiency", "message", "overlap", "latency", "bandwidth"]
+PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
+
+MAX_TABLE_BYTES = 2**20
+MAX_ROWS = 10_000
+# Where the cluster says nothing of messages, a factor needs something to act on.
+FIRST_MESSAGE_S = 1e-4
+# A factor on the cost of messages may well be 10 or 100 where the cluster says nothing.
+MESSAGE_SPREAD = 3.0
+# Steps are few and whole: the prior must not pull where they differ by a percent.
+STEP_NOISE = 0.005
+# Overlap is fitted as a change of it; this much of it is one standard deviation of the prior.
+OVERLAP_SPREAD = 0.5
+
+
+class TableRow(Noun):
+    """One line of a table: the name of a plan file, and the seconds of its step."""
+
+    plan: Name
+    seconds: Annotated[float, Field(gt=0, le=1e7)]
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A plan and the seconds that one step of it took."""
+
+    label: str
+    plan: Plan
+    seconds: float
+
+
+def read_table(path: str | os.PathLike[str]) -> list[TableRow]:
+    """The rows of a table file: CSV with the columns `plan` and `seconds`, or a JSON list of such objects.
+
+    Raises:
+        InvalidInput: naming the row inside the file.
+    """
+    place = one_line(Path(path).name)
+    text = read_text(path, MAX_TABLE_BYTES)
+    rows = _json_rows(text, place) if Path(path).suffix.lower() == ".json" else _csv_rows(text, place)
+    if not rows:
+        raise InvalidInput(f"{place}: holds no rows; give at least one measured step")
+    if len(rows) > MAX_ROWS:
+        raise InvalidInput(f"{place}: must hold at most {MAX_ROWS} rows, got {len(rows)}")
+    return [checked(TableRow, row, where) for where, row in rows]
+
+
+def _json_rows(text: bytes, place: str) -> list[tuple[str, object]]:
+    data = parse_json(text, place)
+    if not isinstance(data, list):
+        raise InvalidInput(f'{place}: must be a list of {{"plan": …, "seconds": …}}')
+    return [(f"{place}[{i}]", row) for i, row in enumerate(data)]
+
+
+def _csv_rows(text: bytes, place: str) -> list[tuple[str, object]]:
+    try:
+        lines = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True)
+        wanted, found = {"plan", "seconds"}, set(lines.fieldnames or ())
+        if not wanted <= found:
+            has = one_line(", ".join(sorted(found))) or "none"
+            raise InvalidInput(f"{place}: must have the columns plan and seconds, has {has:.120}")
+        rows: list[tuple[str, object]] = []
+        for i, line in enumerate(lines, start=2):
+            rows.append((f"{place}: line {i}", {"plan": line["plan"], "seconds": _number(line["seconds"])}))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(one_line(f"{place}: is no CSV text: {error}")) from None
+    return rows
+
+
+def _number(text: str | None) -> object:
+    """A number where the text is one; the schema says what is wrong with the rest."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return text
+
+
+def match_plans(rows: Sequence[TableRow], plans: Mapping[str, Plan]) -> list[MeasuredStep]:
+    """Rows with their plans.
+
+    Args:
+        rows: of a table.
+        plans: by file name; a row may leave out the `.json`.
+
+    Raises:
+        InvalidInput: if a row names a plan that is not given.
+    """
+    steps = []
+    for i, row in enumerate(rows):
+        plan = plans.get(row.plan) or plans.get(f"{row.plan}.json")
+        if plan is None:
+            given = ", ".join(sorted(plans)[:5]) or "none"
+            raise InvalidInput(
+                f"table: row {i}: plan {row.plan!r:.80} is not among those given ({given}); add its file"
+            )
+        steps.append(MeasuredStep(row.plan, plan, row.seconds))
+    return steps
+
+
+def calibrate_table(
+    steps: Sequence[MeasuredStep], *, fit: Sequence[str] = ("efficiency",), when: str | None = None
+) -> Calibration:
+    """Fits the plans' cluster to measured steps.
+
+    Args:
+        steps: plans of one cluster, and their seconds.
+        fit: what to fit, of `PARAMETERS`.
+        when: date that links are marked with; None takes today.
+
+    Returns:
+        The calibration, with every row measured and predicted before and after.
+
+    Raises:
+        InvalidInput: for rows of several clusters, seconds that are no positive number, unknown parameters, or fewer
+            rows than parameters.
+    """
+    _check(steps, fit)
+    names = tuple(dict.fromkeys(fit))
+    cluster = steps[0].plan.problem.cluster
+    models = [CostModel.of(step.plan.problem) for step in steps]
+    measured = np.array([step.seconds for step in steps])
+    low, high = _bounds(names, cluster)
+
+    def predicted(x: FloatArray) -> FloatArray:
+        values = _Values.of(names, x, cluster)
+        return np.array([values.step_s(step.plan, model) for step, model in zip(steps, models, strict=True)])
+
+    found = fit_least_squares(
+        lambda x: np.log(predicted(x) / measured), len(names), noise=STEP_NOISE, bounds=(low, high)
+    )
+    before, after = predicted(np.zeros(len(names))), predicted(found.value)
+    return _calibration(steps, names, found, cluster, when or date.today().isoformat()).replace(
+        checks=tuple(
+            Check(label=s.label, measured_s=s.seconds, before_s=float(b), after_s=float(a))
+            for s, b, a in zip(steps, before, after, strict=True)
+        )
+    )
+
+
+def _check(steps: Sequence[MeasuredStep], fit: Sequence[str]) -> None:
+    if not steps:
+        raise InvalidInput("table: holds no rows; give at least one measured step")
+    unknown = [name for name in fit if name not in PARAMETERS]
+    if unknown or not fit:
+        wrong = f"unknown {unknown[0]!r:.40}" if unknown else "nothing to fit"
+        raise InvalidInput(f"fit: {wrong}; choose of {', '.join(PARAMETERS)}")
+    if len(set(fit)) > len(steps):
+        raise InvalidInput(
+            f"table: {len(steps)} rows cannot tell {len(set(fit))} parameters ({', '.join(dict.fromkeys(fit))});"
+            " measure more plans or fit fewer"
+        )
+    first = steps[0]
+    for step in steps:
+        if not (math.isfinite(step.seconds) and step.seconds > 0):
+            raise InvalidInput(f"table: {step.label}: seconds must be above 0 and finite, got {step.seconds}")
+        if step.plan.problem.cluster != first.plan.problem.cluster:
+            raise InvalidInput(
+                f"table: {step.label}: is a plan of cluster {step.plan.problem.cluster.name!r:.60}, {first.label} of"
+                f" {first.plan.problem.cluster.name!r:.60} (or of another version of it); calibrate one at a time"
+            )
+
+
+def _bounds(names: Sequence[str], cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    overlap = (cluster.transfer or TransferCost()).overlap
+    low = [-overlap / OVERLAP_SPREAD - 1e-9 if name == "overlap" else -10.0 for name in names]
+    high = [(1.0 - overlap) / OVERLAP_SPREAD + 1e-9 if name == "overlap" else 10.0 for name in names]
+    return np.array(low), np.array(high)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Fitted numbers, as factors of what the cluster says where they are factors."""
+
+    efficiency: float
+    message_s: float
+    overlap: float
+    latency: float
+    bandwidth: float
+
+    @staticmethod
+    def of(names: Sequence[str], x: FloatArray, cluster: Cluster) -> _Values:
+        change = dict(zip(names, x.tolist(), strict=True))
+        said = cluster.transfer or TransferCost()
+        message_s = said.message
+        if "message" in change:
+            message_s = max(message_s, FIRST_MESSAGE_S) * math.exp(MESSAGE_SPREAD * change["message"])
+        return _Values(
+            efficiency=math.exp(change.get("efficiency", 0.0)),
+            message_s=message_s,
+            overlap=min(max(said.overlap + OVERLAP_SPREAD * change.get("overlap", 0.0), 0.0), 1.0),
+            latency=math.exp(change.get("latency", 0.0)),
+            bandwidth=math.exp(change.get("bandwidth", 0.0)),
+        )
+
+    def step_s(self, plan: Plan, model: CostModel) -> float:
+        """The closed form's step with these numbers."""
+        devices = model.tables.devices
+        same_D = np.ones(len(devices.class_D))
+        tables = model.tables.with_devices(devices.scaled(self.efficiency * same_D, same_D))
+        rules = plan.problem.cluster.links
+        links = model.links.with_rules(
+            np.array([link.latency * self.latency for link in rules]),
+            np.array([1.0 / (link.bandwidth * self.bandwidth) for link in rules]),
+        )
+        durations = replace(durations_of(plan, tables), message_s=self.message_s, overlap=self.overlap)
+        return estimate_plan(plan, durations=durations, model=CostModel(tables, links)).step_s
+
+
+def _calibration(
+    steps: Sequence[MeasuredStep], names: tuple[str, ...], found: Solution, cluster: Cluster, when: str
+) -> Calibration:
+    values = _Values.of(names, found.value, cluster)
+    error = dict(zip(names, found.error, strict=True))
+    used = {device for step in steps for device in step.plan.ranks}
+    kinds = {d.kind: d for d in reversed(cluster.devices) if d.id in used}
+    return Calibration(
+        cluster=cluster.name,
+        source="table",
+        description=f"{len(steps)} measured steps; fitted {', '.join(names)}",
+        when=when,
+        kinds=tuple(
+            KindFit(
+                kind=kind,
+                efficiency=resolve_device(device).efficiency * values.efficiency,
+                efficiency_error=error["efficiency"],
+                observations=len(steps),
+            )
+            for kind, device in sorted(kinds.items())
+            if "efficiency" in names
+        ),
+        links=_links(cluster, values, error, len(steps)) if {"latency", "bandwidth"} & set(names) else (),
+        transfer=TransferCost(message=values.message_s, overlap=values.overlap)
+        if {"message", "overlap"} & set(names)
+        else None,
+        message_error=_times(error.get("message"), MESSAGE_SPREAD),
+        overlap_error=_times(error.get("overlap"), OVERLAP_SPREAD),
+    )
+
+
+def _times(error: float | None, spread: float) -> float | None:
+    return None if error is None else error * spread
+
+
+def _links(
+    cluster: Cluster, values: _Values, error: Mapping[str, float | None], observations: int
+) -> tuple[LinkFit, ...]:
+    fits = []
+    for i, link in enumerate(cluster.links):
+        between, start, end = rule_name(cluster, i)
+        fits.append(
+            LinkFit(
+                between=between,
+                from_name=start,
+                to_name=end,
+                latency=link.latency * values.latency,
+                latency_error=error.get("latency"),
+                bandwidth=link.bandwidth * values.bandwidth,
+                bandwidth_error=error.get("bandwidth"),
+                observations=observations,
+            )
+        )
+    return tuple(fits)

@@ -1,0 +1,109 @@
+"""hetplanner simulate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.planning import PlanFile
+from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.trace import Trace
+    from hetplanner.simulator.jitter import Jitter
+    from hetplanner.simulator.simulation import Summary
+    from hetplanner.simulator.timing import Spread
+
+STEPS = 2
+"""The second step is reported: a rank may begin it while others still end the first."""
+
+
+def simulate(
+    file: PlanFile,
+    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace here.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Another schedule: gpipe, 1f1b or interleaved.")] = None,
+    chunks: Annotated[int, typer.Option(help="Stages of every device when interleaved.", min=2)] = 2,
+    in_flight: Annotated[int | None, typer.Option(help="Another in-flight depth for all stages.", min=1)] = None,
+    jitter: Annotated[float, typer.Option(help="Relative spread of compute and transfer times.")] = 0.0,
+    network_jitter: Annotated[float | None, typer.Option(help="Relative spread of transfers, if another.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the jitter.", min=0)] = 0,
+    runs: Annotated[int, typer.Option(help="Simulations with jitter, seeds counting up.", min=1)] = 1,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan of another schedule here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
+    from hetplanner.plan.files import load_plan, save_plan
+    from hetplanner.schema import check_writable, write_text
+    from hetplanner.simulator.jitter import Jitter
+    from hetplanner.simulator.simulation import simulate as run_simulation
+    from hetplanner.simulator.simulation import summarise_trace
+
+    for path in (trace, out):
+        if path is not None:
+            check_writable(path)
+    plan = _rescheduled(load_plan(file), schedule, chunks, in_flight)
+    varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
+    spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)
+    summary = summarise_trace(spans)
+    spread = _spread(plan, varied, seed, runs)
+    if trace is not None:
+        write_text(trace, json.dumps(spans.to_perfetto()))
+    if out is not None:
+        save_plan(plan, out)
+    if as_json:
+        data: dict[str, Any] = summary.to_dict() | ({"trace": str(trace)} if trace else {})
+        data |= {"plan": str(out)} if out else {}
+        print_json(data | ({"jitter": spread.to_dict()} if spread else {}))
+        return
+    _print_summary(plan, spans, summary)
+    if spread is not None:
+        console.print(
+            f"{runs} runs with jitter: median {short_seconds(spread.median_s)}, 5 % to 95 %"
+            f" {short_seconds(spread.p05_s)} to {short_seconds(spread.p95_s)}; without jitter"
+            f" {short_seconds(spread.still_s)}"
+        )
+    if trace is not None:
+        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
+    if out is not None:
+        console.print(f"plan written to {out}")
+
+
+def _rescheduled(plan: Plan, schedule: str | None, chunks: int, in_flight: int | None) -> Plan:
+    """The plan, or one derived from it. Raises InvalidInput, Infeasible."""
+    from typing import get_args
+
+    from hetplanner.errors import InvalidInput
+    from hetplanner.plan.model import ScheduleName
+    from hetplanner.planners.schedules import reschedule
+
+    if schedule is None and in_flight is None:
+        return plan
+    names = get_args(ScheduleName)
+    if schedule is not None and schedule not in names:
+        raise InvalidInput(f"--schedule: must be one of {', '.join(names)}, got {schedule!r:.60}")
+    return reschedule(plan, schedule or plan.schedule, chunks=chunks, in_flight=in_flight)  # type: ignore[arg-type]
+
+
+def _spread(plan: Plan, jitter: Jitter, seed: int, runs: int) -> Spread | None:
+    from hetplanner.simulator.timing import simulate_spread
+
+    return simulate_spread(plan, jitter, runs=runs, seed=seed, steps=STEPS) if runs > 1 else None
+
+
+def _print_summary(plan: Plan, spans: Trace, summary: Summary) -> None:
+    names = list(summary.terms)
+    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
+    for row in summary.per_rank:
+        rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
+    console.print(rows)
+    sent = sum(s.bytes for s in spans.spans if s.step == STEPS - 1 and s.kind == "send")
+    console.print(
+        f"step {short_seconds(summary.step_s)}, bubble {summary.bubble:.1%},"
+        f" {short_bytes(sent)} between stages; closed form "
+        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
+    )
