@@ -10,6 +10,9 @@ from hetplanner.units import short_bytes, short_rate, short_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster files, check them, turn one form into another.")
 
+NAMED_GAPS = 8
+"""Pairs of sites without links that are named."""
+
 ClusterFile = Annotated[Path, typer.Argument(help="A cluster file (JSON).")]
 
 
@@ -77,8 +80,18 @@ def _print_links(cluster: Any) -> None:
             link.from_site, link.to_site, short_rate(link.bandwidth), short_seconds(link.latency), link.source
         )
     console.print(links)
+    _print_gaps(cluster)
     if cluster.host_links or cluster.device_links:
         console.print(f"and {len(cluster.host_links)} links inside hosts, {len(cluster.device_links)} of single pairs")
+
+
+def _print_gaps(cluster: Any) -> None:
+    """Names the sites between whose devices links are missing, which plans leave out."""
+    gaps = cluster.site_gaps()
+    named = [f"{a} and {b} ({count} pairs of devices)" for a, b, count in gaps[:NAMED_GAPS]]
+    if gaps:
+        more = f" and {len(gaps) - NAMED_GAPS} more pairs of sites" if len(gaps) > NAMED_GAPS else ""
+        console.print(f"no link between {', '.join(named)}{more}: plans let no such devices talk to each other")
 
 
 @app.command()
@@ -92,9 +105,11 @@ def validate(file: ClusterFile, as_json: AsJson = False) -> None:
         resolve_device(device)
     counts = {"devices": len(cluster.devices), "hosts": len(cluster.hosts), "sites": len(cluster.sites)}
     if as_json:
-        print_json({"valid": True, "name": cluster.name} | counts)
+        gaps = [{"sites": [a, b], "pairs": count} for a, b, count in cluster.site_gaps()]
+        print_json({"valid": True, "name": cluster.name} | counts | {"unlinked": gaps})
     else:
         console.print(f"{file}: valid, " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+        _print_gaps(cluster)
 
 
 @app.command()

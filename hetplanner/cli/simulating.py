@@ -63,9 +63,9 @@ def simulate(
     _print_summary(plan, spans, summary)
     if spread is not None:
         console.print(
-            f"{runs} runs with jitter: median {short_seconds(spread.median_s)}, 5 % to 95 %"
-            f" {short_seconds(spread.p05_s)} to {short_seconds(spread.p95_s)}; without jitter"
-            f" {short_seconds(spread.still_s)}"
+            f"{runs} {'run' if runs == 1 else 'runs'} with jitter, seed {seed}: median"
+            f" {short_seconds(spread.median_s)}, 5 % to 95 % {short_seconds(spread.p05_s)} to"
+            f" {short_seconds(spread.p95_s)}; without jitter {short_seconds(spread.still_s)}"
         )
     if trace is not None:
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
@@ -90,9 +90,12 @@ def _rescheduled(plan: Plan, schedule: str | None, chunks: int, in_flight: int |
 
 
 def _spread(plan: Plan, jitter: Jitter, seed: int, runs: int) -> Spread | None:
+    from hetplanner.simulator.jitter import STILL
     from hetplanner.simulator.timing import simulate_spread
 
-    return simulate_spread(plan, jitter, runs=runs, seed=seed, steps=STEPS) if runs > 1 else None
+    if runs == 1 and jitter == STILL:
+        return None
+    return simulate_spread(plan, jitter, runs=runs, seed=seed, steps=STEPS)
 
 
 def _print_summary(plan: Plan, spans: Trace, summary: Summary) -> None:

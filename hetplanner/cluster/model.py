@@ -12,11 +12,15 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Bytes, BytesPerSecond, FlopsPerSecond, Name, Noun, PositiveBytes, Seconds, Text
 
 MAX_DEVICES = 4096
+
+NO_LINK_S = 1e6
+"""What searches take the latency between devices without a link to be: longer than any step, and finite."""
 
 Source = Literal["measured", "specified", "assumed"]
 
@@ -111,7 +115,9 @@ class Cluster(Noun):
     """Devices, hosts, sites and links. The later of two rules for the same pair wins (file order).
 
     Rules for a pair of devices, strongest first: `device_links`, `host_links` (same host),
-    `site_links`. Every ordered pair must be covered.
+    `site_links`. Every ordered pair inside a site must be covered. Devices of two sites that no rule covers have no
+    link: plans do not let them talk. A link needs one back, and every device must be reached from every other, over
+    others if need be.
     """
 
     name: Name
@@ -145,16 +151,37 @@ class Cluster(Noun):
         return self
 
     def _refuse_disconnected(self) -> None:
-        missing = np.argwhere(self.link_index_DD == -1)
-        for a, b in missing[:1]:
-            one, two = self.devices[a], self.devices[b]
-            sites = self.site_of(one.id).name, self.site_of(two.id).name
-            remedy = f"add a site_links entry from {sites[0]!r:.60} to {sites[1]!r:.60}"
-            if one.host == two.host:
-                remedy += f" or a host_links entry for host {one.host!r:.60}"
+        if not self.has_gaps:
+            return
+        index_DD = self.link_index_DD
+        here = np.argwhere((index_DD == -1) & (self.site_index_D[:, None] == self.site_index_D[None, :]))
+        for a, b in here[:1]:
+            one, two = self.device_ids[a], self.device_ids[b]
             raise ValueError(
-                f"no link from device {one.id!r:.60} to {two.id!r:.60} ({len(missing)} pairs are unconnected); {remedy}"
+                f"no link from device {one!r:.60} to {two!r:.60} ({len(here)} pairs inside sites are unconnected);"
+                f" {self._remedy(a, b)}"
             )
+        for a, b in np.argwhere((index_DD >= 0) & (index_DD.T == -1))[:1]:
+            one, two = self.devices[a], self.devices[b]
+            raise ValueError(
+                f"no link from device {two.id!r:.60} to {one.id!r:.60}, only one the other way; {self._remedy(b, a)}"
+            )
+        parts = parts_of(self.joined_DD)
+        if len(parts) > 1:
+            names = name_parts(parts, [self.site_of(d).name for d in self.device_ids], self.device_ids)
+            raise ValueError(
+                f"disconnected: the devices fall into {len(parts)} parts without a link between them: {names};"
+                f" {self._remedy(parts[0][0], parts[1][0])}"
+            )
+
+    def _remedy(self, start: int, end: int) -> str:
+        one, two = self.devices[start], self.devices[end]
+        sites = self.site_of(one.id).name, self.site_of(two.id).name
+        ways = ", symmetric," if sites[0] != sites[1] else ""
+        remedy = f"add a site_links entry{ways} from {sites[0]!r:.60} to {sites[1]!r:.60}"
+        if one.host == two.host:
+            remedy += f" or a host_links entry for host {one.host!r:.60}"
+        return remedy
 
     # -- look-ups ---------------------------------------------------------------------------------
 
@@ -225,38 +252,59 @@ class Cluster(Noun):
         return rule_DD
 
     def link(self, from_device: str, to_device: str) -> LinkValue:
-        """The rule in force between two different devices. Raises KeyError for one device or an unknown one."""
-        if from_device == to_device:
-            raise KeyError(f"{from_device} has no link to itself")
-        return self.links[self.link_index_DD[self._index[from_device], self._index[to_device]]]
+        """The rule in force between two devices. Raises KeyError for one and the same, an unknown one or no link."""
+        index = int(self.link_index_DD[self._index[from_device], self._index[to_device]])
+        if index < 0:
+            raise KeyError(f"{from_device} has no link to {to_device}")
+        return self.links[index]
 
-    def _per_pair(self, values: Sequence[float], diagonal: float) -> np.ndarray:
-        table = np.array([*values, diagonal, diagonal], dtype=np.float64)  # [-2] and [-1]
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether there are pairs of devices without a link."""
+        return bool((self.link_index_DD == -1).any())
+
+    @cached_property
+    def joined_DD(self) -> np.ndarray:
+        """Whether two devices have a link (a device has one to itself)."""
+        joined_DD = self.link_index_DD != -1
+        return joined_DD & joined_DD.T
+
+    def site_gaps(self) -> tuple[tuple[str, str, int], ...]:
+        """Pairs of sites (or one site twice) between whose devices links are missing, and for how many pairs."""
+        counts: dict[tuple[str, str], int] = {}
+        for a, b in np.argwhere(np.triu(~self.joined_DD, 1)).tolist() if self.has_gaps else ():
+            ends = sorted((int(self.site_index_D[a]), int(self.site_index_D[b])))
+            pair = (self.sites[ends[0]].name, self.sites[ends[1]].name)
+            counts[pair] = counts.get(pair, 0) + 1
+        return tuple((a, b, count) for (a, b), count in counts.items())
+
+    def _per_pair(self, values: Sequence[float], diagonal: float, missing: float) -> np.ndarray:
+        table = np.array([*values, diagonal, missing], dtype=np.float64)  # [-2] and [-1]
         matrix_DD = table[self.link_index_DD]
         matrix_DD.flags.writeable = False
         return matrix_DD
 
     @cached_property
     def latency_s_DD(self) -> np.ndarray:
-        """One-way latency, row to column; 0 on the diagonal."""
-        return self._per_pair([k.latency for k in self.links], 0.0)
+        """One-way latency, row to column; 0 on the diagonal, infinite where there is no link."""
+        return self._per_pair([k.latency for k in self.links], 0.0, np.inf)
 
     @cached_property
     def bandwidth_bytes_per_s_DD(self) -> np.ndarray:
-        """Bandwidth, row to column; infinite on the diagonal."""
-        return self._per_pair([k.bandwidth for k in self.links], np.inf)
+        """Bandwidth, row to column; infinite on the diagonal, 0 where there is no link."""
+        return self._per_pair([k.bandwidth for k in self.links], np.inf, 0.0)
 
     @cached_property
     def published_delay_ms_DD(self) -> np.ndarray:
-        """The source's literal delay where a link has one, else the latency in ms."""
-        return self._per_pair([k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links], 0.0)
+        """The source's literal delay where a link has one, else the latency in ms; `NO_LINK_S` without a link."""
+        delays = [k.published.delay_ms if k.published else k.latency * 1e3 for k in self.links]
+        return self._per_pair(delays, 0.0, NO_LINK_S * 1e3)
 
     @cached_property
     def published_bandwidth_gbps_DD(self) -> np.ndarray:
-        """The source's literal bandwidth where a link has one, else Gbit/s."""
-        return self._per_pair(
-            [k.published.bandwidth_gbps if k.published else k.bandwidth * 8 / 1e9 for k in self.links], np.inf
-        )
+        """The source's literal bandwidth where a link has one, else Gbit/s; 1 without a link (the delay says it)."""
+        rates = [k.published.bandwidth_gbps if k.published else k.bandwidth * 8 / 1e9 for k in self.links]
+        return self._per_pair(rates, np.inf, 1.0)
 
     def subset(self, device_ids: Sequence[str]) -> "Cluster":
         """The cluster of these devices alone, in the given order, with their hosts, sites and links.

@@ -29,7 +29,12 @@ from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction_bounds import ReductionBounds
-from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import (
+    GRADIENT_ELEMENT_BYTES,
+    OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
+    STATE_BYTES_PER_PARAM,
+    CostTables,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -48,8 +53,9 @@ def bound_step(tables: CostTables, links: LinkTable) -> float:
 def bound_cost(tables: CostTables, links: LinkTable | None = None) -> float:
     """Dollars per million tokens below which no plan can train.
 
-    The larger of two: every op of every micro-batch on the device that is cheapest for it, and the cheapest devices
-    of a shape paid for its least step time. Traffic out of a site is taken to be free.
+    For devices the larger of two: every op of every micro-batch on the device that is cheapest for it, and the
+    cheapest devices of a shape paid for its least step time. For egress what every micro-batch pays at least where no
+    site can hold a whole pipeline (:meth:`_Bounds.egress_usd`); traffic is taken to be free otherwise.
     """
     problem = tables.problem
     bounds = _Bounds(tables, links or LinkTable.of(problem.cluster))
@@ -58,7 +64,7 @@ def bound_cost(tables: CostTables, links: LinkTable | None = None) -> float:
     usd = min([*even, *(float(price_D[:s].sum()) * bounds.ragged_s(s) for s in bounds.ragged_stages())], default=0.0)
     price_C = np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.first_C])
     work = float((price_C[:, None] * bounds.seconds_CO).min(axis=0).sum()) * problem.workload.num_micro_batches
-    return max(usd, work) / problem.workload.tokens_per_step * 1e6
+    return (max(usd, work) + bounds.egress_usd()) / problem.workload.tokens_per_step * 1e6
 
 
 @dataclass(frozen=True)
@@ -199,15 +205,38 @@ class _Bounds:
     @cached_property
     def hops(self) -> tuple[Parts, Parts]:
         """Connected parts by the seconds of the smallest message: the better way, and there and back."""
-        problem, wanted = self.tables.problem, self.tables.problem.constraints
-        width = problem.workload.dtype_bytes
-        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
-        activation, gradient = least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
+        activation, gradient = self._least_message_bytes
         there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
         back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
         both_DD = there_DD + back_DD.T
         ways = np.minimum(there_DD, there_DD.T), np.minimum(both_DD, both_DD.T)
         return largest_parts(spanning_edges(ways[0])), largest_parts(spanning_edges(ways[1]))
+
+    @cached_property
+    def _least_message_bytes(self) -> tuple[float, float]:
+        """Fewest bytes on the wire of a micro-batch's messages between stages: activation, gradient."""
+        problem, wanted = self.tables.problem, self.tables.problem.constraints
+        width = problem.workload.dtype_bytes
+        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
+        return least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
+
+    def egress_usd(self) -> float:
+        """Dollars of one step for leaving sites, if every pipeline must: 0 if one may stay inside.
+
+        A pipeline holds the whole model on different devices. Where no site has as many as there are stages, or all
+        memory of a site together is less than the weights' state, each micro-batch passes from one site to another
+        and its gradient back, at the two cheapest of the sites.
+        """
+        problem, site_D = self.tables.problem, self.links.site_D[self.usable]
+        stages = problem.constraints.stages or 1
+        state = self.tables.stage_params(0, self.tables.num_ops) * STATE_BYTES_PER_PARAM
+        memory_D = self.tables.devices.memory_bytes_D[self.usable]
+        can_hold = (np.bincount(site_D) >= stages) & (np.bincount(site_D, weights=memory_D) >= state)
+        if can_hold.any():
+            return 0.0
+        rate_D = self.links.egress_usd_per_byte_D[self.usable]
+        rates = np.sort([rate_D[site_D == site].min() for site in np.unique(site_D)])
+        return float(rates[:2].sum()) * min(self._least_message_bytes) * problem.workload.num_micro_batches
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import log
 
 from hetplanner.codecs.spec import least_topk_bytes
-from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.advice import advise, allowed_shapes, fitting_shape
+from hetplanner.cost.capacity import Capacity, Shortage
+from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reach import find_gap
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
 
-# How many short devices a message names.
+# How many kinds of short devices a message names, and how many devices of each.
+NAMED_GROUPS = 4
 NAMED_DEVICES = 3
 
 
 def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
-    """Refuses a plan that its devices cannot hold or its constraints forbid.
+    """Refuses a plan that its devices cannot hold, its cluster's links do not carry or its constraints forbid.
+
+    That every op is computed once and shares add up, the Plan itself checks.
 
     Raises:
         InvalidInput: if a codec or a reducer is used that the constraints do not allow.
-        Infeasible: naming the devices that are short, by how much, and the change that would help.
+        Infeasible: naming the devices that are short, by how much, and the change that would help; or the devices
+            without a link between them that would have to talk.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
     _check_reducer(plan)
+    gap = find_gap(plan)
+    if gap is not None:
+        raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
     limits = memory_limits(plan, tables)
     rows = zip(plan.ranks, peak_bytes(plan, tables), limits, strict=True)
-    short = [(device, needed, limit) for device, needed, limit in rows if needed > limit]
+    short = [Shortage(device, needed, limit) for device, needed, limit in rows if needed > limit]
     if short:
-        raise Infeasible(_short_text(short) + _remedy(plan, tables))
+        short.sort(key=lambda each: -each.missing_bytes)
+        raise Infeasible(f"the plan does not fit: {_short_text(short, plan.problem)}; {_remedy(plan, tables)}")
 
 
 def peak_bytes(
@@ -83,33 +95,38 @@ def check_problem(problem: Problem, stages: int, replicas: int) -> None:
 
 
 def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replicas: int) -> Infeasible:
-    """The error for a problem whose best layout still does not fit: by how much, and what would help."""
-    memory = sorted((float(m), d) for m, d in _usable_memory(problem, tables))
-    total = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM * replicas
-    have = sum(m for m, _ in memory)
-    limit, device = memory[-1]
-    edges = [0, *tables.cuts.tolist(), tables.num_ops]
-    least = max(tables.stage_bytes(a, b, 1, True) for a, b in pairwise(edges))
-    if least > limit:
+    """The error for a search that found no plan: which device is short by how much, and what one change would help.
+
+    Args:
+        problem: what was to be planned.
+        tables: its cost tables.
+        stages: of the last shape that was tried.
+        replicas: likewise; a shape that the constraints leave free is replaced by the one that lacks least.
+    """
+    capacity = Capacity(tables)
+    shape = fitting_shape(capacity, problem)
+    name = problem.workload.name
+    if shape is not None and problem.cluster.has_gaps:
+        gaps = int((~problem.cluster.joined_DD).sum()) // 2
         return Infeasible(
-            f"{problem.workload.name} fits nowhere: its largest layer needs {short_bytes(least)} for weights,"
-            f" gradients, optimizer and one micro-batch, the largest device ({device}) has {short_bytes(limit)}, short"
-            f" by {short_bytes(least - limit)}; tensor parallelism or optimizer sharding would help (not supported),"
-            " else a larger device"
+            f"{name}: no placement was found whose devices hold their share and are linked where they must talk: the"
+            f" cluster is short by {gaps} links between devices; fewer replicas, fewer stages or more links would help"
         )
-    needed = max(total, least * stages * replicas)
-    advice = _advice(problem, tables, stages)
-    lacking = f"short by {short_bytes(total - have)}" if total > have else "but no cut fits every device"
+    if shape is not None:
+        return Infeasible(
+            f"{name} does not fit in the placements that were tried: the search is short by one that gives every device"
+            f" what it holds; there is one of {shape[0]} stages x {shape[1]} replicas, which planner evolution finds"
+        )
+    shapes = [shape for shape in allowed_shapes(problem) if shape[0] < len(capacity.edges_K)] or [(stages, replicas)]
+    tried = [(_worst(found), shape, found) for shape in shapes if (found := capacity.shortages(*shape))]
+    if not tried:
+        return Infeasible(f"{name} does not fit in {stages} stages x {replicas} replicas; {advise(tables).text}")
+    _, (stages, replicas), short = min(tried, key=lambda row: row[0])
+    plural = "stage" if stages == 1 else "stages"
     return Infeasible(
-        f"{problem.workload.name} does not fit in {stages} stages x {replicas} replicas: weights, gradients and"
-        f" optimizer need {short_bytes(total)} (with activations up to {short_bytes(needed)}), the {len(memory)} usable"
-        f" devices have {short_bytes(have)}, {lacking}; {advice}"
+        f"{name} does not fit in {stages} {plural} x {replicas} replica{'s' if replicas > 1 else ''}, even with"
+        f" recomputation and one micro-batch in flight: {_short_text(short, problem)}; {advise(tables).text}"
     )
-
-
-def _usable_memory(problem: Problem, tables: CostTables) -> list[tuple[float, str]]:
-    cluster = problem.cluster
-    return [(float(tables.devices.memory_bytes_D[cluster.device_index(d)]), d) for d in problem.usable_devices]
 
 
 def _check_codecs(plan: Plan) -> None:
@@ -152,48 +169,48 @@ def _check_reducer(plan: Plan) -> None:
         )
 
 
-def _short_text(short: list[tuple[str, float, float]]) -> str:
-    named = ", ".join(
-        f"{device} by {short_bytes(needed - limit)} (needs {short_bytes(needed)}, has {short_bytes(limit)})"
-        for device, needed, limit in short[:NAMED_DEVICES]
-    )
-    more = f" and {len(short) - NAMED_DEVICES} more" if len(short) > NAMED_DEVICES else ""
-    return f"the plan does not fit: short are {named}{more}; "
+def _worst(shortages: list[Shortage]) -> tuple[int, float]:
+    """Orders layouts by their worst-off device, to a per mille, then by what all lack."""
+    return round(1e3 * log(shortages[0].missing_bytes)), sum(short.missing_bytes for short in shortages)
+
+
+def _short_text(shortages: list[Shortage], problem: Problem) -> str:
+    """Who is short by what, by kind of device where several are alike; the worst-off first."""
+    alike: dict[tuple[str, float, float], list[str]] = {}
+    for short in shortages:
+        kind = problem.cluster.devices[problem.cluster.device_index(short.device)].kind
+        alike.setdefault((kind, short.needed_bytes, short.limit_bytes), []).append(short.device)
+    parts = []
+    for (kind, needed, limit), devices in list(alike.items())[:NAMED_GROUPS]:
+        verb, each, need, have = ("is", "", "needs", "has") if len(devices) == 1 else ("are", " each", "need", "have")
+        size = f"{need} {short_bytes(needed)}, {have} {short_bytes(limit)}"
+        parts.append(f"{_names(kind, devices)} {verb} short by {short_bytes(needed - limit)}{each} ({size})")
+    left = sum(len(devices) for devices in list(alike.values())[NAMED_GROUPS:])
+    return ", ".join(parts) + (f", and {left} more by less" if left else "")
+
+
+def _names(kind: str, devices: list[str]) -> str:
+    if len(devices) == 1:
+        return f"{devices[0]} ({kind})"
+    more = f" and {len(devices) - NAMED_DEVICES} more" if len(devices) > NAMED_DEVICES else ""
+    return f"{len(devices)} x {kind} ({', '.join(devices[:NAMED_DEVICES])}{more})"
 
 
 def _remedy(plan: Plan, tables: CostTables) -> str:
-    limits = memory_limits(plan, tables)
+    """What would make a plan fit: a change of the plan itself if there is one, else of the problem."""
+    limits, single = memory_limits(plan, tables), [1] * len(plan.stages)
 
     def fits(needed: list[float]) -> bool:
         return all(of_rank <= limit for of_rank, limit in zip(needed, limits, strict=True))
 
     if not all(stage.recompute for stage in plan.stages) and fits(peak_bytes(plan, tables, recompute=True)):
         return "recomputing activations would fit"
-    if max(plan.held_S) > 1 and fits(peak_bytes(plan, tables, held_S=[1] * len(plan.stages))):
-        return "fewer micro-batches in flight would fit"
-    return _advice(plan.problem, tables, len(plan.stages))
-
-
-def _advice(problem: Problem, tables: CostTables, stages: int) -> str:
-    """Which single change would let every stage fit the median device, cheapest to try first."""
-    sizes = sorted(m for m, _ in _usable_memory(problem, tables))
-    median = sizes[len(sizes) // 2]
-    layers = problem.workload.graph.num_layers
-    edges = [0, *tables.cuts.tolist(), tables.num_ops]
-
-    def smallest_peak(parts: int, recompute: bool) -> float:
-        spans = [edges[round(i * (len(edges) - 1) / parts)] for i in range(parts + 1)]
-        pairs = [(a, b) for a, b in pairwise(spans) if b > a]
-        return max(tables.stage_bytes(a, b, 1, recompute) for a, b in pairs)
-
-    if not problem.workload.recompute and smallest_peak(stages, True) <= median:
-        return "recomputing activations (recompute) would help"
-    for more in range(stages + 1, layers + 1):
-        if smallest_peak(more, True) <= median:
-            lacking = "" if more <= len(sizes) else f"; that takes {more - len(sizes)} more devices"
-            return f"more stages would help ({more} of them, with recompute{lacking})"
-    micro_batch = problem.workload.micro_batch
-    state = max(tables.stage_params(a, b) for a, b in pairwise(edges)) * STATE_BYTES_PER_PARAM
-    if micro_batch > 1 and state + (smallest_peak(layers, True) - state) / micro_batch <= median:
-        return "a smaller micro_batch would help"
-    return "tensor parallelism or optimizer sharding would help (not supported), else larger devices"
+    if max(plan.held_S) > 1:
+        if fits(peak_bytes(plan, tables, held_S=single)):
+            return "fewer micro-batches in flight would fit"
+        if fits(peak_bytes(plan, tables, recompute=True, held_S=single)):
+            return "recomputing activations with fewer micro-batches in flight would fit"
+    shape = fitting_shape(Capacity(tables), plan.problem)
+    if shape is not None:
+        return f"another cut or placement would fit ({shape[0]} stages x {shape[1]} replicas)"
+    return advise(tables).text

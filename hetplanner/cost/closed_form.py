@@ -31,6 +31,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# With more ranks links are numbered anew before their loads are summed: a table of all pairs would be too large.
+MOST_DENSE_RANKS = 256
+
 
 @dataclass(frozen=True)
 class StepArrays:
@@ -50,6 +53,7 @@ class StepArrays:
         optimizer_s: slowest optimizer step.
         overlap: whether a stage reduces while earlier stages still drain.
         phased: GPipe: all forwards of a rank come before its backwards.
+        separate: no rank serves two routes or two stages; saves asking.
     """
 
     rank_PS: IntArray
@@ -68,6 +72,7 @@ class StepArrays:
     optimizer_s: float
     overlap: bool
     phased: bool = False
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def time_step(arrays: StepArrays) -> StepTimes:
     round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
     round_trip[:, :-1] += behind
     more = np.maximum(_most_load(arrays), arrays.nic_s_P)
-    chunked_PS = _shares_rank(arrays.rank_PS)
+    chunked_PS = np.zeros(compute.shape, dtype=bool) if arrays.separate else _shares_rank(arrays.rank_PS)
     if chunked_PS.any():
         more = np.maximum(more, _chunked_load(arrays, compute, round_trip, chunked_PS))
     slowest = more / np.maximum(arrays.through_PS.max(axis=1) - 1, 1)
@@ -127,9 +132,14 @@ def _link_load(arrays: StepArrays, wire_s_2PE: tuple[FloatArray, FloatArray]) ->
     """Busy seconds of the busiest directed link of each route, less the first message."""
     if arrays.rank_PS.shape[1] == 1:
         return np.zeros(len(arrays.rank_PS))
+    if arrays.separate:
+        slowest = np.maximum(*wire_s_2PE).max(axis=1)
+        return np.asarray((arrays.micro_batches_P - 1) * slowest, dtype=np.float64)
     up, down = arrays.rank_PS[:, :-1], arrays.rank_PS[:, 1:]
     size = int(arrays.rank_PS.max()) + 1
     link_2PE = np.array((up * size + down, down * size + up))
+    if size > MOST_DENSE_RANKS:
+        link_2PE = np.unique(link_2PE, return_inverse=True)[1].reshape(link_2PE.shape)
     wire_2PE = np.array(wire_s_2PE)
     busy_L = np.bincount(link_2PE.reshape(-1), weights=(wire_2PE * arrays.micro_batches_P[:, None]).reshape(-1))
     return np.asarray((busy_L[link_2PE] - wire_2PE).max(axis=(0, 2)), dtype=np.float64)
@@ -171,6 +181,8 @@ def _reduced(arrays: StepArrays, end_S: FloatArray) -> FloatArray:
 
 def _mean_round_trip(arrays: StepArrays, round_trip_PS: FloatArray) -> FloatArray:
     """Round trip of the micro-batches that share a replica's in-flight depth, over all routes through it."""
+    if arrays.separate:
+        return round_trip_PS
     weight_PS = np.broadcast_to(arrays.micro_batches_P[:, None], round_trip_PS.shape)
     stages = np.arange(round_trip_PS.shape[1])
     chunk_PS = arrays.rank_PS * len(stages) + stages

@@ -129,6 +129,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         optimizer_s=float(durations.optimizer_s_N.max()),
         overlap=plan.overlap,
         phased=plan.schedule == "gpipe",
+        separate=len(np.unique(rank_PS)) == rank_PS.size,
     )
 
 

@@ -11,10 +11,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.model import NO_LINK_S, Cluster
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+# Inverse of the slowest bandwidth that a link may have.
+NO_LINK_S_PER_BYTE = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,11 @@ class LinkTable:
 
     @staticmethod
     def of(cluster: Cluster) -> LinkTable:
-        """Reads the links of a cluster; a link between hosts is never faster than either NIC."""
+        """Reads the links of a cluster; a link between hosts is never faster than either NIC.
+
+        Where there is no link both numbers are the greatest that a link may have: no step is so long, so searches
+        leave such pairs, and sums stay finite.
+        """
         egress = np.array([s.egress_usd_per_gb / 1e9 for s in cluster.sites])
         return LinkTable(
             cluster=cluster,
@@ -49,15 +56,15 @@ class LinkTable:
         """The same hosts with other numbers for every rule of `Cluster.links`; NICs stay ceilings."""
         table = replace(self)
         # In place of the cached properties.
-        table.__dict__["_latency_s_of_rule"] = np.append(latency_s_L, [0.0, 0.0])
-        table.__dict__["_seconds_per_byte_of_rule"] = np.append(seconds_per_byte_L, [0.0, 0.0])
+        table.__dict__["_latency_s_of_rule"] = np.append(latency_s_L, [0.0, NO_LINK_S])
+        table.__dict__["_seconds_per_byte_of_rule"] = np.append(seconds_per_byte_L, [0.0, NO_LINK_S_PER_BYTE])
         table.__dict__["latency_s_DD"] = table._latency_s_of_rule[self.cluster.link_index_DD]
         return table
 
     @cached_property
     def latency_s_DD(self) -> FloatArray:
         """One-way latency of every pair."""
-        return np.ascontiguousarray(self.cluster.latency_s_DD)
+        return np.ascontiguousarray(np.minimum(self.cluster.latency_s_DD, NO_LINK_S))
 
     @cached_property
     def seconds_per_byte_DD(self) -> FloatArray:
@@ -82,11 +89,11 @@ class LinkTable:
 
     @cached_property
     def _latency_s_of_rule(self) -> FloatArray:
-        return np.array([*(k.latency for k in self.cluster.links), 0.0, 0.0])
+        return np.array([*(k.latency for k in self.cluster.links), 0.0, NO_LINK_S])
 
     @cached_property
     def _seconds_per_byte_of_rule(self) -> FloatArray:
-        return np.array([*(1.0 / k.bandwidth for k in self.cluster.links), 0.0, 0.0])
+        return np.array([*(1.0 / k.bandwidth for k in self.cluster.links), 0.0, NO_LINK_S_PER_BYTE])
 
     @property
     def has_nics(self) -> bool:

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reach import find_gap
 from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
 PLAN_VERSION = 1
@@ -14,7 +16,11 @@ PLAN_VERSION = 1
 def plan_from_json(text: str | bytes, place: str = "plan") -> Plan:
     """A plan from the text of a plan file. Raises InvalidInput naming the field inside `place`."""
     data = check_format(parse_json(text, place), "plan", PLAN_VERSION, place)
-    return checked(Plan, data, place, from_file=True)
+    plan = checked(Plan, data, place, from_file=True)
+    gap = find_gap(plan)
+    if gap is not None:
+        raise InvalidInput(f"{place}: {gap}; change the placement or add the link to the cluster")
+    return plan
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

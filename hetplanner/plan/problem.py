@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.schema import Name, Noun, Text
@@ -63,6 +65,20 @@ class Problem(Noun):
         for i, device in enumerate(self.constraints.excluded):
             if device not in known:
                 raise ValueError(f"constraints.excluded[{i}]: unknown device {device!r:.60}")
+        return self
+
+    @model_validator(mode="after")
+    def _usable_devices_are_connected(self) -> Self:
+        if self.cluster.has_gaps and self.constraints.excluded:
+            ids = self.usable_devices
+            rows = [self.cluster.device_index(d) for d in ids]
+            parts = parts_of(self.cluster.joined_DD[np.ix_(rows, rows)])
+            if len(parts) > 1:
+                names = name_parts(parts, [self.cluster.site_of(d).name for d in ids], ids)
+                raise ValueError(
+                    f"constraints.excluded: without these devices the others fall into {len(parts)} parts without a"
+                    f" link between them: {names}; exclude fewer, or all but one part"
+                )
         return self
 
     @property

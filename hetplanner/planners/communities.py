@@ -15,6 +15,8 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.planners.coarsen import LARGE, find_sites
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -27,7 +29,7 @@ ALIKE = 0.05
 
 
 def find_communities(seconds_DD: FloatArray) -> IntArray:
-    """Numbers each device's community, from 0 in order of first appearance.
+    """Numbers each device's community, from 0 in order of first appearance; of a thousand and more by landmarks.
 
     Args:
         seconds_DD: seconds of a message between two devices; symmetric, the diagonal is not read.
@@ -39,6 +41,8 @@ def find_communities(seconds_DD: FloatArray) -> IntArray:
     one = np.zeros(num_devices, dtype=np.int64)
     if num_devices < 3:
         return one
+    if num_devices >= LARGE:
+        return find_sites(seconds_DD)
     log_DD = _log_seconds(seconds_DD)
     if log_DD.max() < ALIKE:
         return one

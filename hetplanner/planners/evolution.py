@@ -9,11 +9,12 @@ import numpy as np
 
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.finish import fit_plan, usable_rows
+from hetplanner.planners.finish import fit_plan, fitting_plan, usable_rows
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.shapes import fixed_shape
@@ -53,4 +54,11 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         settings = self.settings.model_copy(update={"chain": chain})
         evolution = Evolution(species, settings, progress, np.random.default_rng([seed, 0]))
         evolve([evolution], progress, bound=species.lower_bound)
-        return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
+        try:
+            return fit_plan(usable_rows(problem)[species.placement_SR(evolution.best)], model)
+        except Infeasible:
+            # The published objective knows no memory: better a placement that fits than none.
+            plan = fitting_plan(species.stages, species.replicas, model)
+            if plan is None:
+                raise
+            return plan

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs
 from hetplanner.cost.estimate import CostModel
@@ -24,7 +25,7 @@ from hetplanner.planners.layout import (
     value_of,
 )
 from hetplanner.planners.shapes import feasible_shapes
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_search import StepSpecies, even_shares
 
 
 def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
@@ -50,6 +51,18 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     if best is None:
         raise explain_infeasible(model.tables.problem, model.tables, *placement_SR.shape)
     return best
+
+
+def fitting_plan(stages: int, replicas: int, model: CostModel) -> Plan | None:
+    """A plan of a shape for memory alone, the last resort of a search: None only if no layout of the shape fits."""
+    capacity = Capacity(model.tables)
+    fit = capacity.fit(stages, replicas)
+    if fit is None:
+        return None
+    groups = capacity.devices_D[: stages * replicas].reshape(stages, replicas)
+    cut = tuple(int(k) for k in capacity.edges_K[list(fit.edge_S)])
+    shares = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
+    return try_plan(deepest_layout(groups[list(fit.group_S)], cut, shares, True, model), model)
 
 
 def _proportional_plan(placement_SR: NDArray[np.int64], recompute: bool, model: CostModel) -> Plan | None:

@@ -12,6 +12,8 @@ from hetplanner.simulator.timing import simulate_step_s
 
 # Forwards and backwards that all finalists together may have, so that judging stays a fraction of a second.
 MOST_ACTIONS = 2_000_000
+# A stage's replicas talk to each other in pairs, and a transfer takes the simulator about as long as so many of these.
+TRANSFER_ACTIONS = 100
 # Finalists closer than this (relative) to the best count as no worse.
 SAME_STEP = 1e-9
 
@@ -22,7 +24,8 @@ def best_plan(
     """The plan to emit.
 
     The best by simulation among the plans that the closed form puts no behind any rival, so that a search is behind
-    none of what it began with by either measure. Without time for it, or after a cancel, the closed form decides.
+    none of what it began with by either measure. Without time for it, for thousands of devices, or after a cancel, the
+    closed form decides.
 
     Args:
         plans: completed plans, the most promising first.
@@ -39,7 +42,7 @@ def best_plan(
         return None
     ceiling = min((value_of(rival) for rival in rivals), default=float("inf"))
     fit = [plan for plan in everything if value_of(plan) <= ceiling * (1 + SAME_STEP)]
-    if not simulated or progress.cancelled:
+    if not simulated or progress.cancelled or not can_simulate([len(stage.replicas) for stage in fit[0].stages]):
         return fit[0]
     judged: list[tuple[float, Plan]] = []
     actions = 0
@@ -51,6 +54,11 @@ def best_plan(
         plan = plan.replace(provenance=plan.provenance.replace(simulated_step_s=step_s))
         judged.append((_simulated_value(plan, step_s, model), plan))
     return min(judged, key=lambda pair: pair[0])[1]
+
+
+def can_simulate(replicas_S: Iterable[int]) -> bool:
+    """Whether a plan of so many replicas per stage is simulated in a fraction of a second."""
+    return sum(replicas**2 for replicas in replicas_S) * TRANSFER_ACTIONS <= MOST_ACTIONS
 
 
 def _simulated_value(plan: Plan, step_s: float, model: CostModel) -> float:

@@ -25,8 +25,8 @@ from hetplanner.planners.evolution import EvolutionPlanner
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.interface import Budget, Progress, SearchEvent, ShouldStop, checked_seed
 from hetplanner.planners.layout import package_version, require_prices
-from hetplanner.planners.population import Candidate
-from hetplanner.planners.shapes import feasible_shapes, front_shapes
+from hetplanner.planners.population import Candidate, EvolutionSettings
+from hetplanner.planners.shapes import feasible_shapes, free_shapes
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.planners.step_space import SearchSpace, StepSpaces
 
@@ -210,7 +210,8 @@ class _FrontSearch:
                 self._report(objective, self._points())
 
         part = Progress(_part(self._progress.budget, END_SHARE), watch, self._should_stop)
-        plan = EvolutionPlanner().search(task, CostModel.of(task), self._seed, part)
+        # The front is one of estimates, so the simulator is not asked.
+        plan = EvolutionPlanner(EvolutionSettings(finalists=1)).search(task, CostModel.of(task), self._seed, part)
         self._progress.evaluations += part.evaluations
         self._progress.cancelled |= part.cancelled
         return plan.replace(problem=self._problem)
@@ -249,7 +250,9 @@ class _FrontSearch:
 
     def _make_shapes(self) -> Iterator[_Shape]:
         spaces = StepSpaces(self._model)
-        for shape, recompute in feasible_shapes(self._model, front_shapes(self._problem, self._model.tables)):
+        for shape, recompute in feasible_shapes(
+            self._model, free_shapes(self._problem, self._model.tables, spare=True)
+        ):
             yield _Shape(self._model, shape, self._seed, recompute, spaces.of(shape[0], recompute=recompute))
 
     def _points(self) -> list[tuple[float, float]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetplanner.cost.advice import fitting_shape
+from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import check_problem, explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
@@ -14,8 +16,6 @@ from hetplanner.plan.problem import Problem
 LEAST_USE = 0.75
 # Up to so many replicas every number is tried, above only some.
 ALL_REPLICAS = 12
-# Shapes that a search for a front takes all of.
-MOST_FRONT_SHAPES = 64
 
 
 def fixed_shape(problem: Problem) -> tuple[int, int]:
@@ -42,7 +42,7 @@ def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) ->
     """All shapes worth a search, within the constraints and the memory of all devices together.
 
     For each number of stages the most replicas that the devices allow, and for objective `cost` (where leaving
-    devices out may pay) fewer as well.
+    devices out may pay) or where links are missing fewer as well.
 
     Args:
         problem: what to plan.
@@ -66,7 +66,7 @@ def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) ->
         options = {wanted.replicas} if wanted.replicas else {top}
         if not wanted.replicas and spare:
             options |= _fewer(top)
-        elif not wanted.replicas and problem.objective == "cost":
+        elif not wanted.replicas and (problem.objective == "cost" or problem.cluster.has_gaps):
             options |= {top >> k for k in range(1, top.bit_length())}
         shapes += [(stages, r) for r in sorted(options - {0}) if stages * r <= usable]
     return _prune(shapes, problem, tables, usable, spare)
@@ -79,33 +79,6 @@ def _fewer(most: int) -> set[int]:
     return few | {round(most / 2 ** (k / 2)) for k in steps}
 
 
-def front_shapes(problem: Problem, tables: CostTables) -> list[tuple[int, int]]:
-    """All shapes that may lie on the front of step time and dollars, where leaving devices out may pay.
-
-    All numbers of replicas where these are few shapes; else the most, three quarters, a half and so on of them.
-
-    Raises:
-        InvalidInput: if fixed degrees do not fit the cluster or the model.
-    """
-    wanted = problem.constraints
-    if wanted.stages is not None or wanted.replicas is not None:
-        check_problem(problem, wanted.stages or 1, wanted.replicas or 1)
-    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
-    stages = [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1)
-    most = {s: min(usable // s, problem.workload.num_micro_batches) for s in stages}
-    if wanted.replicas:
-        shapes = [(s, wanted.replicas) for s in stages if wanted.replicas <= most[s]]
-    elif sum(most.values()) <= MOST_FRONT_SHAPES:
-        shapes = [(s, r) for s in stages for r in range(1, most[s] + 1)]
-    else:
-        shapes = [
-            (s, r)
-            for s in stages
-            for r in sorted({n >> k for n in (most[s], 3 * most[s] // 4) for k in range(9)} - {0})
-        ]
-    return _prune(shapes, problem, tables, usable, spare=True)
-
-
 def _prune(
     shapes: list[tuple[int, int]], problem: Problem, tables: CostTables, usable: int, spare: bool
 ) -> list[tuple[int, int]]:
@@ -114,9 +87,14 @@ def _prune(
     have = float(tables.devices.memory_bytes_D[devices].sum())
     state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
-    if problem.objective == "cost" or spare:
-        return fitting
-    return [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
+    if problem.objective != "cost" and not spare and not problem.cluster.has_gaps:
+        fitting = [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting
+    capacity = Capacity(tables)
+    if not any(capacity.fit(*shape) for shape in fitting):
+        # Where no device can be spared for a replica, the smallest shape that fits is the one to search.
+        rescue = fitting_shape(capacity, problem)
+        return [rescue] if rescue else fitting
+    return fitting
 
 
 def feasible_shapes(
@@ -134,44 +112,16 @@ def feasible_shapes(
     Raises:
         Infeasible: if no shape fits.
     """
-    problem = model.tables.problem
+    problem, capacity = model.tables.problem, Capacity(model.tables)
     found = []
     for stages, replicas in shapes:
         full_depth = min(stages + 1, problem.workload.num_micro_batches // replicas)
-        if not problem.workload.recompute and _fits(model, stages, replicas, 1, recompute=False):
+        if not problem.workload.recompute and capacity.fit(stages, replicas, recompute=False):
             found.append(((stages, replicas), False))
-            if not both and _fits(model, stages, replicas, full_depth, recompute=False):
+            if not both and capacity.fit(stages, replicas, full_depth, recompute=False):
                 continue
-        if _fits(model, stages, replicas, 1, recompute=True):
+        if capacity.fit(stages, replicas):
             found.append(((stages, replicas), True))
     if not found:
         raise explain_infeasible(problem, model.tables, *max(shapes))
     return found
-
-
-def _fits(model: CostModel, stages: int, replicas: int, in_flight: int, *, recompute: bool) -> bool:
-    """Whether the model can be cut so that every stage fits with so many micro-batches in flight.
-
-    A stage is limited by the smallest device of its group. Without recomputation the groups (sorted by memory) are
-    tried largest first and smallest first; with it, the last resort, every stage is granted the largest group.
-    """
-    tables = model.tables
-    devices = [tables.problem.cluster.device_index(d) for d in tables.problem.usable_devices]
-    memory = np.sort(tables.devices.memory_bytes_D[devices])[::-1]
-    limits = [float(m) for m in memory[replicas - 1 : stages * replicas : replicas]]
-    tries = [[limits[0]] * stages] if recompute else [limits, limits[::-1]]
-    return any(_fill(tables, option, in_flight, recompute) for option in tries)
-
-
-def _fill(tables: CostTables, limits: list[float], in_flight: int, recompute: bool) -> bool:
-    """Gives each stage in turn as many layers as its limit holds; True if none is left over."""
-    edges = [0, *tables.cuts.tolist(), tables.num_ops]
-    first = 0
-    for limit in limits:
-        end = first
-        while end + 1 < len(edges) and (
-            tables.stage_bytes(edges[first], edges[end + 1], in_flight, recompute) <= limit
-        ):
-            end += 1
-        first = end
-    return first == len(edges) - 1

@@ -9,6 +9,7 @@ import numpy as np
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.planners.baseline_starts import BaselineStarts
+from hetplanner.planners.finish import fitting_plan
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.judge import best_plan
 from hetplanner.planners.population import Candidate, Evolution, EvolutionSettings, warm_up
@@ -66,7 +67,8 @@ class StepSearch:
                             model, stages, seed, recompute=recompute, space=spaces.of(stages, recompute=recompute)
                         )
                     )
-        self.largest_shape = max(shape for shape, _ in options)
+        self._shapes = [shape for shape, _ in options]
+        self.largest_shape = max(self._shapes)
         # First the shapes with the most devices: of small ones there are many.
         used = sorted(range(len(options)), key=lambda i: -options[i][0][0] * options[i][0][1])
         guessed = set(used[: max(1, min(MOST_GUESSES, GUESSED_DEVICES // len(problem.usable_devices)))])
@@ -111,6 +113,9 @@ class StepSearch:
             for evolution in self.evolutions:
                 evolution.screen()
             plans = self._plans(1)
+        if not plans:
+            last_resort = (fitting_plan(*shape, self._model) for shape in self._shapes)
+            plans = [plan for plan in last_resort if plan is not None][:1]
         rivals = self._rivals()
         budget = self._progress.budget
         searched = budget.seconds != 0.0 and budget.evaluations != 0

@@ -32,9 +32,11 @@ def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, 
 
 
 def _clip_seconds(plan: Plan) -> float:
-    """Every rank waits for every other's norm: the longest latency."""
+    """Every rank waits for every other's norm: the longest latency, twice where norms must be relayed."""
     rows = [plan.problem.cluster.device_index(d) for d in plan.ranks]
-    return float(plan.problem.cluster.latency_s_DD[np.ix_(rows, rows)].max())
+    latency_s_NN = plan.problem.cluster.latency_s_DD[np.ix_(rows, rows)]
+    linked_NN = np.isfinite(latency_s_NN)
+    return float(latency_s_NN[linked_NN].max()) * (1.0 if linked_NN.all() else 2.0)
 
 
 def write_prediction(fields: dict[str, object], run_dir: Path) -> None:

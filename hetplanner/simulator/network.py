@@ -27,8 +27,15 @@ class NetworkClock:
         cluster = plan.problem.cluster
         rows = np.array([cluster.device_index(d) for d in plan.ranks])
         self._n = len(rows)
-        self._latency_s: list[list[float]] = cluster.latency_s_DD[np.ix_(rows, rows)].tolist()
-        self._link_rate: list[list[float]] = cluster.bandwidth_bytes_per_s_DD[np.ix_(rows, rows)].tolist()
+        latency_s_NN = cluster.latency_s_DD[np.ix_(rows, rows)]
+        rate_NN = cluster.bandwidth_bytes_per_s_DD[np.ix_(rows, rows)]
+        if cluster.has_gaps:
+            # A plan's own messages never pass a gap; the few bytes of norms are relayed by a third rank.
+            gap_NN = rate_NN == 0
+            latency_s_NN = np.where(gap_NN, 2.0 * latency_s_NN[~gap_NN].max(), latency_s_NN)
+            rate_NN = np.where(gap_NN, rate_NN[~gap_NN].min(), rate_NN)
+        self._latency_s: list[list[float]] = latency_s_NN.tolist()
+        self._link_rate: list[list[float]] = rate_NN.tolist()
         self._host: list[int] = cluster.host_index_D[rows].tolist()
         self._nic_out = [h.nic_out or float("inf") for h in cluster.hosts]
         self._nic_in = [h.nic_in or float("inf") for h in cluster.hosts]

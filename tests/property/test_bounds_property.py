@@ -42,7 +42,8 @@ def problems(draw):
     cluster = Cluster(
         name="random",
         sites=tuple(
-            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=0.02) for i, n in enumerate(names)
+            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=float(rng.choice([0.0, 0.02, 9.0])))
+            for i, n in enumerate(names)
         ),
         hosts=tuple(
             Host(id=h, site=h.split("-")[0], **({"nic_out": 3e7, "nic_in": 6e7} if nic else {})) for h in hosts

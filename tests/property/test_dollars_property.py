@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.codecs.spec import Codec
+from hetplanner.cost.bounds import bound_cost
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
@@ -169,3 +170,24 @@ def ragged_plan_of_two_sites():
     )
     routes = (Route(replicas=(0, 0), micro_batches=MICRO_BATCHES),)
     return Plan(problem=problem, stages=stages, routes=routes, ranks=("d0", "d1"))
+
+
+def test_the_bound_counts_egress_where_every_pipeline_must_leave_its_site():
+    """Two stages on one device each at two sites; of three stages none fits, of one it may stay at home."""
+    plan = ragged_plan_of_two_sites()
+    for stages, must_leave in ((2, True), (1, False)):
+        problem = plan.problem.replace(constraints=Constraints(stages=stages, replicas=1))
+        free = problem.replace(
+            cluster=problem.cluster.replace(
+                sites=tuple(site.replace(egress_usd_per_gb=0.0) for site in problem.cluster.sites)
+            )
+        )
+        paid, unpaid = (bound_cost(CostModel.of(task).tables) for task in (problem, free))
+        tables = CostModel.of(problem).tables
+        least_bytes = 2 * MICRO_BATCHES * float(tables.boundary_bytes_O[tables.cuts].min())
+        egress = 0.1e-9 * least_bytes / problem.workload.tokens_per_step * 1e6
+        assert paid == pytest.approx(unpaid + (egress if must_leave else 0.0), rel=1e-12)
+        assert paid > 0
+    assert estimate_plan(plan).usd_per_mtoken >= bound_cost(
+        CostModel.of(plan.problem.replace(constraints=Constraints(stages=2))).tables
+    )

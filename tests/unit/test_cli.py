@@ -117,7 +117,7 @@ def test_simulate_with_jitter_and_on_another_schedule(call, tmp_path):
     assert spread["p05_s"] <= spread["median_s"] <= spread["p95_s"]
     assert data["step_s"] == pytest.approx(spread["step_s"][0], rel=1e-9)
     assert json.loads(call("simulate", "plan.json", *jittered).stdout) == data
-    assert "5 runs with jitter: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
+    assert "5 runs with jitter, seed 1: median" in call("simulate", "plan.json", *jittered[:-1]).stdout
     done = call("simulate", "plan.json", "--schedule", "interleaved", "-o", "chunks.json", "--json")
     assert json.loads(done.stdout)["plan"] == "chunks.json", done.stderr
     written = json.loads((tmp_path / "chunks.json").read_text())

@@ -189,7 +189,11 @@ def _changed(where, index, **changes):
         (_changed("site_links", 0, latency="-1 ms"), "x.json: site_links[0].latency: must be 0 or more, got '-1 ms'"),
         (_changed("site_links", 0, source="guess"), "x.json: site_links[0].source: must be 'measured'"),
         (_changed("device_links", 0, to="nobody"), "x.json: device_links[0].to: unknown name 'nobody'"),
-        (good(site_links=[]), "no link from device 'gpu-0' to 'o' (3 pairs are unconnected); add a site_links entry"),
+        (good(site_links=[]), "no link from device 'o' to 'gpu-1', only one the other way; add a site_links entry"),
+        (
+            good(site_links=[], device_links=[]),
+            "disconnected: the devices fall into 2 parts without a link between them: Paris (2 devices) | Oslo (1",
+        ),
         (good(host_links=[]), "or a host_links entry for host 'p'"),
         (good(format="hetplanner/cluster@2"), "upgrade hetplanner"),
         (good(format="hetplanner/plan@1"), "must be 'hetplanner/cluster@1'"),

@@ -11,7 +11,7 @@ from hetplanner.cli.app import app
 from hetplanner.cluster.model import Cluster, SiteLink
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.files import plan_from_json, plan_to_data
 from hetplanner.plan.problem import Constraints
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -58,6 +58,17 @@ def test_each_network_gets_the_reducer_made_for_it(expected):
     measured = {name: summarise_trace(simulate(plan.replace(reducer=name))).step_s for name in REDUCER_NAMES}
     assert min(measured, key=measured.get) == expected
     assert estimate_plan(chosen).step_s == pytest.approx(measured[expected], rel=0.05)
+
+
+def test_where_links_are_missing_the_reducer_does_without_them():
+    neighbours = linked_sites(6, lambda i, j: True)
+    kept = [k for k in neighbours.site_links if abs(int(k.from_site[-1]) - int(k.to_site[-1])) in (0, 1, 5)]
+    plan = replicated(neighbours.replace(site_links=tuple(kept)))
+    with pytest.raises(Infeasible, match="no link between d0 .* for the reduction of stage 0"):
+        check_plan(plan)
+    chosen = choose_reducer(plan, CostModel.of(plan.problem))
+    assert chosen.reducer == "ring"
+    check_plan(chosen)
 
 
 def test_two_sites_exchange_the_bucket_once_each_way():

@@ -39,15 +39,15 @@ def link_matrix(cluster: Cluster, what: What = "bandwidth") -> LinkMatrix:
     # Few sources are told apart, whatever the number of links: texts are not repeated per pair.
     known = [k.source + (f", {k.when}" if k.when else "") for k in cluster.links]
     row = {text: i for i, text in enumerate(dict.fromkeys(known))}
-    # The diagonal (-2 in the cluster) is the extra entry at the end; a Cluster has no unconnected pairs (-1).
-    rule_DD = np.where(given_DD < 0, len(numbers), given_DD)
+    # The diagonal (-2 in the cluster) and pairs without a link (-1) are the extra entries at the end.
+    rule_DD = np.where(given_DD < 0, len(numbers) + 2 + given_DD, given_DD)
     counts = np.bincount(cluster.site_index_D, minlength=len(cluster.sites))
     present = np.flatnonzero(counts)
     ends = np.cumsum(counts[present])
     return LinkMatrix(
-        value_DD=np.array([*numbers, np.nan])[rule_DD],
-        source_DD=np.array([*(row[text] for text in known), len(row)], dtype=np.int32)[rule_DD],
-        sources=(*row, "the device itself"),
+        value_DD=np.array([*numbers, np.nan, np.nan])[rule_DD],
+        source_DD=np.array([*(row[text] for text in known), len(row), len(row) + 1], dtype=np.int32)[rule_DD],
+        sources=(*row, "the device itself", "no link"),
         ids=tuple(cluster.devices[i].id for i in order),
         site_names=tuple(cluster.sites[i].name for i in present),
         site_centres=tuple((ends - counts[present] / 2).tolist()),

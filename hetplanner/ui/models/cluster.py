@@ -126,7 +126,7 @@ def _link_columns(cluster: Cluster) -> dict[str, list[str]]:
         ("one-way latency", cluster.latency_s_DD, short_seconds),
     )
     for name, matrix_DD, text in matrices:
-        others_DD = matrix_DD.astype(float)
+        others_DD = np.where(cluster.joined_DD, matrix_DD, np.nan)
         np.fill_diagonal(others_DD, np.nan)
         least, most = np.nanmin(others_DD, axis=1), np.nanmax(others_DD, axis=1)
         columns[name] = [text(a) if a == b else f"{text(a)} – {text(b)}" for a, b in zip(least, most, strict=True)]

@@ -1,0 +1,212 @@
+"""Whether devices' memory holds a model cut into stages, exactly, and if not, which device lacks how much.
+
+The devices of a shape, sorted by memory, form groups of one replica each: the best choice of groups, since the smallest
+device of a group limits its stage and no other grouping has a k-th largest limit above that of this one. What is left
+is which group serves which stage and where the cuts are. A state is the number of groups of each size in use; for
+each the boundaries are known that so many stages can end at.
+
+Legend of array suffixes: K places where a stage may begin or end, S stages, G groups of devices (largest first),
+D usable devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Combinations of groups looked at; with more, sizes that differ least count as the smaller one.
+MOST_STATES = 4096
+# Halvings of the shortage that is asked for: the answer is exact to a millionth.
+HALVINGS = 24
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A cut and who serves what.
+
+    Attributes:
+        edge_S: places (of K) where the stages begin, and the last one's end.
+        group_S: group of devices of each stage, 0 the one with the most memory.
+    """
+
+    edge_S: tuple[int, ...]
+    group_S: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A device that lacks memory in the layout whose worst-off device lacks least."""
+
+    device: str
+    needed_bytes: float
+    limit_bytes: float
+
+    @property
+    def missing_bytes(self) -> float:
+        """By how much it is short."""
+        return self.needed_bytes - self.limit_bytes
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The memory of a problem's usable devices against what stages need."""
+
+    tables: CostTables
+
+    @cached_property
+    def edges_K(self) -> IntArray:
+        """Op boundaries where a stage may begin or end."""
+        return np.concatenate(([0], self.tables.cuts, [self.tables.num_ops])).astype(np.int64)
+
+    @cached_property
+    def devices_D(self) -> IntArray:
+        """Rows of the usable devices in the cluster, the most memory first."""
+        problem = self.tables.problem
+        rows = np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
+        return rows[np.argsort(-self.tables.devices.memory_bytes_D[rows], kind="stable")]
+
+    def stage_bytes_KK(self, in_flight: int = 1, *, recompute: bool = True, state: float | None = None) -> FloatArray:
+        """Peak bytes of a stage between two places, as :meth:`CostTables.stage_bytes`; infinite where there is none.
+
+        Args:
+            in_flight: micro-batches held at once.
+            recompute: whether only stages' inputs are kept.
+            state: bytes per parameter, if not the usual.
+        """
+        kept_K = self.tables.activation_bytes_O[self.edges_K]
+        boundary_K = self.tables.boundary_bytes_O[self.edges_K]
+        kept_KK = kept_K[None, :] - kept_K[:, None]
+        kept_KK = kept_KK + boundary_K[:, None] * in_flight if recompute else kept_KK * in_flight
+        state_KK = self._params_KK * (STATE_BYTES_PER_PARAM if state is None else state)
+        total_KK = state_KK + kept_KK + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
+        return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
+
+    @cached_property
+    def _params_KK(self) -> FloatArray:
+        """Weights that a stage between two places holds; one tied inside it counts once."""
+        graph = self.tables.problem.workload.graph
+        prefix = np.concatenate(([0.0], np.cumsum([op.num_params for op in graph.ops])))[self.edges_K]
+        params_KK = prefix[None, :] - prefix[:, None]
+        for owner, *users in graph.tied_groups.values():
+            for user in users:
+                inside = (self.edges_K[:, None] <= owner) & (self.edges_K[None, :] > user)
+                params_KK -= np.where(inside, graph.ops[user].num_params, 0.0)
+        return params_KK
+
+    def limits_G(self, stages: int, replicas: int) -> FloatArray:
+        """Memory of the smallest device of each group."""
+        memory_D = self.tables.devices.memory_bytes_D[self.devices_D]
+        return np.asarray(memory_D[replicas - 1 : stages * replicas : replicas])
+
+    def fit(self, stages: int, replicas: int, in_flight: int = 1, *, recompute: bool = True) -> Fit | None:
+        """A layout that every device holds, or None if there is none (of stages of so many replicas each)."""
+        if stages * replicas > len(self.devices_D):
+            return None
+        return find_fit(self.stage_bytes_KK(in_flight, recompute=recompute), self.limits_G(stages, replicas))
+
+    def shortages(self, stages: int, replicas: int) -> list[Shortage]:
+        """Devices that lack memory, the worst-off first, in the layout whose worst-off device lacks least.
+
+        Recomputing, and with one micro-batch in flight. Empty if everything fits, or no cut has so many stages.
+        """
+        bytes_KK, limits_G = self.stage_bytes_KK(), self.limits_G(stages, replicas)
+        low, high = 0.0, float(bytes_KK[np.isfinite(bytes_KK)].max())
+        best = find_fit(bytes_KK, limits_G + high)
+        if best is None:
+            return []
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            found = find_fit(bytes_KK, limits_G + middle)
+            low, high, best = (low, middle, found) if found else (middle, high, best)
+        return self._lacking(best, bytes_KK, replicas)
+
+    def _lacking(self, fit: Fit, bytes_KK: FloatArray, replicas: int) -> list[Shortage]:
+        cluster, memory_D = self.tables.problem.cluster, self.tables.devices.memory_bytes_D
+        found = []
+        for s, group in enumerate(fit.group_S):
+            needed = float(bytes_KK[fit.edge_S[s], fit.edge_S[s + 1]])
+            for row in self.devices_D[group * replicas : (group + 1) * replicas].tolist():
+                if needed > memory_D[row]:
+                    found.append(Shortage(cluster.device_ids[row], needed, float(memory_D[row])))
+        return sorted(found, key=lambda short: -short.missing_bytes)
+
+
+def find_fit(bytes_KK: FloatArray, limits_G: Sequence[float] | FloatArray) -> Fit | None:
+    """Cuts a model into as many stages as there are limits, and assigns these, so that every stage keeps its own.
+
+    Args:
+        bytes_KK: what a stage between two places needs.
+        limits_G: what each group of devices holds.
+
+    Returns:
+        None if there is no such cut.
+    """
+    sizes = _few_sizes(np.asarray(limits_G, dtype=np.float64))
+    values = sorted(set(sizes.tolist()), reverse=True)
+    most = [int((sizes == value).sum()) for value in values]
+    allowed = [bytes_KK <= value for value in values]
+    start = (0,) * len(values)
+    ends: dict[tuple[int, ...], NDArray[np.bool_]] = {start: np.arange(len(bytes_KK)) == 0}
+    for state in _states(most):
+        reached = np.zeros(len(bytes_KK), dtype=bool)
+        for v, before in _predecessors(state):
+            reached |= allowed[v][ends[before]].any(axis=0)
+        ends[state] = reached
+    if not ends[tuple(most)][-1]:
+        return None
+    return _traced(ends, allowed, tuple(most), [np.flatnonzero(sizes == value).tolist() for value in values])
+
+
+def _traced(
+    ends: dict[tuple[int, ...], NDArray[np.bool_]],
+    allowed: list[NDArray[np.bool_]],
+    state: tuple[int, ...],
+    members: list[list[int]],
+) -> Fit:
+    """Walks back from the end of the model."""
+    edges, groups = [len(allowed[0]) - 1], []
+    while sum(state):
+        for v, before in _predecessors(state):
+            options = np.flatnonzero(ends[before] & allowed[v][:, edges[-1]])
+            if len(options):
+                # The latest begin leaves this stage the least.
+                edges.append(int(options[-1]))
+                groups.append(members[v][state[v] - 1])
+                state = before
+                break
+    return Fit(tuple(edges[::-1]), tuple(groups[::-1]))
+
+
+def _states(most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All numbers of groups in use but none, in an order in which every state follows those it is reached from."""
+    states = product(*(range(n + 1) for n in most))
+    next(states)
+    return states
+
+
+def _predecessors(state: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for v, count in enumerate(state):
+        if count:
+            yield v, (*state[:v], count - 1, *state[v + 1 :])
+
+
+def _few_sizes(limits_G: FloatArray) -> FloatArray:
+    """The limits, of which those nearest to each other count as the smaller one until there are few states."""
+    sizes = limits_G.copy()
+    while True:
+        values, counts = np.unique(sizes, return_counts=True)
+        if prod(int(n) + 1 for n in counts) <= MOST_STATES:
+            return sizes
+        nearest = int(np.argmin(np.diff(values)))
+        sizes[sizes == values[nearest + 1]] = values[nearest]
