@@ -64,7 +64,7 @@ def test_where_links_are_missing_the_reducer_does_without_them():
     neighbours = linked_sites(6, lambda i, j: True)
     kept = [k for k in neighbours.site_links if abs(int(k.from_site[-1]) - int(k.to_site[-1])) in (0, 1, 5)]
     plan = replicated(neighbours.replace(site_links=tuple(kept)))
-    with pytest.raises(Infeasible, match="no link between d0 .* for the reduction of stage 0"):
+    with pytest.raises(Infeasible, match=r"no link between d0 .* for the reduction of stage 0"):
         check_plan(plan)
     chosen = choose_reducer(plan, CostModel.of(plan.problem))
     assert chosen.reducer == "ring"
