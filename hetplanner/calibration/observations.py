@@ -1,4 +1,4 @@
-"""What a trace of a plan's run shows, as medians: seconds of every kind of work, of every message, of reductions.
+"""What a trace of a plan's run shows: seconds of every kind of work, of every message, of reductions.
 
 Legend of array suffixes: none; everything is by rank, stage or pair of ranks.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 from typing import TypeVar
 
 from hetplanner.errors import InvalidInput
@@ -19,11 +20,15 @@ K = TypeVar("K")
 
 # A send whose span is no longer than this was not timed on the wire (a real network tells its sender nothing).
 UNTIMED_S = 1e-7
+# A message that starts this much later after it was made than others do has waited for its link.
+QUEUED_S = 1e-4
+LEAST_QUEUED = 3
+OUTLIER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A median, and of how many."""
+    """A median or mean, and of how many."""
 
     seconds: float
     count: int
@@ -31,12 +36,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Observations:
-    """Medians of a trace.
+    """Medians of a trace, and means of work.
 
     Attributes:
         forward, backward: by (rank, stage), one micro-batch.
         optimizer: by rank.
         transit: by (source, target, bytes), from hand-over to arrival: latency and wire.
+        wire: by (source, target, bytes), wire time alone, of messages behind which others waited for the link.
         taking: by rank, from arrival (or asking, if later) until a message is taken.
         handing: by (source, target, bytes), from the end of what made a message until the rank goes on.
         reduce: by reduction group, from the moment when its last member came until all have ended.
@@ -46,6 +52,7 @@ class Observations:
     backward: dict[tuple[int, int], Seen]
     optimizer: dict[int, Seen]
     transit: dict[tuple[int, int, int], Seen]
+    wire: dict[tuple[int, int, int], Seen]
     taking: dict[int, Seen]
     handing: dict[tuple[int, int, int], Seen]
     reduce: dict[int, Seen]
@@ -76,13 +83,15 @@ def observe_trace(trace: Trace, plan: Plan) -> Observations:
             stage = stage_of[span.rank] if span.stage < 0 or span.kind == "step" else span.stage
             work[span.kind][span.rank, stage].append(span.end_s - span.start_s)
     transit, taking = _messages(warm)
+    sends = _sends(by_rank)
     return Observations(
-        forward=_medians(work["forward"]),
-        backward=_medians(work["backward"]),
-        optimizer={rank: seen for (rank, _), seen in _medians(work["step"]).items()},
+        forward=_means(work["forward"]),
+        backward=_means(work["backward"]),
+        optimizer={rank: seen for (rank, _), seen in _means(work["step"]).items()},
         transit=transit,
         taking=taking,
-        handing=_handing(by_rank),
+        wire=_queued(sends),
+        handing=_handing(sends),
         reduce=_reductions(warm, plan),
     )
 
@@ -113,6 +122,15 @@ def check_trace(trace: Trace, plan: Plan) -> None:
             )
 
 
+def _means(values: dict[K, list[float]]) -> dict[K, Seen]:
+    """Means, since a step is a sum; what took many times as long as usual counts as that many times."""
+    found = {}
+    for key, seconds in values.items():
+        most = OUTLIER * median(seconds)
+        found[key] = Seen(fmean(min(s, most) for s in seconds), len(seconds))
+    return found
+
+
 def _medians(values: dict[K, list[float]]) -> dict[K, Seen]:
     return {key: Seen(median(found), len(found)) for key, found in values.items()}
 
@@ -135,12 +153,21 @@ def _messages(spans: list[Span]) -> tuple[dict[tuple[int, int, int], Seen], dict
     return _medians(transit), _medians(taking)
 
 
-def _handing(by_rank: dict[int, list[Span]]) -> dict[tuple[int, int, int], Seen]:
-    """How long ranks are held up by their sends: nothing but a send lies between a task and what follows it."""
-    held: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A send, when its message was made, and when the rank did the next thing (None at the end)."""
+
+    span: Span
+    made_s: float
+    next_s: float | None
+
+
+def _sends(by_rank: dict[int, list[Span]]) -> list[_Sent]:
+    """Every send with its neighbours: nothing but a send lies between a task and what follows it."""
+    found = []
+    made_by = {"activation": "forward", "gradient": "backward"}
     for spans in by_rank.values():
         own = sorted((s for s in spans if s.kind != "send"), key=lambda s: (s.start_s, s.end_s))
-        made_by = {"activation": "forward", "gradient": "backward"}
         position = {(s.step, s.micro_batch, s.kind, s.stage): i for i, s in enumerate(own)}
         for sent in (s for s in spans if s.kind == "send"):
             stage = sent.stage if sent.role == "activation" else sent.stage + 1
@@ -148,10 +175,37 @@ def _handing(by_rank: dict[int, list[Span]]) -> dict[tuple[int, int, int], Seen]
             i = position.get((sent.step, sent.micro_batch, kind, stage))
             if i is None:
                 i = position.get((sent.step, sent.micro_batch, kind, -1))
-            if i is not None and i + 1 < len(own):
-                gap = own[i + 1].start_s - own[i].end_s
-                held[sent.rank, sent.peer, sent.bytes].append(max(gap, 0.0))
+            if i is not None:
+                found.append(_Sent(sent, own[i].end_s, own[i + 1].start_s if i + 1 < len(own) else None))
+    return found
+
+
+def _handing(sends: list[_Sent]) -> dict[tuple[int, int, int], Seen]:
+    """How long ranks are held up by their sends."""
+    held: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for sent in sends:
+        if sent.next_s is not None:
+            held[sent.span.rank, sent.span.peer, sent.span.bytes].append(max(sent.next_s - sent.made_s, 0.0))
     return _medians(held)
+
+
+def _queued(sends: list[_Sent]) -> dict[tuple[int, int, int], Seen]:
+    """Wire times of messages behind which another one waited for the link: from its start to the other's."""
+    by_pair: dict[tuple[int, int], list[_Sent]] = defaultdict(list)
+    for sent in sends:
+        if sent.span.end_s - sent.span.start_s > UNTIMED_S:
+            by_pair[sent.span.rank, sent.span.peer].append(sent)
+    wire: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for (rank, peer), found in by_pair.items():
+        found.sort(key=lambda sent: sent.span.start_s)
+        # The shortest way from task to link is that of a free link; encoding may well take half as long again.
+        waited_s = 2.0 * min(sent.span.start_s - sent.made_s for sent in found) + QUEUED_S
+        for before, sent in pairwise(found):
+            between_s = sent.span.start_s - before.span.start_s
+            is_queued = sent.span.start_s - sent.made_s > waited_s and before.span.step == sent.span.step
+            if is_queued and between_s <= before.span.end_s - before.span.start_s + UNTIMED_S:
+                wire[rank, peer, before.span.bytes].append(between_s)
+    return {key: seen for key, seen in _medians(wire).items() if seen.count >= LEAST_QUEUED}
 
 
 def _reductions(spans: list[Span], plan: Plan) -> dict[int, Seen]:

@@ -1,8 +1,9 @@
 """Fits a cluster to a trace: device efficiencies, links, and what messages cost, each from the spans that show it.
 
 1. Devices, by kind: factors of arithmetic rate and memory bandwidth, from forward, backward and optimizer spans.
-2. Links, by rule of the cluster: latency and bandwidth from messages' transits and from reductions, which carry other
-   sizes; where all messages have one size only their sum is told, and the assumption splits it. The closed form of a
+2. Links, by rule of the cluster: latency and bandwidth from messages' transits, from the wire times of messages that
+   others waited behind, and from reductions, which carry other sizes; where all messages have one size and none waits,
+   only the sum is told, and the assumption splits it. The closed form of a
    reduction starts all members at once; what their unlike starts change is taken from a simulation, and the fit redone.
 3. Messages: what a rank spends on taking one, and for what share of the wire time a sender goes on.
 
@@ -32,6 +33,7 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Trace
+from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.simulation import Summary, simulate, summarise_trace
 
 FloatArray = NDArray[np.float64]
@@ -70,6 +72,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         when=when or date.today().isoformat(),
         kinds=kinds,
     )
+    schedule = make_schedule(plan)
     reduce_s = {group: s.seconds for group, s in seen.reduce.items() if s.seconds > 0}
     for _ in range(ROUNDS if reduce_s else 1):
         links, table = fit_links(plan, seen, reduce_s, CostModel(tables, model.links), durations)
@@ -81,7 +84,8 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
             # A share of wire times says nothing where those are not told.
             overlap_error=errors[1] if any(link.bandwidth_error is not None for link in links) else None,
         )
-        after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS)
+        # In the order of the plan that was run: on other links the scheduler might choose another one.
+        after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
         reduce_s = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
@@ -164,20 +168,24 @@ def fit_links(
     cluster = plan.problem.cluster
     device_N = [cluster.device_index(d) for d in plan.ranks]
     rule_DD = cluster.link_index_DD
-    transits = [(device_N[a], device_N[b], size, s) for (a, b, size), s in seen.transit.items() if s.seconds > 0]
-    rules = sorted({int(rule_DD[a, b]) for a, b, _, _ in transits} | _reducing_rules(plan, reduce_s))
+    # Others' messages pass the same NICs in between, so there a wire's own time is not seen.
+    wires = {} if model.links.has_nics else seen.wire
+    moved = [
+        (device_N[a], device_N[b], size, latencies, s)
+        for part, latencies in ((seen.transit, 1.0), (wires, 0.0))
+        for (a, b, size), s in part.items()
+        if s.seconds > 0
+    ]
+    rules = sorted({int(rule_DD[a, b]) for a, b, *_ in moved} | _reducing_rules(plan, reduce_s))
     if not rules:
         return (), model.links
     bandwidth_L = np.array([link.bandwidth for link in cluster.links])
     latency_L = np.array([link.latency for link in cluster.links])
     latency_L[rules] = np.maximum(latency_L[rules], LEAST_LATENCY_S)
-    measured = np.array([s.seconds for *_, s in transits] + list(reduce_s.values()))
-    weights = np.array([1.0] * len(transits) + [REDUCE_WEIGHT] * len(reduce_s))
-    source, target, size = (
-        (np.array(column) for column in zip(*(t[:3] for t in transits), strict=True))
-        if transits
-        else (np.empty(0, int), np.empty(0, int), np.empty(0))
-    )
+    measured = np.array([s.seconds for *_, s in moved] + list(reduce_s.values()))
+    weights = np.array([1.0] * len(moved) + [REDUCE_WEIGHT] * len(reduce_s))
+    source, target = (np.array([item[end] for item in moved], dtype=np.int64) for end in (0, 1))
+    size, latencies = (np.array([item[part] for item in moved], dtype=np.float64) for part in (2, 3))
 
     def scaled(x: FloatArray) -> LinkTable:
         latency, seconds = latency_L.copy(), 1.0 / bandwidth_L
@@ -187,16 +195,16 @@ def fit_links(
 
     def log_ratio(x: FloatArray) -> FloatArray:
         links = scaled(x)
-        moved = links.latency_s_DD[source, target] + size * links.seconds_per_byte_DD[source, target]
+        took = latencies * links.latency_s(source, target) + size * links.seconds_per_byte(source, target)
         reduced = _reduction_seconds(plan, durations, links) if reduce_s else []
-        predicted = np.concatenate((moved, [reduced[group] for group in reduce_s]))
+        predicted = np.concatenate((took, [reduced[group] for group in reduce_s]))
         return np.asarray(np.log(np.maximum(predicted, 1e-12) / measured))
 
     ties = _both_ways(plan, rules)
     found = fit_least_squares(log_ratio, 2 * len(rules), weights=weights, ties=ties)
     touched = {i % len(rules) for i, told in enumerate(found.touched) if told}
     touched |= {j % len(rules) for pair in ties if {i % len(rules) for i in pair} & touched for j in pair}
-    counts = {rule: sum(s.count for a, b, _, s in transits if rule_DD[a, b] == rule) for rule in rules}
+    counts = {rule: sum(s.count for a, b, _, _, s in moved if rule_DD[a, b] == rule) for rule in rules}
     fits = tuple(
         _link_fit(plan, rules, i, latency_L, found, max(counts[rule], 1))
         for i, rule in enumerate(rules)

@@ -13,6 +13,7 @@ from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precisi
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.plan.reducers.names import REDUCER_NAMES
+from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
 
@@ -28,6 +29,9 @@ MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or a
 Reducers = Annotated[
     str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
 ]
+MOST_PAID = 5
+"""Receivers of dollars that are named."""
+
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
 
@@ -92,7 +96,7 @@ def plan(
         print_json(result_data(result, out) | {"gain": gain.to_data() if gain else None})
     else:
         print_plan(result.plan, result)
-        console.print(gain_text(gain))
+        console.print(gain_text(gain, problem.objective))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
 
@@ -147,6 +151,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "tokens_per_usd": estimate.tokens_per_usd,
         "device_usd": estimate.device_usd,
         "egress_usd": estimate.egress_usd,
+        "dollars": dict(_dollars(result.plan)),
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
         "notes": estimate.notes,
@@ -172,7 +177,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {len(plan.stages)} stages × {len(plan.routes)} pipelines, {plan.schedule}, {plan.reducer}"
+        f" {_counted(len(plan.stages), 'stage')} × {_counted(len(plan.routes), 'pipeline')}, {plan.schedule},"
+        f" {plan.reducer}"
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))
@@ -181,7 +187,10 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     console.print(terms)
     console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
     console.print(price_text(estimate))
-    if estimate.dtfm is not None:
+    objective = plan.problem.objective
+    if objective == "cost":
+        console.print(dollars_text(plan))
+    if objective == "dtfm" and estimate.dtfm is not None:
         cost = estimate.dtfm
         console.print(
             f"DT-FM objective {cost.total_s:.5f}"
@@ -192,7 +201,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         console.print(note)
     console.print(
         f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
-        f" lower bound {result.lower_bound:.5g}, gap {result.gap:.1%}"
+        f" lower bound {result.lower_bound:.5g} {OBJECTIVE_UNITS[objective]}, gap {result.gap:.1%}"
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
@@ -206,19 +215,42 @@ def price_text(estimate: Estimate) -> str:
     if not estimate.tokens_per_usd:
         return text
     egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
-    parts = f"device hours {1 - egress:.1%}, egress {egress:.1%}"
-    return f"{text} ({estimate.tokens_per_usd:,.0f} tokens per $): {parts}"
+    return f"{text} ({egress:.0%} of it egress), {estimate.tokens_per_usd:,.0f} tokens per $"
 
 
-def gain_text(gain: Gain | None) -> str:
+def dollars_text(plan: Plan) -> str:
+    """Who is paid, in a line: what to leave out, or where to stay, if dollars are to be saved."""
+    paid = _dollars(plan)
+    total = sum(usd for _, usd in paid)
+    parts = [f"{name} {usd / total:.0%}" for name, usd in paid[:MOST_PAID]]
+    rest = sum(usd for _, usd in paid[MOST_PAID:])
+    return "dollars go to: " + (", ".join(parts + ([f"others {rest / total:.0%}"] if rest else [])) or "nobody")
+
+
+def _dollars(plan: Plan) -> list[tuple[str, float]]:
+    """Who is paid how much in one step."""
+    from hetplanner.cost.dollars import list_dollars
+    from hetplanner.cost.estimate import CostModel
+
+    assert plan.estimate is not None
+    model = CostModel.of(plan.problem)
+    return list_dollars(plan, plan.estimate.step_s, model.tables, model.links)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")
+
+
+def gain_text(gain: Gain | None, objective: str) -> str:
     """What the choices of a plan bring, in a line."""
+    what = {"step-time": "speed", "cost": "tokens per dollar", "dtfm": "DT-FM's objective"}[objective]
     baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
     if gain is None:
         return f"gain: none to state, {baseline} would not fit the devices' memory"
     if not gain.parts:
         return f"gain: none over {baseline}"
     shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)
-    return f"gain: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
+    return f"gain in {what}: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
 
 
 def _share_text(part: GainPart) -> str:

@@ -18,6 +18,9 @@ A rank that serves several stages (interleaved) works on other micro-batches whi
 to the fill in place of (n - 1) * compute, which on equal stages gives the bubble of Narayanan et al. 2021 (arXiv
 2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
 
+Source: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019, PipeDream) for what a pipeline takes without a
+network; the round-trip, NIC and drain terms are ours, held against the event simulator.
+
 Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction groups, N ranks.
 """
 
@@ -159,7 +162,7 @@ def _chunked_load(
     """What the ranks with several stages add to each route's fill."""
     work_PS = compute_PS * arrays.micro_batches_P[:, None]
     load_N = np.bincount(arrays.rank_PS.reshape(-1), weights=work_PS.reshape(-1))
-    # The round trip is longest from the first of a rank's stages, so the others exceed the true sum: take the least.
+    # A rank's spare time counts from the first of its stages, whose round trip is the longest.
     spare_PS = load_N[arrays.rank_PS] - round_trip_PS
     for p, path in enumerate(arrays.rank_PS):
         for s in np.flatnonzero(chunked_PS[p]):

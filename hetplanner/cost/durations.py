@@ -1,5 +1,12 @@
 """Seconds that a plan's ranks compute, from the catalog; a profile of the runtime takes the same form.
 
+    forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
+    optimizer            parameters x 28 bytes / memory bandwidth: AdamW reads and writes its state once
+    encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
+    adding gradients up  passes x parameters x 4 bytes / memory bandwidth
+
+Source: ours; the passes of codecs as measured in :mod:`hetplanner.codecs.spec`.
+
 Legend of array suffixes: N ranks, C chunks (behind `tables`: device classes), S stages.
 """
 

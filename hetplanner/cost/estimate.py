@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from hetplanner.cost.bottleneck import find_bottleneck
 from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
+from hetplanner.cost.dollars import usd_parts
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
+from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
@@ -63,7 +64,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
     terms = split_terms(arrays, times)
     step_s = times.step_s
     busy = _busy_seconds(plan, durations)
-    device_usd, egress_usd = usd_parts(plan, step_s, model)
+    device_usd, egress_usd = usd_parts(plan, step_s, model.tables, model.links)
     usd = None if device_usd is None else device_usd + egress_usd
     tokens = plan.problem.workload.tokens_per_step
     return Estimate(
@@ -159,44 +160,6 @@ def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
         "data_parallel": max(times.reduced_s - times.pipeline_s, 0.0),
         "optimizer": arrays.optimizer_s,
     }
-
-
-def usd_per_step(plan: Plan, step_s: float, model: CostModel) -> float | None:
-    """Dollars of one step: :func:`usd_parts` together; None if a used device's price is unknown."""
-    device_usd, egress_usd = usd_parts(plan, step_s, model)
-    return None if device_usd is None else device_usd + egress_usd
-
-
-def usd_parts(plan: Plan, step_s: float, model: CostModel) -> tuple[float | None, float]:
-    """What one step costs: the hours of the devices used, and the bytes that leave a site.
-
-        devices = step_s * sum over used devices of price_usd_per_s
-        egress  = sum over messages from site a to another site b of bytes on the wire * a's price per byte
-
-    A device that serves no stage costs nothing, one that serves costs for the whole step, idle or not. The sender's
-    site pays. Messages are those of the pipelines (activations there, gradients back, as their codecs send them),
-    of the stages' reductions and of weights tied across stages, both ways of each.
-
-    Returns:
-        Dollars for devices (None if a price is unknown) and for egress.
-
-    Source: clouds bill instances by the time they are held, and traffic by the region it leaves.
-    """
-    device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
-    rate = float(model.tables.devices.price_usd_per_s_D[device_N].sum())
-    device_usd = None if np.isnan(rate) else rate * step_s
-    if not model.links.egress_usd_per_byte_D.any():
-        return device_usd, 0.0
-    moves = reduction_bytes(plan)
-    for route in plan.routes:
-        path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
-        for e, (one, two) in enumerate(pairwise(path)):
-            moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
-            moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
-    if not moves:
-        return device_usd, 0.0
-    source, target, size = (np.array(column) for column in zip(*moves, strict=True))
-    return device_usd, model.links.egress_usd(device_N[source], device_N[target], size)
 
 
 def dtfm_cost(plan: Plan) -> DtfmCost | None:

@@ -1,5 +1,11 @@
 """Alpha-beta links between devices, with the host's NIC as a ceiling and a shared resource.
 
+    message seconds = latency + bytes x max(1 / bandwidth, 1 / NIC out of the sender, 1 / NIC in of the receiver)
+    NIC busy        = bytes of all its devices' messages to other hosts / NIC, the busier way
+    egress dollars  = bytes that leave a site x the site's price
+
+Source: alpha-beta model (Hockney 1994); NICs as in :mod:`hetplanner.simulator.network`.
+
 Legend of array suffixes: L link rules of the cluster, D devices in file order, H hosts.
 """
 

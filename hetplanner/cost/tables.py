@@ -106,8 +106,15 @@ class CostTables:
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
 
+            16 x parameters + in_flight x activations + 2 x (input + output)
+            16 x parameters + activations + in_flight x input + 2 x (input + output)      with recomputation
+
         With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
-        while its backward runs. Buffers: one message in and one out, for activations and for gradients.
+        while its backward runs. Logits count where the loss keeps them, in float32. Buffers: one message in and one
+        out, for activations and for gradients. The limit is the device's memory less its reserve.
+
+        Source: 16 bytes a parameter as in Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3.1);
+        recomputation as in Chen et al. 2016 (arXiv 1604.06174) with one segment per stage; buffers ours.
         """
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
@@ -126,7 +133,15 @@ class CostTables:
         return np.array([getattr(op, field) for op in self.problem.workload.graph.ops], dtype=np.float64)
 
     def _prefix_seconds(self, flops: FloatArray, passes: float) -> FloatArray:
-        """An op takes the longer of its arithmetic and its memory traffic (weights, kept and sent activations)."""
+        """An op takes the longer of its arithmetic and its memory traffic, for one micro-batch:
+
+            max( FLOPs / (peak x efficiency),  passes x (weights + kept activations + output) / memory bandwidth )
+
+        The second bounds small and elementwise ops. A backward makes two passes: gradients of inputs and of weights.
+
+        Source: roofline model (Williams, Waterman, Patterson 2009), traffic counted as if nothing stayed in caches
+        between ops (ours); FLOPs by :mod:`hetplanner.workload.transformer`.
+        """
         workload = self.problem.workload
         traffic = self._per_op("num_params") * workload.dtype_bytes
         traffic += (self._per_op("activation_bytes") + self._per_op("output_bytes")) * workload.micro_batch

@@ -11,11 +11,10 @@ from typing import Any
 
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import Budget, Planner, SearchEvent, SearchResult, ShouldStop
+from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, Planner, SearchEvent, SearchResult, ShouldStop
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 
 MOST_SEEDS = 1000
-OBJECTIVE_UNITS = {"step-time": "s", "cost": "$ per million tokens", "dtfm": "s"}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
 SAME_AS_BOUND = 1e-12
 MOST_SEED = 2**63 - 1
+OBJECTIVE_UNITS = {"step-time": "s", "cost": "$ per million tokens", "dtfm": "s"}
+"""Unit of every objective's values."""
 
 _BARE_NUMBER = re.compile(r"\d+(\.\d+)?")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetplanner.cost.estimate import CostModel, usd_per_step
+from hetplanner.cost.dollars import usd_per_step
+from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.layout import value_of
@@ -65,5 +66,5 @@ def _simulated_value(plan: Plan, step_s: float, model: CostModel) -> float:
     """The objective's value with the simulated seconds."""
     if plan.problem.objective != "cost":
         return step_s
-    usd = usd_per_step(plan, step_s, model)
+    usd = usd_per_step(plan, step_s, model.tables, model.links)
     return step_s if usd is None else usd

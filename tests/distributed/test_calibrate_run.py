@@ -49,7 +49,7 @@ def test_the_calibrated_cluster_predicts_the_measured_step_better(tmp_path):
     print(found.transfer)
     for old, new in zip(before, after, strict=True):
         assert abs(new / measured - 1) < abs(old / measured - 1)
-    assert abs(after[0] / measured - 1) < 0.15
+    assert abs(after[0] / measured - 1) < 0.25
     # The emulator holds messages by the cluster's own numbers, so links come out as they were.
     for link in found.links:
         for device in plan.ranks:

@@ -12,9 +12,10 @@ from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.codecs.spec import NO_CODEC, Codec, least_topk_bytes, topk_of
 from hetplanner.cost.bounds import bound_cost, bound_step
 from hetplanner.cost.closed_form import time_step
+from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.durations import durations_of
-from hetplanner.cost.estimate import CostModel, step_arrays, usd_per_step
+from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduce_seconds
 from hetplanner.cost.reduction_bounds import ReductionBounds
@@ -172,7 +173,7 @@ def test_no_plan_is_below_the_bounds_of_its_step_and_its_dollars(problem, seed):
     for plan in all_plans(problem, model, np.random.default_rng(seed)):
         step_s = time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s
         assert least_s <= step_s * (1 + 1e-9)
-        usd = usd_per_step(plan, step_s, model) / problem.workload.tokens_per_step * 1e6
+        usd = usd_per_step(plan, step_s, model.tables, model.links) / problem.workload.tokens_per_step * 1e6
         assert least_usd <= usd * (1 + 1e-9)
 
 
@@ -251,7 +252,7 @@ def test_stages_with_unlike_numbers_of_replicas_are_not_below_the_bounds_of_a_fr
         for plan in ragged_plans(task, stages, model, np.random.default_rng(seed)):
             step_s = time_step(step_arrays(plan, durations_of(plan, model.tables), model)).step_s
             assert 0 < least_s <= step_s * (1 + 1e-9)
-            usd = usd_per_step(plan, step_s, model) / task.workload.tokens_per_step * 1e6
+            usd = usd_per_step(plan, step_s, model.tables, model.links) / task.workload.tokens_per_step * 1e6
             assert 0 < least_usd <= usd * (1 + 1e-9)
 
 

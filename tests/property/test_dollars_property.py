@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.bounds import bound_cost
+from hetplanner.cost.dollars import list_dollars
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
@@ -124,6 +125,11 @@ def test_dollars_are_device_hours_and_egress_of_every_message(plan):
     tokens = plan.problem.workload.global_batch * plan.problem.workload.seq_len
     assert estimate.usd_per_mtoken == pytest.approx((hours + egress) / tokens * 1e6, rel=1e-12)
     assert estimate.tokens_per_usd == pytest.approx(tokens / (hours + egress), rel=1e-12)
+    model = CostModel.of(plan.problem)
+    paid = list_dollars(plan, estimate.step_s, model.tables, model.links)
+    assert sum(usd for _, usd in paid) == pytest.approx(hours + egress, rel=1e-12)
+    assert sum(usd for name, usd in paid if name.startswith("egress")) == pytest.approx(egress, rel=1e-12, abs=1e-30)
+    assert [usd for _, usd in paid] == sorted((usd for _, usd in paid), reverse=True)
 
 
 @settings(max_examples=60, deadline=None)
