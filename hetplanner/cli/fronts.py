@@ -11,7 +11,8 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning import listed, make_problem
+from hetplanner.cli.planning import Codecs, MaxRatio, listed, make_problem
+from hetplanner.codecs.spec import DEFAULT_MAX_RATIO
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def pareto(
     model: Model,
     stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
-    codecs: Annotated[str, typer.Option(help="Allowed between stages, comma-separated: none,fp16,int8.")] = "none",
+    codecs: Codecs = "none",
+    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     budget: Annotated[str, typer.Option(help="Time of all searches together, such as 10s.")] = "10s",
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
@@ -56,7 +58,13 @@ def pareto(
         load_cluster(cluster),
         workload,
         "step-time",
-        {"stages": stages, "replicas": replicas, "codecs": listed(codecs), "excluded": listed(exclude)},
+        {
+            "stages": stages,
+            "replicas": replicas,
+            "codecs": listed(codecs),
+            "max_ratio": max_ratio,
+            "excluded": listed(exclude),
+        },
     )
     limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
     front = _search(problem, seed, limit)

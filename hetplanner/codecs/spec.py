@@ -151,7 +151,7 @@ def topk_of(num_elements: int, kept: int) -> Codec:
 
 def least_topk_bytes(num_elements: float, element_bytes: int, max_ratio: float) -> float:
     """Bytes below which no activations may be pressed by top-k if its greatest compression is `max_ratio`."""
-    return max(0.0, num_elements * element_bytes / (_RATIO_SLACK * max_ratio) - _SLACK_BYTES)
+    return max(VALUE_BYTES, num_elements * element_bytes / (_RATIO_SLACK * max_ratio) - _SLACK_BYTES)
 
 
 def least_wire_bytes(
@@ -164,7 +164,7 @@ def least_wire_bytes(
         return least, least
     pressed = least_topk_bytes(num_elements, element_bytes, max_ratio)
     # Without positions, of 4 bytes each at most, a value of 2 bytes is left.
-    return min(least, pressed), min(least, pressed / 3.0)
+    return min(least, pressed), min(least, max(VALUE_BYTES, pressed / 3.0))
 
 
 def least_reduction_bytes(allowed: Iterable[AllowedCodec]) -> float:

@@ -152,6 +152,9 @@ def find_fit(bytes_KK: FloatArray, limits_G: Sequence[float] | FloatArray) -> Fi
     Returns:
         None if there is no such cut.
     """
+    even = np.linspace(0, len(bytes_KK) - 1, len(limits_G) + 1).round().astype(np.int64)
+    if float(bytes_KK[even[:-1], even[1:]].max()) <= min(limits_G):
+        return Fit(tuple(even.tolist()), tuple(range(len(limits_G))))
     sizes = _few_sizes(np.asarray(limits_G, dtype=np.float64))
     values = sorted(set(sizes.tolist()), reverse=True)
     most = [int((sizes == value).sum()) for value in values]

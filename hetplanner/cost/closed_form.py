@@ -162,7 +162,7 @@ def _chunked_load(
     """What the ranks with several stages add to each route's fill."""
     work_PS = compute_PS * arrays.micro_batches_P[:, None]
     load_N = np.bincount(arrays.rank_PS.reshape(-1), weights=work_PS.reshape(-1))
-    # The round trip is longest from the first of a rank's stages, so the others exceed the true sum: take the least.
+    # A rank's spare time counts from the first of its stages, whose round trip is the longest.
     spare_PS = load_N[arrays.rank_PS] - round_trip_PS
     for p, path in enumerate(arrays.rank_PS):
         for s in np.flatnonzero(chunked_PS[p]):

@@ -1,6 +1,6 @@
 """Which codec travels where: on every link between stages the weakest that is enough, and only where the step shortens.
 
-Two rules say how many bytes a link may carry, and then the weakest codec within them is taken (`weakest_codecs`):
+Two rules say how many bytes a link may carry, and then the weakest codec within them is taken (`Allowed.weakest`):
 
     topk, and codecs without a ratio   a target for the seconds of a message, swept from the slowest dense link down;
                                        the step of every target is estimated, and of those nearly as short as the
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -40,8 +41,9 @@ FloatArray = NDArray[np.float64]
 WORTH_A_CODEC = 0.01
 # A weaker compression may cost this share of the shortest step.
 NEARLY_BEST = 0.02
-# Targets swept between the slowest and the fastest message, apart by equal factors.
-NUM_TARGETS = 16
+# Plans estimated in each sweep (of targets from the slowest dense message down, apart by equal factors; of what may be
+# dropped again), so that all of them together have about so many devices.
+LEAST_TRIALS, MOST_TRIALS, TRIED_DEVICES = 6, 16, 4096
 # Reductions whose sums the runtime adds up without feeding errors back: 4 bits are too coarse for that.
 REDUCTION_CODECS = ("fp16", "bf16", "int8")
 
@@ -54,7 +56,10 @@ def choose_codecs(plan: Plan, model: CostModel) -> Plan:
     if set(plan.problem.constraints.codecs) <= {"none"}:
         return plan
     if len(plan.stages) > 1:
-        plan = _choose_for_links(plan, model)
+        # What links are worth shows once reductions, which come on top, are as short as they can be.
+        strongest = min(Allowed(plan.problem).reductions, key=lambda codec: codec.wire_bytes(2**20, 4))
+        shortest = _with_reduction(plan, strongest, set(range(len(plan.stages))))
+        plan = plan.replace(link_codecs=_choose_for_links(shortest, model).link_codecs)
     return _choose_for_reductions(plan, model)
 
 
@@ -74,25 +79,90 @@ def rough_objective(plan: Plan, model: CostModel) -> float:
 # -- what is allowed -----------------------------------------------------------------------------
 
 
-def _fixed_codecs(problem: Problem) -> list[Codec]:
-    """Allowed codecs without a ratio, weakest first; dense always is."""
-    allowed = {"none", *problem.constraints.codecs} - {"topk", "adatopk"}
-    return [Codec(name=name, block=problem.constraints.codec_block) for name in CODEC_NAMES if name in allowed]
+@dataclass(frozen=True)
+class Allowed:
+    """What the constraints of a problem allow between stages."""
 
+    problem: Problem
 
-def _strongest_topk(problem: Problem, num_elements: int) -> Codec | None:
-    """Top-k with the greatest ratio allowed; None if it is not, or would press more even with all elements kept."""
-    width, max_ratio = problem.workload.dtype_bytes, problem.constraints.max_ratio
-    if not {"topk", "adatopk"} & set(problem.constraints.codecs) or not num_elements:
+    @cached_property
+    def fixed(self) -> list[Codec]:
+        """Codecs without a ratio, weakest first; dense always is."""
+        wanted = self.problem.constraints
+        names = {"none", *wanted.codecs} - {"topk", "adatopk"}
+        return [Codec(name=name, block=wanted.codec_block) for name in CODEC_NAMES if name in names]
+
+    @cached_property
+    def reductions(self) -> list[Codec]:
+        """Those that gradient reductions may use."""
+        return [codec for codec in self.fixed if codec.name in ("none", *REDUCTION_CODECS)]
+
+    def sizes(self, num_elements: int) -> list[int]:
+        """Bytes of a tensor with each of the codecs without a ratio."""
+        if num_elements not in self._sizes:
+            self._sizes[num_elements] = [c.wire_bytes(num_elements, self._width) for c in self.fixed]
+        return self._sizes[num_elements]
+
+    def strongest_topk(self, num_elements: int) -> Codec | None:
+        """Top-k with the greatest ratio; None if it is not allowed, or would press more even with all elements kept."""
+        if num_elements not in self._strongest:
+            self._strongest[num_elements] = self._find_strongest(num_elements)
+        return self._strongest[num_elements]
+
+    def _find_strongest(self, num_elements: int) -> Codec | None:
+        if not {"topk", "adatopk"} & set(self.problem.constraints.codecs) or not num_elements:
+            return None
+        least_bytes = num_elements * self._width / self.problem.constraints.max_ratio
+        kept = most_kept(num_elements, least_bytes)
+        # The largest number within the bytes falls short of them, mostly: one more then.
+        for count in range(max(kept, 1), min(kept + 1, num_elements) + 1):
+            codec = topk_of(num_elements, count)
+            if codec.wire_bytes(num_elements, self._width) >= least_bytes:
+                return codec
         return None
-    least_bytes = num_elements * width / max_ratio
-    kept = most_kept(num_elements, least_bytes)
-    # The largest number within the bytes falls short of them, mostly: one more then.
-    for count in range(max(kept, 1), min(kept + 1, num_elements) + 1):
-        codec = topk_of(num_elements, count)
-        if codec.wire_bytes(num_elements, width) >= least_bytes:
-            return codec
-    return None
+
+    def all_codecs(self, num_elements: int) -> list[Codec]:
+        """Codecs without a ratio and, if allowed, the strongest top-k."""
+        return [*self.fixed, *filter(None, [self.strongest_topk(num_elements)])]
+
+    def weakest(self, num_elements: int, there_bytes: float, back_bytes: float) -> tuple[Codec, Codec]:
+        """The weakest codecs for activations and gradients whose messages are no longer than wanted.
+
+        Args:
+            num_elements: of the tensor.
+            there_bytes, back_bytes: wanted bytes of a message of activations, and of gradients.
+
+        Returns:
+            Both codecs: the ones that come nearest if nothing allowed is short enough. Top-k goes both ways or neither.
+        """
+        sizes = self.sizes(num_elements)
+        there, back = (
+            next((c for c, size in zip(self.fixed, sizes, strict=True) if size <= wanted), None)
+            for wanted in (there_bytes, back_bytes)
+        )
+        if there is not None and back is not None:
+            return there, back
+        strongest = self.strongest_topk(num_elements)
+        if strongest is not None:
+            kept = min(most_kept(num_elements, there_bytes), most_kept(num_elements, back_bytes, positions_known=True))
+            pressed = topk_of(num_elements, max(kept, strongest.kept(num_elements)))
+            # Where another codec is as short, the tensor goes whole.
+            if pressed.wire_bytes(num_elements, self._width) < min(sizes):
+                return pressed, pressed
+        shortest = self.fixed[int(np.argmin(sizes))]
+        return there or shortest, back or shortest
+
+    @property
+    def _width(self) -> int:
+        return self.problem.workload.dtype_bytes
+
+    @cached_property
+    def _sizes(self) -> dict[int, list[int]]:
+        return {}
+
+    @cached_property
+    def _strongest(self) -> dict[int, Codec | None]:
+        return {}
 
 
 def best_seconds_per_byte_DD(model: CostModel) -> FloatArray:
@@ -102,9 +172,8 @@ def best_seconds_per_byte_DD(model: CostModel) -> FloatArray:
     width = problem.workload.dtype_bytes
     memory = model.tables.devices.memory_bandwidth_bytes_per_s_D
     elements = 64 * problem.constraints.codec_block
-    codecs = [*_fixed_codecs(problem), *filter(None, [_strongest_topk(problem, elements)])]
     best = dense.copy()
-    for codec in codecs:
+    for codec in Allowed(problem).all_codecs(elements):
         # Both ways count alike: the gradients of top-k are shorter than its activations and less work.
         ways = [
             (codec.wire_bytes(elements, width, positions_known=k), codec.work(positions_known=k)) for k in (False, True)
@@ -117,7 +186,7 @@ def best_seconds_per_byte_DD(model: CostModel) -> FloatArray:
 
 def best_reduction(problem: Problem) -> tuple[float, float]:
     """What the strongest codec allowed in reductions does: bytes over dense bytes, passes over memory to code."""
-    codecs = [codec for codec in _fixed_codecs(problem) if codec.name in ("none", *REDUCTION_CODECS)]
+    codecs = Allowed(problem).reductions
     elements = 64 * problem.constraints.codec_block
     share, passes = min(
         (codec.wire_bytes(elements, GRADIENT_ELEMENT_BYTES), reduce_codec_passes(codec)) for codec in codecs
@@ -144,6 +213,7 @@ class _Hop:
 
 
 def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
+    """All of a plan's, those with the fastest messages first."""
     cluster, links, width = plan.problem.cluster, model.links, plan.problem.workload.dtype_bytes
     hops: dict[tuple[str, str], _Hop] = {}
     for route in plan.routes:
@@ -165,38 +235,7 @@ def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
                 there_s=float(links.latency_s_DD[a, b]) + elements * width * there,
                 back_s=float(links.latency_s_DD[b, a]) + elements * width * back,
             )
-    return list(hops.values())
-
-
-def weakest_codecs(problem: Problem, num_elements: int, there_bytes: float, back_bytes: float) -> tuple[Codec, Codec]:
-    """The weakest codecs for activations and gradients whose messages are no longer than wanted.
-
-    Args:
-        problem: says what is allowed.
-        num_elements: of the tensor.
-        there_bytes, back_bytes: wanted bytes of a message of activations, and of gradients.
-
-    Returns:
-        Both codecs: the ones that come nearest if nothing allowed is short enough. Top-k goes both ways or neither.
-    """
-    width = problem.workload.dtype_bytes
-    fixed = _fixed_codecs(problem)
-
-    def weakest(wanted: float) -> Codec | None:
-        return next((c for c in fixed if c.wire_bytes(num_elements, width) <= wanted), None)
-
-    def shortest() -> Codec:
-        return min(fixed, key=lambda c: c.wire_bytes(num_elements, width))
-
-    there, back = weakest(there_bytes), weakest(back_bytes)
-    strongest = _strongest_topk(problem, num_elements)
-    if (there is None or back is None) and strongest is not None:
-        kept = min(most_kept(num_elements, there_bytes), most_kept(num_elements, back_bytes, positions_known=True))
-        pressed = topk_of(num_elements, max(kept, strongest.kept(num_elements)))
-        # Where another codec is as short, the tensor goes whole.
-        if pressed.wire_bytes(num_elements, width) < shortest().wire_bytes(num_elements, width):
-            return pressed, pressed
-    return there or shortest(), back or shortest()
+    return sorted(hops.values(), key=lambda hop: (max(hop.there_s, hop.back_s), hop.source, hop.target))
 
 
 _Rules = dict[tuple[str, str], list[LinkCodec]]
@@ -219,7 +258,7 @@ def _by_adatopk(problem: Problem, hops: list[_Hop]) -> _Rules:
     """FusionLLM's ratios; a link here is both directions between two neighbours."""
     reductions = adatopk_reductions([hop.there_s + hop.back_s for hop in hops], problem.constraints.max_ratio)
     wanted = [hop.dense_bytes / reduction for hop, reduction in zip(hops, reductions, strict=True)]
-    return _rules(problem, [(hop, size, size) for hop, size in zip(hops, wanted, strict=True)])
+    return _rules(Allowed(problem), [(hop, size, size) for hop, size in zip(hops, wanted, strict=True)])
 
 
 def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
@@ -228,10 +267,12 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     slowest = max(seconds, default=0.0)
     if slowest <= 0:
         return {}
-    fastest = min(s for s in seconds if s > 0) * _least_share(plan.problem)
+    # What a step waits for is the slowest link; for dollars every byte that leaves a site counts.
+    least = slowest if plan.problem.objective != "cost" else min(s for s in seconds if s > 0)
+    allowed = Allowed(plan.problem)
     sweep: list[tuple[_Rules, float]] = []
-    for target_s in np.geomspace(slowest, fastest, NUM_TARGETS):
-        rules = _within(plan.problem, hops, float(target_s))
+    for target_s in np.geomspace(slowest, least * _least_share(allowed), _num_trials(plan)):
+        rules = _within(allowed, hops, float(target_s))
         # Targets may give the same codecs as the one before.
         if not sweep or rules != sweep[-1][0]:
             sweep.append((rules, rough_objective(_with_codecs(plan, rules.values()), model)))
@@ -239,47 +280,60 @@ def _by_target(plan: Plan, hops: list[_Hop], model: CostModel) -> _Rules:
     return next(rules for rules, value in sweep if value <= best * (1 + NEARLY_BEST))
 
 
-def _least_share(problem: Problem) -> float:
+def _least_share(allowed: Allowed) -> float:
     """Bytes of the shortest message allowed, over those of the dense one."""
-    elements, width = 2**20, problem.workload.dtype_bytes
-    codecs = [*_fixed_codecs(problem), *filter(None, [_strongest_topk(problem, elements)])]
-    return min(codec.wire_bytes(elements, width) for codec in codecs) / (elements * width)
+    elements, width = 2**20, allowed.problem.workload.dtype_bytes
+    return min(codec.wire_bytes(elements, width) for codec in allowed.all_codecs(elements)) / (elements * width)
 
 
-def _within(problem: Problem, hops: list[_Hop], target_s: float) -> _Rules:
+def _within(allowed: Allowed, hops: list[_Hop], target_s: float) -> _Rules:
     wanted = [
         (hop, _allowed_bytes(hop.there_s_per_byte, target_s), _allowed_bytes(hop.back_s_per_byte, target_s))
         for hop in hops
     ]
-    return _rules(problem, wanted)
+    return _rules(allowed, wanted)
 
 
 def _allowed_bytes(seconds_per_byte: float, target_s: float) -> float:
     return target_s / seconds_per_byte if seconds_per_byte > 0 else math.inf
 
 
-def _rules(problem: Problem, wanted: list[tuple[_Hop, float, float]]) -> _Rules:
+def _rules(allowed: Allowed, wanted: list[tuple[_Hop, float, float]]) -> _Rules:
     """Rules by the pair of sites; links that stay dense have none."""
     groups: _Rules = {}
     for hop, there_bytes, back_bytes in wanted:
-        there, back = weakest_codecs(problem, hop.num_elements, there_bytes, back_bytes)
-        rules = [
-            LinkCodec(from_device=hop.source, to_device=hop.target, role="activation", codec=there),
-            LinkCodec(from_device=hop.target, to_device=hop.source, role="gradient", codec=back),
-        ]
-        groups.setdefault(hop.group, []).extend(rule for rule in rules if rule.codec.name != "none")
+        there, back = allowed.weakest(hop.num_elements, there_bytes, back_bytes)
+        rules = groups.setdefault(hop.group, [])
+        if there.name != "none":
+            rules.append(LinkCodec(from_device=hop.source, to_device=hop.target, role="activation", codec=there))
+        if back.name != "none":
+            rules.append(LinkCodec(from_device=hop.target, to_device=hop.source, role="gradient", codec=back))
     return {name: rules for name, rules in groups.items() if rules}
 
 
 def _without_needless(plan: Plan, groups: _Rules, best: float, model: CostModel) -> Plan:
-    """Drops the codecs between two sites where the objective stays as good without them."""
-    worth = WORTH_A_CODEC / len(groups)
-    for name in sorted(groups):
-        trial = rough_objective(_with_codecs(plan, [rules for key, rules in groups.items() if key != name]), model)
+    """Drops codecs, those of the fastest links first, where the objective stays as good without them."""
+    classes = _classes(list(groups.values()), _num_trials(plan))
+    worth = WORTH_A_CODEC / len(classes)
+    for k in range(len(classes)):
+        kept, classes[k] = classes[k], []
+        trial = rough_objective(_with_codecs(plan, classes), model)
         if trial <= best * (1 + worth):
-            del groups[name]
             best = trial
-    return _with_codecs(plan, groups.values())
+        else:
+            classes[k] = kept
+    return _with_codecs(plan, classes)
+
+
+def _classes(groups: list[list[LinkCodec]], most: int) -> list[list[LinkCodec]]:
+    """Neighbouring groups put together so that no more are left than wanted."""
+    edges = np.linspace(0, len(groups), min(most, len(groups)) + 1).round().astype(int)
+    return [[rule for rules in groups[a:b] for rule in rules] for a, b in pairwise(edges)]
+
+
+def _num_trials(plan: Plan) -> int:
+    """Plans to estimate in a sweep: fewer of large ones, which take longer."""
+    return max(LEAST_TRIALS, min(MOST_TRIALS, TRIED_DEVICES // len(plan.ranks)))
 
 
 def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
@@ -291,7 +345,7 @@ def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
 
 def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
     """The weakest codec for all reductions that is nearly best; stages that others outlast stay dense."""
-    codecs = [codec for codec in _fixed_codecs(plan.problem) if codec.name in ("none", *REDUCTION_CODECS)]
+    codecs = Allowed(plan.problem).reductions
     if len(codecs) == 1 or not any(len(stage.replicas) > 1 for stage in plan.stages):
         return plan
     everywhere = set(range(len(plan.stages)))

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Problem
 from hetplanner.planners import seeds
 from hetplanner.planners.coarsen import LARGE, sort_devices
+from hetplanner.planners.dtfm_exact import find_classes
+from hetplanner.planners.equal_runs import equal_run_layouts
 from hetplanner.planners.population import Candidate
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +29,10 @@ GUIDE_WEIGHT = 0.1
 COLD = 1e-4
 NUM_CUTS = 5
 KEPT_SEEDS = 256
+# Plans of identical stages: scored in all, at most this part of what a budget of evaluations leaves; kept of a batch.
+MOST_ENUMERATED = 50_000
+ENUMERATED_PART = 4
+KEPT_RUNS = 8
 
 
 class DtfmSpecies:
@@ -131,11 +138,16 @@ class DtfmSpecies:
 
     def warm_up(self) -> None:
         """Loads the kernels by running each once on the first guess."""
+        from hetplanner.planners import dtfm_large_kernels
+
         guess = self.first_guesses()[0]
         state = self._state.copy()
         self.anneal(self.cross(guess, guess), 1, 0.01)
         self.placement(guess)
         self._score(guess.genes[0][None].copy())
+        dtfm_large_kernels.score_in_order(
+            self._shared, self._piped, guess.genes[0][None].copy(), np.empty(1), self.stages, self.replicas
+        )
         self._state[:] = state
 
     def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
@@ -144,10 +156,34 @@ class DtfmSpecies:
             layouts: Iterable[IntArray] = seeds.random_layouts(len(self._ids), RANDOM_STARTS, self._rng)
         else:
             layouts = seeds.deal_layouts(self._orders, self.stages, self.replicas, self._rng)
+        left = limit
         for batch in seeds.in_batches(layouts, limit):
             cost, order = self._score(batch)
             best = np.argsort(cost, kind="stable")[:KEPT_SEEDS]
             yield [Candidate(float(cost[i]), (batch[i], order[i])) for i in best], len(batch)
+            left = None if left is None else left - len(batch)
+        if self._starts == "structured":
+            yield from self._equal_runs(None if left is None else left // ENUMERATED_PART)
+
+    def _equal_runs(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
+        """Every plan of a few runs of identical stages, where devices fall into few classes."""
+        from hetplanner.planners import dtfm_large_kernels
+
+        try:
+            classes = find_classes(self._shared, self._piped)
+        except InvalidInput:
+            return
+        left = MOST_ENUMERATED if limit is None else min(limit, MOST_ENUMERATED)
+        for batch in equal_run_layouts(classes.members, self.stages, self.replicas):
+            batch = batch[: max(left, 0)]
+            if not len(batch):
+                return
+            cost = np.empty(len(batch))
+            dtfm_large_kernels.score_in_order(self._shared, self._piped, batch, cost, self.stages, self.replicas)
+            best = batch[np.argsort(cost, kind="stable")[:KEPT_RUNS]]
+            cost, order = self._score(best)
+            left -= len(batch)
+            yield [Candidate(float(c), (m, o)) for c, m, o in zip(cost, best, order, strict=True)], len(batch)
 
     def anneal(self, candidate: Candidate, moves: int, heat: float) -> Candidate:
         """One annealing chain, then the exact stage order."""

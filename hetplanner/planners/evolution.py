@@ -22,8 +22,10 @@ from hetplanner.planners.step_plan import StepSearch
 
 logger = logging.getLogger(__name__)
 
-# Moves of a chain times devices, at most.
+# Moves of a chain times devices, at most: so chains last a fraction of a second on thousands of devices too.
 LONGEST_CHAIN = 2**24
+# Candidates kept for objective dtfm unless set: with few, a second is enough to anneal each often.
+DTFM_POPULATION = 6
 
 
 class EvolutionPlanner(BasePlanner[EvolutionSettings]):
@@ -49,9 +51,7 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
 
     def _solve_dtfm(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), seed, self.settings.starts)
-        # Chains last a fraction of a second on thousands of devices too.
-        chain = max(100, min(self.settings.chain, LONGEST_CHAIN // len(problem.usable_devices)))
-        settings = self.settings.model_copy(update={"chain": chain})
+        settings = dtfm_settings(self.settings, len(problem.usable_devices))
         evolution = Evolution(species, settings, progress, np.random.default_rng([seed, 0]))
         evolve([evolution], progress, bound=species.lower_bound)
         try:
@@ -62,3 +62,10 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
             if plan is None:
                 raise
             return plan
+
+
+def dtfm_settings(settings: EvolutionSettings, num_devices: int) -> EvolutionSettings:
+    """The settings as the search for objective dtfm on so many devices takes them."""
+    chain = max(100, min(settings.chain, LONGEST_CHAIN // num_devices))
+    population = settings.population if "population" in settings.model_fields_set else DTFM_POPULATION
+    return settings.model_copy(update={"chain": chain, "population": population})

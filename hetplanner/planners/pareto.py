@@ -36,7 +36,7 @@ END_SHARE = 0.2
 ROOM = 200
 MOST_PLANS = 60
 # Starting layouts of each shape, annealing moves in one chain, and how it cools (in logarithms of the objectives).
-STARTS, CHAIN, HOT, COLD, GUIDE_WEIGHT = 32, 10_000, 0.03, 1e-4, 0.05
+STARTS, CHAIN, HOT, COLD, GUIDE_WEIGHT = 16, 10_000, 0.03, 1e-4, 0.05
 # Share of the chains that go to shapes which have nothing on the front yet.
 CURIOSITY = 0.15
 # Plans this close (relative) in both count as one.
@@ -175,7 +175,7 @@ class _FrontSearch:
         self._problem = problem.replace(objective="step-time")
         self._seed, self._on_event, self._should_stop = seed, on_event, should_stop
         self._model = CostModel.of(self._problem)
-        self._progress = Progress(budget, None, should_stop)
+        self._budget, self._progress = budget, Progress(budget, None, should_stop)
         self._events: list[ParetoEvent] = []
         self._ends: list[Plan] = []
         self._shapes: list[_Shape] = []
@@ -185,6 +185,9 @@ class _FrontSearch:
         for objective in ("step-time", "cost"):
             if not self._ends or not self._progress.cancelled:
                 self._ends.append(self._search_end(objective))
+        # The clock of what is left starts now: the ends kept their own.
+        self._progress.budget = _part(self._budget, 1.0 - len(self._ends) * END_SHARE, self._budget.evaluations)
+        self._progress.start_budget()
         if not self._progress.is_over():
             self._search_between()
         plans = self._finished()
@@ -209,7 +212,8 @@ class _FrontSearch:
             if self._progress.is_event_due():
                 self._report(objective, self._points())
 
-        part = Progress(_part(self._progress.budget, END_SHARE), watch, self._should_stop)
+        share = None if self._budget.evaluations is None else int(self._budget.evaluations * END_SHARE)
+        part = Progress(_part(self._budget, END_SHARE, share), watch, self._should_stop)
         # The front is one of estimates, so the simulator is not asked.
         plan = EvolutionPlanner(EvolutionSettings(finalists=1)).search(task, CostModel.of(task), self._seed, part)
         self._progress.evaluations += part.evaluations
@@ -221,10 +225,8 @@ class _FrontSearch:
         self._shapes = list(self._make_shapes())
         rng = np.random.default_rng([self._seed, 3])
         self._shapes[0].warm_up()
-        left = 1.0 - len(self._ends) * END_SHARE
-        self._progress.budget = replace(self._progress.budget, seconds=_times(self._progress.budget.seconds, left))
         self._progress.start_budget()
-        for shape in self._shapes:
+        for shape in _scattered(self._shapes):
             if self._progress.is_over():
                 break
             self._progress.evaluations += shape.sow(self._progress.remaining_evaluations)
@@ -279,7 +281,7 @@ class _FrontSearch:
         return Provenance(
             planner="pareto",
             seed=self._seed,
-            budget=self._progress.budget.text(),
+            budget=self._budget.text(),
             evaluations=self._progress.evaluations,
             seconds=self._progress.seconds,
             version=package_version(),
@@ -352,6 +354,12 @@ class _Shape:
         return Candidate(float(self._archive.step_A[k]), tuple(table[k].copy() for table in tables))
 
 
+def _scattered(shapes: list[_Shape]) -> list[_Shape]:
+    """In an order whose every beginning is spread over all of them, should the budget end before the last."""
+    order = sorted(range(len(shapes)), key=lambda k: (k * (5**0.5 - 1) / 2) % 1.0)
+    return [shapes[k] for k in order]
+
+
 def _even_choice(points: list[tuple[float, float]], most: int) -> list[int]:
     """At most so many of a front, the ends among them, evenly along its length in logarithms."""
     if len(points) <= most:
@@ -362,13 +370,9 @@ def _even_choice(points: list[tuple[float, float]], most: int) -> list[int]:
     return sorted({int(np.argmin(np.abs(length - w))) for w in wanted})
 
 
-def _part(budget: Budget, share: float) -> Budget:
-    evaluations = None if budget.evaluations is None else int(budget.evaluations * share)
-    return Budget(seconds=_times(budget.seconds, share), evaluations=evaluations)
-
-
-def _times(seconds: float | None, share: float) -> float | None:
-    return None if seconds is None else seconds * share
+def _part(budget: Budget, share: float, evaluations: int | None) -> Budget:
+    """A share of the time, and so many evaluations."""
+    return Budget(seconds=None if budget.seconds is None else budget.seconds * share, evaluations=evaluations)
 
 
 def _point(plan: Plan) -> tuple[float, float]:

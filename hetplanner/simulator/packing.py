@@ -134,7 +134,7 @@ def _by_stage(plan: Plan, seconds_C: Array) -> Array:
 
 
 def _order(plan: Plan, durations: Durations, rank_PS: Array, route_M: Array) -> TaskOrder:
-    from hetplanner.simulator import kernel
+    from hetplanner.simulator import order_kernels
 
     rank_C, stage_C = (column.copy() for column in np.array(plan.chunks, dtype=np.int64).T)
     chunk_SN = np.full((len(plan.stages), len(plan.ranks)), -1)
@@ -147,17 +147,17 @@ def _order(plan: Plan, durations: Durations, rank_PS: Array, route_M: Array) -> 
     pairs = np.array((up_PE * len(plan.ranks) + down_PE, down_PE * len(plan.ranks) + up_PE))
     links, link_2PE = np.unique(pairs, return_inverse=True)
     first_chunk_N = _starts(np.bincount(rank_C, minlength=len(plan.ranks)))
-    chunks = kernel.ChunkTable(
+    chunks = order_kernels.ChunkTable(
         chunk_SN[np.arange(len(plan.stages)), rank_PS], route_M, rank_C, stage_C, np.array(depth_limits(plan)),
         first_chunk_N, durations.forward_s_C, durations.backward_s_C,
     )  # fmt: skip
-    hops = kernel.HopTable(latency_s_2PE, wire_s_2PE, link_2PE.reshape(pairs.shape), len(links))
+    hops = order_kernels.HopTable(latency_s_2PE, wire_s_2PE, link_2PE.reshape(pairs.shape), len(links))
     if plan.is_interleaved:
         sequences = _sequences(plan, chunk_SN, first_task_N)
-        kernel.order_interleaved(chunks, hops, sequences, order.first_task_N, order.stage_T, order.micro_batch_T)
+        order_kernels.order_interleaved(chunks, hops, sequences, order.first_task_N, order.stage_T, order.micro_batch_T)
     else:
         hold = plan.schedule == "gpipe"
-        kernel.order_tasks(chunks, hops, hold, order.first_task_N, order.stage_T, order.micro_batch_T)
+        order_kernels.order_tasks(chunks, hops, hold, order.first_task_N, order.stage_T, order.micro_batch_T)
     return order
 
 

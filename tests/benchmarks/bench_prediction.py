@@ -1,4 +1,4 @@
-"""Predicted against measured step time on emulated links: three plan shapes, two codecs.
+"""Predicted against measured step time on emulated links: three plan shapes, three codecs.
 
     python tests/benchmarks/bench_prediction.py [--steps 40] [--preset tiny-gpt] [--json]
 
@@ -55,10 +55,10 @@ def uneven_cluster(devices: int) -> Cluster:
 
 
 def with_codec(plan: Plan, name: str) -> Plan:
-    """The codec on every pair of ranks, both ways, and on the reduction."""
+    """The codec on every pair of ranks, both ways, and (int8 beside top-k of a tenth) on the reduction."""
     if name == "none":
         return plan
-    codec = Codec(name=name)
+    codec = Codec(name="topk", ratio=10.0) if name == "topk" else Codec(name=name)
     rules = [
         LinkCodec(from_device=a, to_device=b, role=role, codec=codec)
         for a in plan.ranks
@@ -66,7 +66,7 @@ def with_codec(plan: Plan, name: str) -> Plan:
         if a != b
         for role in ("activation", "gradient")
     ]
-    stages = tuple(s.replace(reduce_codec=codec) for s in plan.stages)
+    stages = tuple(s.replace(reduce_codec=Codec(name="int8")) for s in plan.stages)
     return plan.replace(link_codecs=tuple(rules), stages=stages)
 
 
@@ -79,7 +79,7 @@ def cases(workload: Workload) -> Iterator[tuple[str, Plan]]:
         "4x1": ([m], [n // 4, n // 2, 3 * n // 4]),
     }
     for label, (shares, cuts) in shapes.items():
-        for codec in ("none", "int8"):
+        for codec in ("none", "int8", "topk"):
             ranks = len(shares) * (len(cuts) + 1)
             yield (
                 f"{label} {codec}",

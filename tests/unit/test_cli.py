@@ -101,6 +101,18 @@ def test_plan_says_where_the_gain_comes_from(call):
     assert "lost without: placement 100%" in text
 
 
+def test_lossy_plans_say_what_is_not_modelled(call):
+    shape = ["--stages", "8", "--replicas", "8", "--evaluations", "2000"]
+    lossy = [*shape, "--codecs", "none,int8,adatopk", "--max-ratio", "20"]
+    data = json.loads(call("plan", WORLD, "gpt3-xl", *lossy, "--json").stdout)
+    assert data["plan"]["problem"]["constraints"]["max_ratio"] == 20
+    assert "topk" in {rule["codec"]["name"] for rule in data["plan"]["link_codecs"]}
+    assert "int8" in {stage["reduce_codec"]["name"] for stage in data["plan"]["stages"]}
+    assert data["notes"][0].startswith("quality not modelled")
+    assert "quality not modelled" in call("plan", WORLD, "gpt3-xl", *lossy).stdout
+    assert json.loads(call("plan", WORLD, "gpt3-xl", *shape, "--json").stdout)["notes"] == []
+
+
 def test_same_seed_and_evaluations_give_the_same_plan(call, tmp_path):
     one, two = (json.loads(plan_file(call, tmp_path).read_text()) for _ in range(2))
     for plan in (one, two):
@@ -187,7 +199,11 @@ def test_runs_list_of_a_new_home_is_empty(call):
         (["plan", LAB, "gpt5"], ["gpt5"]),
         (["plan", LAB, "tiny-gpt", "--planner", "magic"], ["planner", "evolution"]),
         (["plan", LAB, "tiny-gpt", "--objective", "beauty"], ["objective"]),
-        (["plan", LAB, "tiny-gpt", "--codecs", "zip"], ["codecs"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "zip"], ["codecs", "'topk' or 'adatopk'", "'zip'"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "topk,adatopk"], ["codecs", "allow one of them"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "adatopk", "--max-ratio", "0.5"], ["max_ratio", "0.5"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "adatopk", "--max-ratio", "nan"], ["max_ratio", "finite"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "adatopk", "--max-ratio", "much"], ["--max-ratio"]),
         (["plan", LAB, "tiny-gpt", "--budget", "5 parsecs"], ["budget"]),
         (["plan", LAB, "tiny-gpt", "--stages", "zero"], ["--stages"]),
         (["plan", LAB, "tiny-gpt", "--stages", "0"], ["stages"]),

@@ -14,12 +14,12 @@ from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.problem import Constraints
 from hetplanner.planners.codec_choice import (
     NEARLY_BEST,
+    Allowed,
     best_reduction,
     best_seconds_per_byte_DD,
     choose_codecs,
     rough_objective,
     step_seconds_of,
-    weakest_codecs,
 )
 from tests.factories import chain_plan, small_cluster
 
@@ -137,17 +137,17 @@ def test_the_weakest_within_the_bytes_wanted():
     dense = 4 * ELEMENTS
 
     def pair(share, back=1.0):
-        return [str(c) for c in weakest_codecs(problem, ELEMENTS, dense * share, dense * back)]
+        return [str(c) for c in Allowed(problem).weakest(ELEMENTS, dense * share, dense * back)]
 
     assert pair(1.0) == ["none", "none"]
     assert pair(0.99) == ["fp16", "none"]
     assert pair(0.3, 0.5) == ["int8", "fp16"]
     assert pair(0.2, 0.2) == ["int4", "int4"]
-    there, back = weakest_codecs(problem, ELEMENTS, dense * 0.05, dense)
+    there, back = Allowed(problem).weakest(ELEMENTS, dense * 0.05, dense)
     assert there == back
     assert there.name == "topk"
     assert dense * 0.049 < there.wire_bytes(ELEMENTS, 4) <= dense * 0.05
-    there, back = weakest_codecs(problem, ELEMENTS, 0.0, 0.0)
+    there, back = Allowed(problem).weakest(ELEMENTS, 0.0, 0.0)
     assert dense / 100 <= there.wire_bytes(ELEMENTS, 4) <= dense / 100 + 4
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from hetplanner.cluster.files import load_cluster
 from hetplanner.cost.dtfm import score_dtfm
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
@@ -75,3 +76,27 @@ def test_spare_devices_stay_idle():
     assert result.value == result.plan.estimate.dtfm.total_s
     # Twenty of eight-device regions: better than the same shape in file order.
     assert result.value <= make_planner("rank-order").solve(spare).value
+
+
+@pytest.mark.parametrize("name", OPTIMA)
+@pytest.mark.parametrize("shuffle", [3, 4])
+def test_a_shuffled_file_gives_the_optimum_at_once(name, shuffle):
+    result = make_planner("evolution").solve(problem(name, shuffle), seed=shuffle, budget="400 evaluations")
+    assert result.value == pytest.approx(OPTIMA[name], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", list(OPTIMA)[:4])
+def test_a_search_that_meets_the_bound_ends(name):
+    result = make_planner("evolution").solve(problem(name, 5), budget="10000000 evaluations")
+    assert result.gap == pytest.approx(0.0, abs=1e-9)
+    assert result.events[-1].phase == "proven optimal"
+    assert result.evaluations < 10_000
+
+
+def test_stages_alone_or_replicas_alone_fix_the_shape():
+    base = problem("dtfm_5_worldwide", 1)
+    for constraints in (Constraints(stages=8), Constraints(replicas=8)):
+        result = make_planner("evolution").solve(base.replace(constraints=constraints), budget="400 evaluations")
+        assert result.value == pytest.approx(OPTIMA["dtfm_5_worldwide"], abs=1e-5)
+    with pytest.raises(InvalidInput, match="give the number of stages or of replicas"):
+        make_planner("evolution").solve(base.replace(constraints=Constraints()), budget="400 evaluations")

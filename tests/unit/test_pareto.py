@@ -111,6 +111,12 @@ def test_events_are_fronts_and_a_stop_keeps_what_was_found():
     check_plan(front.fastest)
 
 
+def test_however_long_the_ends_take_there_is_time_between_them():
+    front = search_front(small_problem(3, devices=8, micro_batches=12), budget="0.6 s")
+    assert "between" in {event.phase for event in front.events}
+    assert {plan.provenance.budget for plan in front.plans} == {"0.6 s"}
+
+
 @pytest.mark.parametrize("budget", ["0 s", "0 evaluations", "1 evaluation"])
 def test_a_budget_of_next_to_nothing_still_gives_a_plan(budget):
     for plan in search_front(small_problem(4), budget=budget).plans:

@@ -94,6 +94,16 @@ def test_it_opens_on_the_world_wide_cluster_with_gpt3_xl_on_8_by_8(app):
     assert problem.workload.name == "gpt3-xl"
 
 
+def test_codecs_and_their_greatest_ratio_are_part_of_the_problem(app):
+    assert app.plan.problem().constraints.codecs == ("none",)
+    app.plan.codecs, app.plan.max_ratio = ["int8", "adatopk"], 25.0
+    constraints = app.plan.problem().constraints
+    assert (constraints.codecs, constraints.max_ratio) == (("none", "int8", "adatopk"), 25.0)
+    app.plan.codecs = ["topk", "adatopk"]
+    with pytest.raises(InvalidInput, match="allow one of them"):
+        app.plan.problem()
+
+
 def test_every_sample_can_be_chosen_and_gets_a_shape_that_fits(app):
     for name in app.cluster.param.sample.objects[:-1]:
         app.cluster.sample = name

@@ -1,0 +1,53 @@
+"""Compiled: a binary heap of (time, number) in two arrays. Importing this module imports numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@njit(cache=True)
+def _before(time_a: float, id_a: int, time_b: float, id_b: int) -> bool:
+    return time_a < time_b or (time_a == time_b and id_a < id_b)
+
+
+@njit(cache=True)
+def push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int:
+    """Adds to a binary heap ordered by (time, number); returns the new size."""
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if not _before(time, number, time_Q[parent], id_Q[parent]):
+            break
+        time_Q[i] = time_Q[parent]
+        id_Q[i] = id_Q[parent]
+        i = parent
+    time_Q[i] = time
+    id_Q[i] = number
+    return size + 1
+
+
+@njit(cache=True)
+def pop(time_Q: Array, id_Q: Array, size: int) -> int:
+    """Takes the first out of a heap whose root has been read; returns the new size."""
+    size -= 1
+    time, number = time_Q[size], id_Q[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(time_Q[child + 1], id_Q[child + 1], time_Q[child], id_Q[child]):
+            child += 1
+        if not _before(time_Q[child], id_Q[child], time, number):
+            break
+        time_Q[i] = time_Q[child]
+        id_Q[i] = id_Q[child]
+        i = child
+    time_Q[i] = time
+    id_Q[i] = number
+    return size
