@@ -12,6 +12,7 @@ from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
 MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
+Reducers = Annotated[
+    str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
+]
 MOST_PAID = 5
 """Receivers of dollars that are named."""
 
@@ -40,6 +44,7 @@ def plan(
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Codecs = "none",
     max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
+    reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
@@ -74,6 +79,7 @@ def plan(
             "replicas": replicas,
             "codecs": listed(codecs),
             "max_ratio": max_ratio,
+            "reducers": listed(reducers),
             "excluded": listed(exclude),
         },
     )
@@ -171,7 +177,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {_counted(len(plan.stages), 'stage')} × {_counted(len(plan.routes), 'pipeline')}, {plan.schedule}"
+        f" {_counted(len(plan.stages), 'stage')} × {_counted(len(plan.routes), 'pipeline')}, {plan.schedule},"
+        f" {plan.reducer}"
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))

@@ -14,6 +14,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reach import find_gap
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
 
 # How many kinds of short devices a message names, and how many devices of each.
@@ -27,12 +28,13 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     That every op is computed once and shares add up, the Plan itself checks.
 
     Raises:
-        InvalidInput: if a codec is used that the constraints do not allow.
+        InvalidInput: if a codec or a reducer is used that the constraints do not allow.
         Infeasible: naming the devices that are short, by how much, and the change that would help; or the devices
             without a link between them that would have to talk.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
+    _check_reducer(plan)
     gap = find_gap(plan)
     if gap is not None:
         raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
@@ -158,6 +160,16 @@ def _check_ratios(plan: Plan) -> None:
                     f" {plan.ranks[two]!r:.60} sends less than 1/{limit:g} of the dense bytes; use a smaller ratio or"
                     " raise constraints.max_ratio"
                 )
+
+
+def _check_reducer(plan: Plan) -> None:
+    allowed = plan.problem.constraints.reducers
+    # Without replicas nothing is reduced but weights tied across stages.
+    if plan.reducer not in allowed and reduction_groups(plan):
+        raise InvalidInput(
+            f"reducer: {plan.reducer!r} is not among constraints.reducers ({', '.join(allowed)}); allow it or use"
+            " another"
+        )
 
 
 def _worst(shortages: list[Shortage]) -> tuple[int, float]:

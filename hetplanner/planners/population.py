@@ -233,8 +233,8 @@ def evolve(
             if progress.is_over() or progress.is_proven(leader_of(evolutions).value):
                 break
     leader = leader_of(evolutions)
-    proven = all(e.is_settled for e in evolutions) or progress.is_proven(leader.value)
-    leader.report("proven optimal" if proven else "done")
+    tried = "all tried" if all(e.is_settled for e in evolutions) else "done"
+    leader.report("proven optimal" if progress.is_proven(leader.value) else tried)
     return leader
 
 

@@ -5,7 +5,8 @@ Source: DT-FM section 3.2 (colocated sharded parameter server).
 """
 
 from collections.abc import Iterator
-from itertools import permutations
+
+import numpy as np
 
 from hetplanner.plan.reducers.program import Members, Phase, Reducer, Transfer, cut_range
 
@@ -29,5 +30,6 @@ class ShardedServer(Reducer):
     def phases(self, members: Members, num_elements: int) -> tuple[Phase, ...]:
         """All pairs at once, twice."""
         size = len(members)
-        phase = Phase.of(permutations(range(size), 2), -(-num_elements // size))
+        sender_F, receiver_F = np.nonzero(~np.eye(size, dtype=bool))
+        phase = Phase(sender_F, receiver_F, np.ones_like(sender_F), -(-num_elements // size))
         return phase, phase

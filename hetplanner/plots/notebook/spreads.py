@@ -25,8 +25,11 @@ def spread(found: Spread) -> hv.Overlay:
     )
     points = hv.Points(data, ["step_s", "share"]).opts(color=LINE_COLOURS[0], size=6, tools=[hover])
     still = hv.Segments(([found.still_s], [0.0], [found.still_s], [1.0]))
+    low, high = min(found.still_s, times[0]), max(found.still_s, times[-1])
+    room = 0.05 * (high - low) or 0.05 * high
     layers = [
-        (steps * points).relabel("with jitter"),
+        steps.relabel("with jitter"),
+        points,
         still.relabel("without jitter").opts(color=LINE_COLOURS[1], line_width=2, line_dash="dashed"),
     ]
     middle = f"median {short_seconds(found.median_s)}, 5 % to 95 %"
@@ -35,6 +38,7 @@ def spread(found: Spread) -> hv.Overlay:
             **FRAME | LEGEND,
             xlabel="step time (s)",
             ylabel="share of runs",
+            xlim=(low - room, high + room),
             ylim=(0.0, 1.05),
             title=f"{len(times)} runs: {middle} {short_seconds(found.p05_s)} to {short_seconds(found.p95_s)}",
         )
