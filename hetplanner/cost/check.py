@@ -114,7 +114,6 @@ def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replic
             f" cluster is short by {gaps} links between devices; fewer replicas, fewer stages or more links would help"
             f"{blind}"
         )
-        )
     if shape is not None:
         return Infeasible(
             f"{name} does not fit in the placements that were tried: the search is short by one that gives every device"
