@@ -43,6 +43,9 @@ LEAST_LATENCY_S = 1e-5
 # A reduction is modelled by its slowest link, a transit by its own: it counts for less.
 REDUCE_WEIGHT = 0.5
 ROUNDS = 6
+SETTLED = 2e-3
+# With a link of its own for every pair a reduction cannot tell which one it waited for, and the fit would take minutes.
+MOST_REDUCING = 100
 TRACE_STEPS = 4
 LEAST_MESSAGE_S = 1e-6
 
@@ -74,6 +77,8 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
     )
     schedule = make_schedule(plan)
     reduce_s = {group: s.seconds for group, s in seen.reduce.items() if s.seconds > 0}
+    if len(_reducing_rules(plan, reduce_s)) > MOST_REDUCING:
+        reduce_s = {}
     for _ in range(ROUNDS if reduce_s else 1):
         links, table = fit_links(plan, seen, reduce_s, CostModel(tables, model.links), durations)
         transfer, errors = fit_transfer(plan, seen, durations, table)
@@ -88,7 +93,11 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
-        reduce_s = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
+        wanted = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
+        settled = all(abs(wanted[g] / reduce_s[g] - 1.0) < SETTLED for g in reduce_s)
+        reduce_s = wanted
+        if settled:
+            break
     before = simulate(plan, steps=TRACE_STEPS)
     return calibration.replace(checks=_checks(_terms(trace), _terms(before), _terms(after)))
 

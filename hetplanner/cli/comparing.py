@@ -12,7 +12,7 @@ import typer
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning import Codecs, MaxRatio, listed, make_problem
+from hetplanner.cli.planning import Codecs, MaxRatio, Reducers, listed, make_problem
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO
 from hetplanner.units import short_seconds
 
@@ -37,6 +37,7 @@ def compare(
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Codecs = "none",
     max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
+    reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     budget: Annotated[str, typer.Option(help="Time of every search, such as 2s.")] = "2s",
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
@@ -69,6 +70,7 @@ def compare(
             "replicas": replicas,
             "codecs": listed(codecs),
             "max_ratio": max_ratio,
+            "reducers": listed(reducers),
             "excluded": listed(exclude),
         },
     )

@@ -13,6 +13,7 @@ from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precisi
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
 MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
+Reducers = Annotated[
+    str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
+]
 MOST_PAID = 5
 """Receivers of dollars that are named."""
 
@@ -41,6 +45,7 @@ def plan(
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     codecs: Codecs = "none",
     max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
+    reducers: Reducers = "",
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
@@ -80,6 +85,7 @@ def plan(
             "replicas": replicas,
             "codecs": listed(codecs),
             "max_ratio": max_ratio,
+            "reducers": listed(reducers),
             "excluded": listed(exclude),
             "pinned": pins(pin),
         },
@@ -195,7 +201,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {_shape_text(plan)}, {plan.schedule}"
+        f" {_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))
@@ -272,7 +278,7 @@ def gain_text(gain: Gain | None, objective: str) -> str:
     what = {"step-time": "speed", "cost": "tokens per dollar", "dtfm": "DT-FM's objective"}[objective]
     baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
     if gain is None:
-        return f"gain: none to state, {baseline} would not fit the devices' memory"
+        return f"gain: none to state, {baseline} would not fit the devices' memory or the links there are"
     if not gain.parts:
         return f"gain: none over {baseline}"
     shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)

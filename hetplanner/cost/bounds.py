@@ -11,8 +11,7 @@ Derivation, with M micro-batches, S stages of R replicas and best-device seconds
             (M/R - 1) x the slowest stage of the most even cut on the fastest device
     fill of s: all forwards, the backwards of stages s and behind (a stage reduces while earlier ones drain), and the
             hops of the shortest path over S devices
-    reduction of s: two phases over a group of R devices; a device in it waits for its (R-1)-th nearest peer at least,
-            and its host's NIC passes R - 1 shards if the host cannot hold the whole group
+    reduction of s: the best allowed reducer over any group of R devices, :mod:`hetplanner.cost.reduction_bounds`
 
 Legend of array suffixes: D usable devices, O op boundaries, K places where a stage may begin or end, C classes.
 """
@@ -27,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
-from hetplanner.cost.connectivity import Edges, bound_path, spanning_edges
+from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
+from hetplanner.cost.reduction_bounds import ReductionBounds
 from hetplanner.cost.tables import (
     GRADIENT_ELEMENT_BYTES,
     OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
@@ -38,11 +38,6 @@ from hetplanner.cost.tables import (
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-# Message sizes for which devices' nearest peers are sorted; sizes between count as the next smaller one.
-NUM_SIZES = 12
-# With more devices only the best link is looked at (sorting all rows takes too long).
-MOST_SORTED = 300
 
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
@@ -106,14 +101,14 @@ class _Bounds:
         per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
         most = len(self.usable) - stages + 1
         busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
-        return self._paths_s(stages)[1] + busy_s + self._optimizer_s(stages)
+        return float(bound_path(self.hops[1], stages)) + busy_s + self._optimizer_s(stages)
 
     def step_s(self, stages: int, replicas: int) -> float:
         """The bound of one shape."""
         if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
             return 0.0
         forward_s, backward_K = float(self.forward_K[-1]), self.backward_K[-1] - self.backward_K
-        there_s, both_s = self._paths_s(stages)
+        there_s, both_s = (float(bound_path(parts, stages)) for parts in self.hops)
         full_s = forward_s + float(backward_K[0]) + both_s
         reduced_KK = self._reduction_KK(replicas)
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
@@ -121,16 +116,6 @@ class _Bounds:
         ends_KK[0] = full_s + reduced_KK[0]
         end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
-
-    def _paths_s(self, stages: int) -> tuple[float, float]:
-        """Least seconds of the hops of a pipeline: the better way, and there and back."""
-        if stages not in self._path_of_stages:
-            self._path_of_stages[stages] = bound_path(self.hops[0], stages), bound_path(self.hops[1], stages)
-        return self._path_of_stages[stages]
-
-    @cached_property
-    def _path_of_stages(self) -> dict[int, tuple[float, float]]:
-        return {}
 
     def _optimizer_s(self, stages: int) -> float:
         """The stage with the most weights on the device with the fastest memory."""
@@ -218,13 +203,14 @@ class _Bounds:
         return np.concatenate(([0.0], np.cumsum(own)))[self.edges_K]
 
     @cached_property
-    def hops(self) -> tuple[Edges, Edges]:
-        """Spanning edges by the seconds of the smallest message: the better way, and there and back."""
+    def hops(self) -> tuple[Parts, Parts]:
+        """Connected parts by the seconds of the smallest message: the better way, and there and back."""
         activation, gradient = self._least_message_bytes
         there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
         back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
         both_DD = there_DD + back_DD.T
-        return spanning_edges(np.minimum(there_DD, there_DD.T)), spanning_edges(np.minimum(both_DD, both_DD.T))
+        ways = np.minimum(there_DD, there_DD.T), np.minimum(both_DD, both_DD.T)
+        return largest_parts(spanning_edges(ways[0])), largest_parts(spanning_edges(ways[1]))
 
     @cached_property
     def _least_message_bytes(self) -> tuple[float, float]:
@@ -260,8 +246,8 @@ class _Bounds:
         params_KK = np.maximum(self.own_params_K[None, :] - self.own_params_K[:, None], 0.0)
         if replicas < 2:
             return np.zeros_like(params_KK)
-        phase_KK = self._phase_s(params_KK * self._gradient_bytes / replicas, replicas)
-        return np.where(params_KK > 0, 2.0 * phase_KK, 0.0)
+        least_KK = self._reductions.least_s(params_KK * self._gradient_bytes, replicas)
+        return np.where(params_KK > 0, least_KK, 0.0)
 
     def _tied_s(self, stages: int, replicas: int) -> float:
         """Least seconds to reduce the weights tied between the first and the last stage."""
@@ -271,8 +257,8 @@ class _Bounds:
         least = 0.0
         for members in graph.tied_groups.values():
             if len(members) == 2 and members[0] < cuts[0] and members[1] >= cuts[-1]:
-                shard = graph.ops[members[1]].num_params * self._gradient_bytes / (2 * replicas)
-                least = max(least, 2.0 * float(self._phase_s(np.array([shard]), 2 * replicas)[0]))
+                bucket = graph.ops[members[1]].num_params * self._gradient_bytes
+                least = max(least, float(self._reductions.least_s(np.array([bucket]), 2 * replicas)[0]))
         return least
 
     @property
@@ -280,43 +266,12 @@ class _Bounds:
         """Fewest bytes on the wire of one gradient."""
         return least_reduction_bytes(self.tables.problem.constraints.codecs)
 
-    def _phase_s(self, shard_bytes: FloatArray, members: int) -> FloatArray:
-        """Least seconds of one phase among so many devices, for shards of such sizes."""
-        sizes, waits = self._waits
-        if waits.shape[2] < members - 1:
-            return np.zeros_like(shard_bytes)
-        farthest = waits[:, :, min(members - 2, waits.shape[2] - 1)]
-        load = sizes[:, None] * self._nic_s_per_byte(members)[None, :] * (members - 1)
-        # Some device of the group is at best the members-th of all.
-        least = np.sort(np.maximum(farthest, load), axis=1)[:, members - 1]
-        found = np.searchsorted(sizes, shard_bytes, side="right") - 1
-        return np.asarray(least[np.maximum(found, 0)])
-
-    def _nic_s_per_byte(self, members: int) -> FloatArray:
-        """Seconds per byte through each device's NIC, 0 where its host may hold a whole group."""
-        host_D = self.links.host_D[self.usable]
-        at_host = np.bincount(host_D, minlength=len(self.links.nic_out_seconds_per_byte_H))[host_D]
-        slower = np.maximum(self.links.nic_out_seconds_per_byte_H, self.links.nic_in_seconds_per_byte_H)[host_D]
-        return np.where(at_host < members, slower, 0.0)
-
     @cached_property
-    def _waits(self) -> tuple[FloatArray, FloatArray]:
-        """Message sizes, and for each what a device waits for its peers, nearest first."""
-        latency, rate = self._among(self.links.latency_s_DD), self._among(self.links.seconds_per_byte_DD)
-        total = float(self.own_params_K[-1]) * GRADIENT_ELEMENT_BYTES
+    def _reductions(self) -> ReductionBounds:
+        total = float(self.own_params_K[-1])
         tied = [self.tables.problem.workload.graph.ops[m[1]].num_params for m in self._tied_groups]
-        most = max(total, *(t * GRADIENT_ELEMENT_BYTES for t in tied), 1.0)
-        num_devices = len(latency)
-        sizes = np.concatenate(([0.0], np.geomspace(most / 4096, most / 2, NUM_SIZES)))
-        off = ~np.eye(num_devices, dtype=bool)
-        if num_devices > MOST_SORTED:
-            best = latency[off].min() + sizes * rate[off].min()
-            return sizes, np.broadcast_to(best[:, None, None], (len(sizes), num_devices, num_devices - 1))
-        waits = []
-        for size in sizes:
-            seconds = latency + size * rate
-            waits.append(np.sort(np.maximum(seconds, seconds.T)[off].reshape(num_devices, -1), axis=1))
-        return sizes, np.array(waits)
+        most = max(total, *tied, 1.0) * GRADIENT_ELEMENT_BYTES
+        return ReductionBounds(self.links, self.usable, self.tables.problem.constraints.reducers, most)
 
     @property
     def _tied_groups(self) -> list[tuple[int, ...]]:

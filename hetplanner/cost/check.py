@@ -14,6 +14,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reach import find_gap
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.units import short_bytes
 
 # How many kinds of short devices a message names, and how many devices of each.
@@ -27,13 +28,15 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     That every op is computed once and shares add up, the Plan itself checks.
 
     Raises:
-        InvalidInput: if a codec is used that the constraints do not allow, or a pinned device is elsewhere.
+        InvalidInput: if a codec or a reducer is used that the constraints do not allow, or a pinned device is
+            elsewhere.
         Infeasible: naming the devices that are short, by how much, and the change that would help; or the devices
             without a link between them that would have to talk.
     """
     tables = tables or CostTables(plan.problem)
     _check_codecs(plan)
     _check_pins(plan)
+    _check_reducer(plan)
     gap = find_gap(plan)
     if gap is not None:
         raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
@@ -107,9 +110,11 @@ def explain_infeasible(problem: Problem, tables: CostTables, stages: int, replic
     name = problem.workload.name
     if shape is not None and problem.cluster.has_gaps:
         gaps = int((~problem.cluster.joined_DD).sum()) // 2
+        blind = "; objective dtfm knows no tied weights, step-time does" if problem.objective == "dtfm" else ""
         return Infeasible(
             f"{name}: no placement was found whose devices hold their share and are linked where they must talk: the"
             f" cluster is short by {gaps} links between devices; fewer replicas, fewer stages or more links would help"
+            f"{blind}"
         )
     if shape is not None:
         return Infeasible(
@@ -166,6 +171,16 @@ def _check_pins(plan: Plan) -> None:
             raise InvalidInput(
                 f"stages: {device!r:.60} is pinned to stage {stage} but {where}; move it or drop the pin"
             )
+
+
+def _check_reducer(plan: Plan) -> None:
+    allowed = plan.problem.constraints.reducers
+    # Without replicas nothing is reduced but weights tied across stages.
+    if plan.reducer not in allowed and reduction_groups(plan):
+        raise InvalidInput(
+            f"reducer: {plan.reducer!r} is not among constraints.reducers ({', '.join(allowed)}); allow it or use"
+            " another"
+        )
 
 
 def _worst(shortages: list[Shortage]) -> tuple[int, float]:

@@ -14,6 +14,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 # ``(cost, device, device)``, cheapest first.
 Edges = list[tuple[float, int, int]]
+# Thresholds, and the most devices that are connected within each.
+Parts = tuple[FloatArray, IntArray]
 
 # Thresholds tried by `bound_runs`; each costs one pass over all pairs for every length of a run.
 MOST_THRESHOLDS = 8
@@ -22,25 +24,37 @@ MOST_DEVICES = 512
 MOST_STAGES = 16
 
 
-def bound_path(edges: Edges, stages: int) -> float:
+def bound_path(parts: Parts, stages: int) -> FloatArray:
     """A bound below the length of every open path over so many different devices.
 
     Within a threshold the devices fall into connected parts of at most m devices, so a path over S of them leaves its
     part, by a hop beyond the threshold, at least ceil(S / m) - 1 times. The bound sums this over all thresholds.
 
     Args:
-        edges: those of :func:`spanning_edges` over the symmetric costs of hops.
+        parts: those of :func:`largest_parts` over the symmetric costs of hops; further axes may come first.
         stages: devices on the path.
     """
-    if stages < 2:
-        return 0.0
-    total, below, hops = 0.0, 0.0, stages - 1
-    for threshold, largest in _largest_parts(edges):
-        if hops == 0 or not np.isfinite(threshold):
-            break
-        total += hops * (threshold - below)
-        below, hops = threshold, -(-stages // largest) - 1
-    return float(total)
+    threshold, largest = parts
+    if stages < 2 or not threshold.shape[-1]:
+        return np.zeros(threshold.shape[:-1])
+    hops = np.full(threshold.shape, stages - 1)
+    hops[..., 1:] = -(-stages // largest[..., :-1]) - 1
+    finite = np.isfinite(threshold)
+    steps = np.diff(np.where(finite, threshold, 0.0), prepend=0.0, axis=-1)
+    return np.asarray(np.where(finite, hops * steps, 0.0).sum(axis=-1))
+
+
+def largest_parts(edges: Edges) -> Parts:
+    """For each threshold, rising, the number of devices in the largest connected part behind it."""
+    num_devices = len(edges) + 1
+    part_D, size_D, largest = np.arange(num_devices), np.ones(num_devices, dtype=np.int64), 1
+    largest_E = np.ones(len(edges), dtype=np.int64)
+    for i, (_, a, b) in enumerate(edges):
+        one, two = int(part_D[a]), int(part_D[b])
+        part_D[part_D == two] = one
+        size_D[one] += size_D[two]
+        largest_E[i] = largest = max(largest, int(size_D[one]))
+    return np.array([cost for cost, _, _ in edges], dtype=np.float64), largest_E
 
 
 def spanning_edges(cost_DD: FloatArray) -> Edges:
@@ -125,18 +139,6 @@ def _divisions(total: int, most: int | None = None) -> Iterator[tuple[int, ...]]
     for first in range(min(total, most or total), 0, -1):
         for rest in _divisions(total - first, first):
             yield (first, *rest)
-
-
-def _largest_parts(edges: Edges) -> Iterator[tuple[float, int]]:
-    """For each threshold the number of devices in the largest part behind it."""
-    num_devices = len(edges) + 1
-    part_D, size_D, largest = np.arange(num_devices), np.ones(num_devices, dtype=np.int64), 1
-    for cost, a, b in edges:
-        one, two = int(part_D[a]), int(part_D[b])
-        part_D[part_D == two] = one
-        size_D[one] += size_D[two]
-        largest = max(largest, int(size_D[one]))
-        yield cost, largest
 
 
 def _partitions(edges: Edges, num_devices: int) -> Iterator[tuple[float, IntArray]]:

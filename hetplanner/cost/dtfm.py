@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from hetplanner.cost.connectivity import bound_path, bound_runs, spanning_edges
+from hetplanner.cost.connectivity import bound_path, bound_runs, largest_parts, spanning_edges
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import DtfmCost
 
@@ -130,7 +130,7 @@ def bound_dtfm(data_parallel_s_DD: NDArray[Any], pipeline_s_DD: NDArray[Any], st
         return shared
     nearest = np.sort(_by_rows(pipeline_s_DD, lambda rows: rows.min(axis=1)))
     hops = nearest[replicas - 1 : (stages - 1) * replicas : replicas]
-    path = max(float(hops.sum()), bound_path(spanning_edges(pipeline_s_DD), stages))
+    path = max(float(hops.sum()), float(bound_path(largest_parts(spanning_edges(pipeline_s_DD)), stages)))
     return max(shared + path, bound_runs(data_parallel_s_DD, pipeline_s_DD, hops, replicas))
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from hetplanner.cluster.model import Cluster
 from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
+from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.workload import Workload
 
@@ -27,6 +28,7 @@ class Constraints(Noun):
             FusionLLM's rule. The two exclude each other.
         codec_block: elements that share a scale (int8, int4).
         max_ratio: greatest compression by top-k, dense bytes over bytes sent; the slowest link's with `adatopk`.
+        reducers: how the replicas of a stage may add up their gradients; all give the same sums.
     """
 
     stages: Degree | None = None
@@ -36,6 +38,7 @@ class Constraints(Noun):
     codecs: Annotated[tuple[AllowedCodec, ...], Field(min_length=1)] = ("none",)
     codec_block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
     max_ratio: Annotated[float, Field(strict=True, ge=1, le=1e5)] = DEFAULT_MAX_RATIO
+    reducers: Annotated[tuple[ReducerName, ...], Field(min_length=1)] = REDUCER_NAMES
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
 
     @model_validator(mode="after")
@@ -43,6 +46,11 @@ class Constraints(Noun):
         if {"topk", "adatopk"} <= set(self.codecs):
             raise ValueError("codecs: topk and adatopk are two rules for the same ratios; allow one of them")
         return self
+
+    @property
+    def first_reducer(self) -> ReducerName:
+        """Of the allowed reducers the one that a planner starts from."""
+        return next(name for name in REDUCER_NAMES if name in self.reducers)
 
 
 class Problem(Noun):

@@ -1,9 +1,9 @@
 """What a plan's advantage is made of: each of its choices switched off in turn, the others kept.
 
 With all of them off it is the baseline: the same stages and pipelines on devices as a launcher would number them,
-equal layers, equal shares, the usual depth of 1F1B, no codecs. A share is the part of the gain over it that is lost
-when one choice goes. Choices lean on each other, so shares need not add up to 1, and one may be negative (a choice that
-pays only beside another).
+equal layers, equal shares, the usual depth of 1F1B, no codecs, the first allowed reducer. A share is the part of the
+gain over it that is lost when one choice goes. Choices lean on each other, so shares need not add up to 1, and one may
+be negative (a choice that pays only beside another).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GainPart:
     """One choice of a plan.
 
     Attributes:
-        name: placement, cut, shares, depth or codecs.
+        name: placement, cut, shares, depth, codecs or reducer.
         beside: the choice that had to go with it: on unlike devices a cut made for one placement rarely fits another.
         value: of the plan without it, in the objective's unit; None if it would not fit the devices' memory either way.
         share: of the gain that is lost without it; None likewise.
@@ -152,12 +152,18 @@ def _without_codecs(plan: Plan, model: CostModel) -> Plan:
     return plan.replace(link_codecs=(), stages=tuple(stage.replace(reduce_codec=NO_CODEC) for stage in plan.stages))
 
 
+def _with_first_reducer(plan: Plan, model: CostModel) -> Plan:
+    """The sharded parameter server, unless the constraints forbid it."""
+    return plan.replace(reducer=plan.problem.constraints.first_reducer)
+
+
 _SWITCHES: dict[str, Callable[[Plan, CostModel], Plan]] = {
     "placement": _in_rank_order,
     "cut": _with_even_cut,
     "shares": _with_even_shares,
     "depth": _with_usual_depth,
     "codecs": _without_codecs,
+    "reducer": _with_first_reducer,
 }
 
 

@@ -52,16 +52,19 @@ class DtfmSearch:
         """Proves nothing."""
 
     def plan(self) -> Plan | None:
-        """The plan of the best candidate."""
+        """The plan of the best candidate that can be."""
         rows = usable_rows(self._model.tables.problem)
-        try:
-            return fit_plan(rows[self._species.placement_SR(self.evolutions[0].best)], self._model)
-        except Infeasible:
-            # The published objective knows no memory: better a placement that fits than none.
-            plan = fitting_plan(*self.largest_shape, self._model)
-            if plan is None:
-                raise
-            return plan
+        refusals = []
+        for candidate in sorted(self.evolutions[0].population, key=lambda c: c.value):
+            try:
+                return fit_plan(rows[self._species.placement_SR(candidate)], self._model)
+            except Infeasible as refusal:
+                refusals.append(refusal)
+        # The published objective knows neither memory nor tied weights: better a placement that can be than none.
+        plan = fitting_plan(*self.largest_shape, self._model)
+        if plan is None:
+            raise refusals[0]
+        return plan
 
     def _begin(self, start: WarmStart) -> None:
         if start.shape != self.largest_shape:

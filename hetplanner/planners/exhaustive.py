@@ -1,8 +1,10 @@
 """Every placement and every cut of a small problem: the optimum that other planners are held against.
 
 For DT-FM's objective it is the optimum over all partitions, matchings and stage orders. For the others it is the
-optimum over placements x cuts x micro-batch shares of plans with equally many replicas in every stage and the greatest
-depth that memory allows. Devices that can change places without a trace count once.
+optimum over placements x cuts x micro-batch shares of plans with equally many replicas in every stage, the greatest
+depth that memory allows and the sharded parameter server; where others are allowed, the reducer of the best layout is
+chosen afterwards, so that another layout might be better with it. Devices that can change places without a trace
+count once.
 
 Legend of array suffixes: D devices, N devices in use first (spare ones after), S stages, R replicas, C cuts.
 """

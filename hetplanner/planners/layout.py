@@ -20,6 +20,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.codec_choice import choose_codecs, rough_objective
+from hetplanner.planners.reducer_choice import choose_reducer
 
 IntArray = NDArray[np.int64]
 
@@ -58,9 +59,9 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 
 def complete_plan(plan: Plan, model: CostModel) -> Plan:
-    """Gives a plan its codecs, no more depth than it needs, and its estimate. Raises Infeasible."""
+    """Gives a plan its codecs, no more depth than it needs, its reducer and its estimate. Raises Infeasible."""
     # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
-    plan = replace_depth(choose_codecs(plan, model), model)
+    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
 
@@ -207,7 +208,7 @@ def replace_depth(plan: Plan, model: CostModel) -> Plan:
 
 
 def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
-    """The plan of a layout as it stands: no codecs, the depths given; fitting memory is not checked."""
+    """The plan of a layout as it stands: dense, with the first allowed reducer; fitting memory is not checked."""
     ids = problem.cluster.device_ids
     stages = tuple(
         Stage(
@@ -223,7 +224,14 @@ def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan
         Route(replicas=(r,) * len(stages), micro_batches=int(share)) for r, share in enumerate(layout.share_R)
     )
     ranks = tuple(ids[d] for d in layout.placement_SR.reshape(-1))
-    return Plan(problem=problem, stages=stages, routes=routes, ranks=ranks, provenance=provenance)
+    return Plan(
+        problem=problem,
+        stages=stages,
+        routes=routes,
+        reducer=problem.constraints.first_reducer,
+        ranks=ranks,
+        provenance=provenance,
+    )
 
 
 def _needed_depth(arrays: StepArrays) -> IntArray:

@@ -246,8 +246,8 @@ def evolve(
 def report_end(evolutions: Sequence[Evolution], progress: Progress) -> None:
     """Sends the last event, which says whether the best is proven."""
     leader = leader_of(evolutions)
-    proven = all(e.is_settled for e in evolutions) or progress.is_proven(leader.value)
-    leader.report("proven optimal" if proven else "done")
+    tried = "all tried" if all(e.is_settled for e in evolutions) else "done"
+    leader.report("proven optimal" if progress.is_proven(leader.value) else tried)
 
 
 def warm_up(evolutions: Sequence[Evolution]) -> None:

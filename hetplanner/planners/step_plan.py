@@ -139,10 +139,12 @@ class StepSearch:
     def prove(self) -> None:
         """Raises the lower bound to the best of all layouts, where every one was tried.
 
-        Layouts have dense messages and the reducer of the closed form in the kernels; other choices may be better.
+        The kernels know dense messages and the sharded parameter server; other choices may be better.
         """
-        problem = self._model.tables.problem
-        if problem.constraints.codecs == ("none",) and all(e.is_settled for e in self.evolutions):
+        problem, known = self._model.tables.problem, (("none",), ("sharded-ps",))
+        if (problem.constraints.codecs, problem.constraints.reducers) == known and all(
+            e.is_settled for e in self.evolutions
+        ):
             value = min(e.value for e in self.evolutions) * (1.0 - ROUNDING)
             per_mtoken = 1e6 / problem.workload.tokens_per_step if problem.objective == "cost" else 1.0
             self._progress.lower_bound = value * per_mtoken

@@ -164,7 +164,8 @@ def ragged_plan(
         for (first, end), rows in zip(pairwise(cut), members, strict=True)
     )
     ranks = tuple(ids[d] for rows in members for d in rows)
-    return Plan(problem=problem, stages=stages, routes=overlap_routes(shares), ranks=ranks)
+    reducer = problem.constraints.first_reducer
+    return Plan(problem=problem, stages=stages, routes=overlap_routes(shares), reducer=reducer, ranks=ranks)
 
 
 def overlap_routes(share_SR: list[IntArray]) -> tuple[Route, ...]:

@@ -16,13 +16,18 @@ from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, step_arrays
+from hetplanner.cost.links import LinkTable
+from hetplanner.cost.reduction import reduce_seconds
+from hetplanner.cost.reduction_bounds import ReductionBounds
+from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.dtfm_exact import find_classes, prove_optimum
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
-SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2)]
+SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (4, 1), (2, 2), (1, 5)]
 
 
 @st.composite
@@ -88,7 +93,8 @@ def problems(draw):
     )
     codecs = draw(st.sampled_from([("none",), ("none", "fp16", "int8"), ("int4", "topk"), ("bf16", "adatopk")]))
     ratio = draw(st.sampled_from([1.0, 3.0, 50.0, 1e4]))
-    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio)
+    reducers = draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))
+    constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio, reducers=reducers)
     return Problem(cluster=cluster, workload=workload, constraints=constraints)
 
 
@@ -113,7 +119,7 @@ def all_plans(problem, model, rng):
             yield make_plan(
                 problem, placement, [0, *cut, model.tables.num_ops], shares[rng.integers(len(shares))],
                 codecs[rng.integers(len(codecs))], bool(rng.integers(2)),
-            )  # fmt: skip
+            ).replace(reducer=str(rng.choice(problem.constraints.reducers)))  # fmt: skip
 
 
 def strongest(name, problem):
@@ -171,6 +177,60 @@ def test_no_plan_is_below_the_bounds_of_its_step_and_its_dollars(problem, seed):
         assert least_usd <= usd * (1 + 1e-9)
 
 
+@st.composite
+def spread_groups(draw):
+    """Two to nine devices in up to four sites, some behind NICs; what a bound for so many must stay below."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sites = [f"s{i}" for i in range(draw(st.integers(1, 4)))]
+    nic = {"nic_out": 3e6, "nic_in": 5e6} if draw(st.booleans()) else {}
+    size = draw(st.integers(2, 9))
+    cluster = Cluster(
+        name="random",
+        sites=tuple(Site(name=n, latitude=0.0, longitude=float(i)) for i, n in enumerate(sites)),
+        hosts=tuple(Host(id=f"{n}-{i}", site=n, **nic) for n in sites for i in range(3)),
+        devices=tuple(
+            Device(id=f"d{i}", kind="CPU generic", host=f"{rng.choice(sites)}-{rng.integers(3)}")
+            for i in range(size + draw(st.integers(0, 2)))
+        ),
+        site_links=tuple(
+            SiteLink(
+                from_site=a,
+                to_site=b,
+                latency=float(rng.choice([0.0, 0.001, 0.08])),
+                bandwidth=float(10 ** rng.uniform(5.5, 9)),
+            )
+            for a in sites
+            for b in sites
+        ),
+    )
+    chosen = rng.permutation(cluster.device_ids)[:size].tolist()
+    return cluster, chosen, draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(spread_groups(), st.integers(1, 3000))
+def test_no_reducer_is_faster_than_its_bound(group, hidden):
+    cluster, chosen, reducers = group
+    links = LinkTable.of(cluster)
+    config = TransformerConfig(vocab=8, max_seq_len=8, hidden=2 * (hidden // 16 + 1), layers=1, heads=1, ffn=hidden)
+    workload = Workload(
+        name="x", transformer=config, global_batch=len(chosen), micro_batch=1, seq_len=8, dtype="float32"
+    )
+    plan = Plan(
+        problem=Problem(cluster=cluster, workload=workload),
+        stages=(Stage(first_op=0, end_op=len(workload.graph.ops), replicas=[(d,) for d in chosen], in_flight=1),),
+        routes=tuple(Route(replicas=(r,), micro_batches=1) for r in range(len(chosen))),
+        ranks=tuple(chosen),
+    )
+    nothing = np.zeros(len(chosen))
+    still = Durations(nothing, nothing, nothing, nothing, nothing, nothing)
+    least = min(float(reduce_seconds(plan.replace(reducer=name), still, links)[0][0]) for name in reducers)
+    num_bytes = workload.graph.num_params * 4
+    bounds = ReductionBounds(links, np.arange(len(cluster.devices)), reducers, float(num_bytes))
+    bound = float(bounds.least_s(np.array([num_bytes], dtype=float), len(chosen))[0])
+    assert 0 < bound <= least * (1 + 1e-9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(problems())
 def test_a_free_shape_has_the_least_bound_of_all_shapes(problem):
@@ -220,6 +280,7 @@ def ragged_plans(problem, stages, model, rng):
             ),
             routes=tuple(Route(replicas=replicas, micro_batches=n) for replicas, n in taken.items()),
             ranks=tuple(d for group in groups for d in group),
+            reducer=str(rng.choice(problem.constraints.reducers)),
         )
 
 

@@ -98,7 +98,8 @@ def problems(draw, objectives=("step-time", "cost", "dtfm"), codecs=DENSE):
         cluster=cluster,
         workload=workload,
         objective=draw(st.sampled_from(objectives)),
-        constraints=Constraints(stages=stages, replicas=replicas, codecs=draw(codecs)),
+        # What the kernels know: exhaustive tries every layout with it, and takes another reducer only then.
+        constraints=Constraints(stages=stages, replicas=replicas, codecs=draw(codecs), reducers=("sharded-ps",)),
     )
 
 
@@ -280,4 +281,5 @@ def six_devices(seed):
     )
     config = TransformerConfig(vocab=2000, max_seq_len=32, hidden=64, layers=4, heads=2, ffn=128)
     workload = Workload(name="six", transformer=config, global_batch=16, micro_batch=2, seq_len=32, dtype="float32")
-    return Problem(cluster=cluster, workload=workload, constraints=Constraints(stages=3, replicas=2))
+    constraints = Constraints(stages=3, replicas=2, reducers=("sharded-ps",))
+    return Problem(cluster=cluster, workload=workload, constraints=constraints)

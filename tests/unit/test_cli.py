@@ -90,7 +90,7 @@ def test_plan_json_has_the_promised_keys(call, tmp_path):
     assert promised <= data.keys()
     assert set(data["dtfm"]) == {"data_parallel_s", "pipeline_s", "total_s"}
     assert data["plan"]["format"] == "hetplanner/plan@1"
-    assert set(data["gain"]["parts"]) <= {"placement", "cut", "shares", "depth", "codecs"}
+    assert set(data["gain"]["parts"]) <= {"placement", "cut", "shares", "depth", "codecs", "reducer"}
 
 
 def test_plan_says_where_the_gain_comes_from(call):

@@ -18,7 +18,7 @@ from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
 
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"
-CHOICES = ["placement", "cut", "shares", "depth", "codecs"]
+CHOICES = ["placement", "cut", "shares", "depth", "codecs", "reducer"]
 
 
 def step_s(plan):

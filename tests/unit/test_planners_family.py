@@ -114,6 +114,10 @@ def test_cancel_returns_the_best_so_far(name):
 def test_a_budget_of_zero_still_gives_a_plan(name, objective):
     check_plan(solve(name, problem(objective), budget="0 s").plan)
     check_plan(solve(name, problem(objective), budget="0 evaluations").plan)
+    if objective != "dtfm":
+        free = problem(objective, stages=None, replicas=None)
+        for budget in ("0 s", "0 evaluations"):
+            check_plan(solve(name, free, budget=budget).plan)
 
 
 @pytest.mark.parametrize("name", planner_names())

@@ -29,7 +29,11 @@ def species(problem, stages, seed=0, recompute=False):
 @pytest.mark.parametrize("model", ["tiny-gpt", "tiny-llama"])
 def test_the_kernel_is_the_closed_form(seed, model):
     """Layouts as annealing leaves them, on hosts with shared NICs, tied weights and untied ones."""
-    problem = Problem(cluster=mixed_gpus(seed, num_devices=11, num_sites=3), workload=preset(model))
+    problem = Problem(
+        cluster=mixed_gpus(seed, num_devices=11, num_sites=3),
+        workload=preset(model),
+        constraints=Constraints(reducers=("sharded-ps",)),
+    )
     ragged = species(problem, 2 + seed % 3, seed)
     for candidate in ragged.screen():
         met = ragged.anneal(candidate, 60, 0.5)

@@ -70,13 +70,13 @@ def test_the_simulator_picks_among_the_finalists():
 
 @pytest.mark.parametrize("objective", ["step-time", "cost"])
 def test_a_small_space_is_tried_whole_and_the_search_ends_with_a_proof(objective):
-    task = mixed(2, devices=5, stages=2, replicas=1).replace(objective=objective)
+    task = mixed(2, devices=5, stages=2, replicas=1, reducers=("sharded-ps",)).replace(objective=objective)
     task = task.replace(workload=preset("tiny-gpt", global_batch=32))
     found = evolution(task, budget=Budget(evaluations=1_000_000), settings={"finalists": 1})
     best = make_planner("exhaustive").solve(task, budget=Budget())
     assert found.evaluations < 20_000
     assert found.value == pytest.approx(best.value, rel=1.1e-3)
-    assert found.events[-1].phase == "proven optimal"
+    assert found.events[-1].phase == "all tried"
     assert found.gap < 1.1e-3
     assert found.lower_bound <= best.value
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.model import NO_LINK_S, Cluster
 from hetplanner.plan.reducers.names import ReducerName
 
 FloatArray = NDArray[np.float64]
@@ -72,8 +72,8 @@ class Members:
         return Members(
             site_M=cluster.site_index_D[rows],
             host_M=host_M,
-            latency_s_MM=cluster.latency_s_DD[grid],
-            # Where there is no link (0 B/s) the slowest that a link may be stands for it; the latency is infinite.
+            # Where there is no link the slowest that a link may be stands for it, so that sums stay finite.
+            latency_s_MM=np.minimum(cluster.latency_s_DD[grid], NO_LINK_S),
             seconds_per_byte_MM=1.0 / np.maximum(cluster.bandwidth_bytes_per_s_DD[grid], 1.0),
             nic_out_s_per_byte_M=np.array([1.0 / h.nic_out if h.nic_out else 0.0 for h in hosts]),
             nic_in_s_per_byte_M=np.array([1.0 / h.nic_in if h.nic_in else 0.0 for h in hosts]),

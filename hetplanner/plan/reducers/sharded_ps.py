@@ -31,5 +31,5 @@ class ShardedServer(Reducer):
         """All pairs at once, twice."""
         size = len(members)
         sender_F, receiver_F = np.nonzero(~np.eye(size, dtype=bool))
-        phase = Phase(sender_F, receiver_F, np.ones(len(sender_F), dtype=np.int64), -(-num_elements // size))
+        phase = Phase(sender_F, receiver_F, np.ones_like(sender_F), -(-num_elements // size))
         return phase, phase
