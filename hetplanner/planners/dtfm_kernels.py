@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.kernel_random import next_below, next_uniform
 
 Array = NDArray[Any]
 
 
-@njit(cache=True)
+@kernel
 def match_groups(
     pp_DD: Array,
     members_N: Array,
@@ -114,7 +114,7 @@ def match_groups(
     return bound, nearest
 
 
-@njit(cache=True)
+@kernel
 def share_gradients(dp_DD: Array, members_N: Array, group: int, num_replicas: int) -> float:
     """Data-parallel seconds of one group: its slowest member's sum over the others."""
     base = group * num_replicas
@@ -128,7 +128,7 @@ def share_gradients(dp_DD: Array, members_N: Array, group: int, num_replicas: in
     return worst
 
 
-@njit(cache=True)
+@kernel
 def fill_edges(pp_DD: Array, members_N: Array, edge_SS: Array, num_stages: int, num_replicas: int) -> None:
     """Bottleneck edge between every two groups, into the symmetric ``edge_SS``."""
     work_RR = np.empty((num_replicas, num_replicas))
@@ -145,7 +145,7 @@ def fill_edges(pp_DD: Array, members_N: Array, edge_SS: Array, num_stages: int, 
             edge_SS[b, a] = value
 
 
-@njit(cache=True)
+@kernel
 def shortest_path(edge_SS: Array, order_S: Array, best_full: Array, last_full: Array) -> float:
     """Exact open path over all groups (Held-Karp) into ``order_S``; scratch tables are 2^S x S."""
     num = len(edge_SS)
@@ -182,7 +182,7 @@ def shortest_path(edge_SS: Array, order_S: Array, best_full: Array, last_full: A
     return length
 
 
-@njit(cache=True)
+@kernel
 def improve_path(edge_SS: Array, order_S: Array) -> float:
     """2-opt on an open path, for more stages than Held-Karp can hold."""
     num = len(order_S)
@@ -208,7 +208,7 @@ def improve_path(edge_SS: Array, order_S: Array) -> float:
     return length
 
 
-@njit(cache=True)
+@kernel
 def score_population(
     dp_DD: Array,
     pp_DD: Array,
@@ -237,7 +237,7 @@ def score_population(
         cost_P[p] = shared + length
 
 
-@njit(cache=True)
+@kernel
 def deal_segment(
     members_N: Array, order_S: Array, first: int, count: int, num_replicas: int, mode: int, pivot_row: Array, out: Array
 ) -> None:
@@ -258,7 +258,7 @@ def deal_segment(
         out[stage * num_replicas + slot] = pool[rank[t]]
 
 
-@njit(cache=True)
+@kernel
 def anneal(
     dp_DD: Array,
     pp_DD: Array,
@@ -460,7 +460,7 @@ def anneal(
     return best
 
 
-@njit(cache=True)
+@kernel
 def cross_over(
     mother_N: Array,
     mother_order_S: Array,
@@ -528,7 +528,7 @@ def cross_over(
         fill[g] += 1
 
 
-@njit(cache=True)
+@kernel
 def align_columns(pair_DD: Array, members_N: Array, order_S: Array, num_replicas: int, placed_SR: Array) -> None:
     """Writes the stages in path order and lines their devices up so that every edge is a bottleneck matching."""
     num_stages = len(order_S)

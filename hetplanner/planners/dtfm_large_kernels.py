@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.dtfm_kernels import match_groups, share_gradients
 from hetplanner.planners.kernel_random import next_below, next_uniform
 
@@ -30,7 +30,7 @@ NEAR = 0.7
 NEAR_PART = 16
 
 
-@njit(cache=True)
+@kernel
 def score_in_order(
     dp_DD: Array, pp_DD: Array, members_PN: Array, cost_P: Array, num_stages: int, num_replicas: int
 ) -> None:
@@ -52,7 +52,7 @@ def score_in_order(
         cost_P[p] = worst + path
 
 
-@njit(cache=True)
+@kernel
 def set_row(work_RR: Array, low_row_R: Array, low_column_R: Array, row: int, new_R: Array) -> None:
     """Replaces a row of an edge's table and keeps the least of every row and column."""
     low = np.inf
@@ -72,7 +72,7 @@ def set_row(work_RR: Array, low_row_R: Array, low_column_R: Array, row: int, new
     low_row_R[row] = low
 
 
-@njit(cache=True)
+@kernel
 def set_column(work_RR: Array, low_row_R: Array, low_column_R: Array, column: int, new_R: Array) -> None:
     """Replaces a column of an edge's table and keeps the least of every row and column."""
     low = np.inf
@@ -92,7 +92,7 @@ def set_column(work_RR: Array, low_row_R: Array, low_column_R: Array, column: in
     low_column_R[column] = low
 
 
-@njit(cache=True)
+@kernel
 def find_mate(
     work_RR: Array, column_of_R: Array, row_of_R: Array, start: int, bound: float, limit: float, dist_R: Array,
     parent_R: Array, done_R: Array,
@@ -138,7 +138,7 @@ def find_mate(
         pick = previous
 
 
-@njit(cache=True)
+@kernel
 def replace_worst(
     work_RR: Array, column_of_R: Array, row_of_R: Array, worst_row: int, parent_R: Array, queue_R: Array,
     done_R: Array,
@@ -176,7 +176,7 @@ def replace_worst(
     return False
 
 
-@njit(cache=True)
+@kernel
 def settle(
     work_RR: Array, low_row_R: Array, low_column_R: Array, column_of_R: Array, row_of_R: Array, limit: float,
     dist_R: Array, parent_R: Array, queue_R: Array, done_R: Array,
@@ -216,7 +216,7 @@ def settle(
             return value, nearest, worst_row
 
 
-@njit(cache=True)
+@kernel
 def swap_sums(
     dp_DD: Array, members_N: Array, sum_N: Array, base: int, slot: int, new_device: int, num_replicas: int, out_R: Array
 ) -> float:
@@ -238,7 +238,7 @@ def swap_sums(
     return max(worst, own)
 
 
-@njit(cache=True)
+@kernel
 def anneal_large(
     dp_DD: Array,
     pp_DD: Array,

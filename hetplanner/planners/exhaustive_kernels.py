@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.step_kernels import evaluate
 from hetplanner.planners.step_space import StepProblem, StepWork
 
 Array = NDArray[Any]
 
 
-@njit(cache=True)
+@kernel
 def best_of_all(
     problem: StepProblem,
     place_PN: Array,

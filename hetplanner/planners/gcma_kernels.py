@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from hetplanner.kernels import kernel
 
 Array = NDArray[Any]
 
 
-@njit(cache=True)
+@kernel
 def _fastest_pair(cost_DD: Array, label_D: Array, locked_D: Array, group: int) -> tuple[int, int, float]:
     """The two devices with the fastest link inside a group that may still move, and its cost; -1 if there is none."""
     one, two, least = -1, -1, np.inf
@@ -29,7 +30,7 @@ def _fastest_pair(cost_DD: Array, label_D: Array, locked_D: Array, group: int) -
     return one, two, least
 
 
-@njit(cache=True)
+@kernel
 def _gain(cost_DD: Array, label_D: Array, device: int, least: float, group: int) -> float:
     """Mean link cost to a group, less the cost of the fastest link at home."""
     total, count = 0.0, 0
@@ -40,7 +41,7 @@ def _gain(cost_DD: Array, label_D: Array, device: int, least: float, group: int)
     return total / max(count, 1) - least
 
 
-@njit(cache=True)
+@kernel
 def cycle_groups(cost_DD: Array, label_D: Array, num_groups: int, order_G: Array) -> None:
     """One pass of cyclic partitioning, in place: from every group one cycle of moves, its best prefix kept.
 

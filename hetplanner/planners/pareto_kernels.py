@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.kernel_random import next_below, next_uniform
 from hetplanner.planners.step_anneal import mutate
 from hetplanner.planners.step_kernels import egress_usd, evaluate, fit_depth
@@ -50,7 +50,7 @@ def make_archive(room: int, num_devices: int, stages: int, replicas: int) -> Arc
     )
 
 
-@njit(cache=True)
+@kernel
 def price_layout(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, step_s: float) -> float:
     """Dollars of one step that takes so long."""
     hourly = 0.0
@@ -59,7 +59,7 @@ def price_layout(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Ar
     return step_s * hourly + egress_usd(problem, place_N, cut_S, share_R)
 
 
-@njit(cache=True)
+@kernel
 def _fits(problem: StepProblem, place_N: Array, cut_S: Array, num_replicas: int) -> bool:
     for s in range(len(cut_S) - 1):
         _, missing = fit_depth(problem, place_N, cut_S, s, num_replicas)
@@ -68,7 +68,7 @@ def _fits(problem: StepProblem, place_N: Array, cut_S: Array, num_replicas: int)
     return True
 
 
-@njit(cache=True)
+@kernel
 def _shift(archive: Archive, first: int, by: int) -> None:
     """Moves the entries from ``first`` on up or down; the count follows."""
     count = archive.size[0]
@@ -82,7 +82,7 @@ def _shift(archive: Archive, first: int, by: int) -> None:
     archive.size[0] = count + by
 
 
-@njit(cache=True)
+@kernel
 def _thin(archive: Archive) -> None:
     """Drops the inner entry whose neighbours are nearest to each other."""
     worst = 1
@@ -96,7 +96,7 @@ def _thin(archive: Archive) -> None:
     _shift(archive, worst + 1, -1)
 
 
-@njit(cache=True)
+@kernel
 def offer(
     problem: StepProblem, archive: Archive, step_s: float, usd: float, place_N: Array, cut_S: Array, share_R: Array
 ) -> bool:
@@ -128,7 +128,7 @@ def offer(
     return True
 
 
-@njit(cache=True)
+@kernel
 def weigh(step_s: float, usd: float, weight: float, least_step_s: float, least_usd: float) -> float:
     """One number of both: the greater weighted distance (in logarithms) from the least of each, and a little slope."""
     slow = weight * np.log(step_s / least_step_s)
@@ -136,7 +136,7 @@ def weigh(step_s: float, usd: float, weight: float, least_step_s: float, least_u
     return max(slow, dear) + SLOPE * (slow + dear)
 
 
-@njit(cache=True)
+@kernel
 def score_both(
     problem: StepProblem, archive: Archive, place_N: Array, cut_S: Array, share_R: Array, work: StepWork
 ) -> tuple[float, float]:
@@ -147,7 +147,7 @@ def score_both(
     return step_s, usd
 
 
-@njit(cache=True)
+@kernel
 def anneal_front(
     problem: StepProblem,
     archive: Archive,

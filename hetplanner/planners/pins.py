@@ -17,6 +17,8 @@ IntArray = NDArray[np.int64]
 def honour_pins(pin_D: NDArray[Any], place_PN: NDArray[Any], num_stages: int, num_replicas: int) -> None:
     """Swaps pinned devices into their stages, in place, each with the first there that is not pinned to it.
 
+    Runs compiled as well, as `kernel(honour_pins)`.
+
     Args:
         pin_D: stage of every pinned device, -1 of the others; no stage has more than its replicas.
         place_PN: layouts, devices stage by stage and spare ones behind.

@@ -11,14 +11,14 @@ loads out one after the other, and a route is what overlaps, as in :func:`hetpla
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.kernel_random import next_below, next_uniform
 from hetplanner.planners.step_kernels import OVERFLOW_PENALTY, PIN_PENALTY, depth_of, reduce_phase, tied_egress_usd
 from hetplanner.planners.step_space import Array, RaggedWork, StepProblem
 
 
-@njit(cache=True)
+@kernel
 def lay_routes(first_S: Array, load_N: Array, work: RaggedWork) -> int:
     """Positions that every route uses (``path_PS``) and its micro-batches (``share_P``); returns how many there are."""
     num_stages = len(first_S) - 1
@@ -42,7 +42,7 @@ def lay_routes(first_S: Array, load_N: Array, work: RaggedWork) -> int:
     return count
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _load_nics(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, num_routes: int, work: RaggedWork
 ) -> None:
@@ -72,7 +72,7 @@ def _load_nics(
         work.reduce_H[h] *= slower
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _count_messages(num_stages: int, num_routes: int, work: RaggedWork) -> None:
     """Micro-batches over every route's links; routes between the same two devices follow one another."""
     for s in range(1, num_stages):
@@ -91,7 +91,7 @@ def _count_messages(num_stages: int, num_routes: int, work: RaggedWork) -> None:
             k = end
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Array, k: int, work: RaggedWork) -> None:
     """A route's round trips and drains, its busiest device or link, and its part in each device's mean round trip."""
     num_stages = len(cut_S) - 1
@@ -126,7 +126,7 @@ def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Arra
         work.mean_N[i] += work.trip_PS[k, s] * work.share_P[k] / load_N[i]
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _route_end(load_N: Array, k: int, work: RaggedWork) -> float:
     """End of a route's last backward."""
     num_stages = len(work.depth_S)
@@ -145,7 +145,7 @@ def _route_end(load_N: Array, k: int, work: RaggedWork) -> float:
     return work.trip_PS[k, 0] + base
 
 
-@njit(cache=True)
+@kernel
 def evaluate_ragged(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, work: RaggedWork
 ) -> float:
@@ -203,7 +203,7 @@ def evaluate_ragged(
     return value * penalty
 
 
-@njit(cache=True)
+@kernel
 def _tied_phase(problem: StepProblem, place_N: Array, first_S: Array, work: RaggedWork) -> float:
     """First and last stage reduce a weight that both hold, with the NICs to themselves."""
     num_stages = len(first_S) - 1
@@ -228,7 +228,7 @@ def _tied_phase(problem: StepProblem, place_N: Array, first_S: Array, work: Ragg
     return worst
 
 
-@njit(cache=True)
+@kernel
 def _egress_usd(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, num_routes: int, work: RaggedWork
 ) -> float:
@@ -250,7 +250,7 @@ def _egress_usd(
     return total
 
 
-@njit(cache=True)
+@kernel
 def _misplaced(problem: StepProblem, place_N: Array, first_S: Array) -> int:
     """How many pinned devices do not serve their stage."""
     count = 0
@@ -261,7 +261,7 @@ def _misplaced(problem: StepProblem, place_N: Array, first_S: Array) -> int:
     return count
 
 
-@njit(cache=True)
+@kernel
 def deal_loads(
     problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int, total: int, load_N: Array
 ) -> None:
@@ -294,7 +294,7 @@ def deal_loads(
         left -= step
 
 
-@njit(cache=True)
+@kernel
 def _shift(place_N: Array, source: int, target: int) -> None:
     """Takes the device at one position out and puts it in at another."""
     device = place_N[source]
@@ -304,7 +304,7 @@ def _shift(place_N: Array, source: int, target: int) -> None:
     place_N[target] = device
 
 
-@njit(cache=True)
+@kernel
 def _stage_at(first_S: Array, position: int) -> int:
     """Stage of a position; the number of stages for a spare one."""
     for s in range(1, len(first_S)):
@@ -313,7 +313,7 @@ def _stage_at(first_S: Array, position: int) -> int:
     return len(first_S) - 1
 
 
-@njit(cache=True)
+@kernel
 def give_device(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, total: int, state: Array
 ) -> bool:
@@ -341,7 +341,7 @@ def give_device(
     return True
 
 
-@njit(cache=True)
+@kernel
 def mutate_ragged(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, total: int, state: Array
 ) -> bool:
@@ -383,7 +383,7 @@ def mutate_ragged(
     return True
 
 
-@njit(cache=True)
+@kernel
 def anneal_ragged(
     problem: StepProblem,
     place_N: Array,

@@ -6,17 +6,17 @@ Legend of array suffixes and the state as in :mod:`hetplanner.planners.step_kern
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hetplanner.kernels import kernel
 from hetplanner.planners import pins
 from hetplanner.planners.kernel_random import next_below, next_uniform
 from hetplanner.planners.step_kernels import evaluate, fit_depth, refresh_route, route_end, update
 from hetplanner.planners.step_space import Array, StepProblem, StepWork
 
-honour_pins = njit(cache=True)(pins.honour_pins)
+honour_pins = kernel(pins.honour_pins)
 
 
-@njit(cache=True)
+@kernel
 def fit_cut(problem: StepProblem, place_N: Array, share_R: Array, num_stages: int, cut_S: Array) -> bool:
     """Cuts the model so that the busiest stage is least busy and every stage holds a micro-batch; exact, by DP.
 
@@ -66,7 +66,7 @@ def fit_cut(problem: StepProblem, place_N: Array, share_R: Array, num_stages: in
     return True
 
 
-@njit(cache=True)
+@kernel
 def fit_shares(
     problem: StepProblem, place_N: Array, cut_S: Array, num_micro_batches: int, share_R: Array, work: StepWork
 ) -> None:
@@ -92,7 +92,7 @@ def fit_shares(
         next_end[pick] = route_end(pick, share_R[pick], 0.0, work)
 
 
-@njit(cache=True)
+@kernel
 def refit(
     problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, num_micro_batches: int, work: StepWork
 ) -> float:
@@ -118,7 +118,7 @@ def refit(
     return value
 
 
-@njit(cache=True)
+@kernel
 def score_layouts(
     problem: StepProblem,
     place_PN: Array,
@@ -137,7 +137,7 @@ def score_layouts(
             value_P[i], _ = evaluate(problem, place_PN[i], cut_PS[i], share_PR[i], work)
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: StepWork) -> bool:
     """One random change other than a swap of two devices; False if it changed nothing.
 
@@ -207,7 +207,7 @@ def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: Ste
     return True
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _touch(position: int, num_stages: int, num_replicas: int, work: StepWork) -> None:
     stage = position // num_replicas
     if stage < num_stages:
@@ -215,7 +215,7 @@ def _touch(position: int, num_stages: int, num_replicas: int, work: StepWork) ->
         work.stale_R[position % num_replicas] = True
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _keep(work: StepWork, kept: StepWork, stale_S: Array, stale_R: Array, everything: bool) -> None:
     """Copies what a move touched from one set of results to another."""
     for s in range(len(stale_S)):
@@ -237,7 +237,7 @@ def _keep(work: StepWork, kept: StepWork, stale_S: Array, stale_R: Array, everyt
     kept.tied_1[0] = work.tied_1[0]
 
 
-@njit(cache=True)
+@kernel
 def anneal(
     problem: StepProblem,
     place_N: Array,

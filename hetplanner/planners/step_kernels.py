@@ -12,8 +12,8 @@ parts that its move touched as stale, and :func:`update` computes only those ane
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hetplanner.kernels import kernel
 from hetplanner.planners.step_space import Array, StepProblem, StepWork
 
 # A layout that does not fit costs this many steps per share of memory that is missing, so that the search leaves it.
@@ -22,7 +22,7 @@ OVERFLOW_PENALTY = 20.0
 PIN_PENALTY = 20.0
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, num_replicas: int) -> tuple[int, float]:
     """Micro-batches that every replica of a stage can hold, and the share of memory missing for even one."""
     first, end = cut_S[stage], cut_S[stage + 1]
@@ -30,7 +30,7 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
     return depth_of(problem, place_N, base, base + num_replicas, first, end)
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
     state = problem.state_K[end] - problem.state_K[first]
@@ -53,7 +53,7 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     return max(depth, 1), missing
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, num_bytes: float) -> float:
     """Slowest link of one phase among ``count`` devices from position ``first``, each owning one shard."""
     shard = num_bytes / count
@@ -70,7 +70,7 @@ def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, n
     return worst
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def refresh_stage(
     problem: StepProblem, place_N: Array, cut_S: Array, s: int, num_replicas: int, work: StepWork
 ) -> None:
@@ -98,7 +98,7 @@ def refresh_stage(
         work.phase_S[s] = reduce_phase(problem, place_N, base, num_replicas, reduced)
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def refresh_route(
     problem: StepProblem, place_N: Array, cut_S: Array, p: int, num_replicas: int, rest: int, work: StepWork
 ) -> None:
@@ -134,7 +134,7 @@ def refresh_route(
     work.nic_R[p] = -1.0
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def route_end(p: int, rest: int, nic_s: float, work: StepWork) -> float:
     """End of pipeline p's last backward."""
     more = max(work.load_R[p], nic_s)
@@ -148,7 +148,7 @@ def route_end(p: int, rest: int, nic_s: float, work: StepWork) -> float:
     return work.trip_SR[0, p] + base
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> None:
     """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of the stages' reductions.
 
@@ -180,7 +180,7 @@ def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array
         work.reduce_H[h] *= slower
 
 
-@njit(cache=True)
+@kernel
 def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array) -> float:
     """Dollars for bytes that leave a site in one step."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
@@ -200,7 +200,7 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
     return total
 
 
-@njit(cache=True)
+@kernel
 def tied_egress_usd(problem: StepProblem, place_N: Array, num_first: int, last: int, num_last: int) -> float:
     """Dollars for the reduction of a weight that first and last stage hold; the latter begins at position ``last``."""
     total = num_first + num_last
@@ -212,7 +212,7 @@ def tied_egress_usd(problem: StepProblem, place_N: Array, num_first: int, last: 
     return usd * 2.0 * problem.tied_bytes / total
 
 
-@njit(cache=True)
+@kernel
 def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
     """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides."""
     work.stale_S[:] = True
@@ -220,7 +220,7 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
     return update(problem, place_N, cut_S, share_R, work)
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
     """The same where only stale stages and pipelines have changed since the last call; leaves nothing stale."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
@@ -285,7 +285,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
     return value * penalty, soft * penalty
 
 
-@njit(cache=True)
+@kernel
 def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int) -> int:
     """How many pinned devices do not serve their stage."""
     count = 0
@@ -296,7 +296,7 @@ def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replica
     return count
 
 
-@njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def tied_phase(problem: StepProblem, place_N: Array, num_first: int, last: int, num_last: int, work: StepWork) -> float:
     """Slowest link or NIC of one phase in which first and last stage reduce a weight that both hold.
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
 from numpy.typing import NDArray
+
+from hetplanner.kernels import kernel
 
 Array = NDArray[Any]
 
 
-@njit(cache=True)
+@kernel
 def _before(time_a: float, id_a: int, time_b: float, id_b: int) -> bool:
     return time_a < time_b or (time_a == time_b and id_a < id_b)
 
 
-@njit(cache=True)
+@kernel
 def push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int:
     """Adds to a binary heap ordered by (time, number); returns the new size."""
     i = size
@@ -31,7 +32,7 @@ def push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int
     return size + 1
 
 
-@njit(cache=True)
+@kernel
 def pop(time_Q: Array, id_Q: Array, size: int) -> int:
     """Takes the first out of a heap whose root has been read; returns the new size."""
     size -= 1

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.simulator.heap_kernels import pop, push
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ UNSENT = -1.0
 HANDLING, COMPUTE, REDUCE, STEP = 0, 1, 2, 3
 
 
-@njit(cache=True)
+@kernel
 def lower_tasks(
     first_task_N: Array,
     stage_T: Array,
@@ -102,7 +102,7 @@ def lower_tasks(
         end_N[n] = i + count
 
 
-@njit(cache=True)
+@kernel
 def run_free(
     first_N: Array,
     end_N: Array,
@@ -180,7 +180,7 @@ def run_free(
     return done
 
 
-@njit(cache=True)
+@kernel
 def run_timed(
     first_N: Array,
     end_N: Array,

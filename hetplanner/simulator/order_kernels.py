@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hetplanner.kernels import kernel
 from hetplanner.simulator.heap_kernels import pop, push
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class HopTable(NamedTuple):
     num_links: int
 
 
-@njit(cache=True)
+@kernel
 def order_tasks(
     chunks: ChunkTable, hops: HopTable, hold_backwards: bool, first_task_N: Array, stage_T: Array, micro_batch_T: Array
 ) -> None:
@@ -117,7 +117,7 @@ def order_tasks(
         events = push(event_s, event, events, end, n)
 
 
-@njit(cache=True)
+@kernel
 def order_interleaved(
     chunks: ChunkTable, hops: HopTable, sequence_2T2: Array, first_task_N: Array, stage_T: Array, micro_batch_T: Array
 ) -> None:

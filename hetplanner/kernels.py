@@ -1,0 +1,77 @@
+"""Compiled kernels: numba's `njit`, cached on disk under a name that changes with the sources.
+
+Numba renews a cached kernel when the kernel's own file changes, but not when a kernel that it calls from another file
+does: after an update of the package it could run what is no longer there. Here the folder of the cache carries a
+digest of all kernel files. Importing this module imports numba: do it lazily.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config as numba_config
+
+# Folders of former versions that are kept: another checkout or a running process may still use them.
+KEPT_CACHES = 3
+
+config: Any = numba_config  # its settings are made at run time
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compiles a function at its first call, as `@kernel` or `@kernel(forceinline=True)`; see `numba.njit`."""
+    if function is None:
+        return lambda decorated: kernel(decorated, **options)
+    folder, given = _folder(), config.CACHE_DIR
+    if folder is None:
+        return numba.njit(cache=True, **options)(function)
+    # Numba reads the setting while it decorates; other packages' kernels keep their own place.
+    config.CACHE_DIR = os.fspath(folder)
+    try:
+        return numba.njit(cache=True, **options)(function)
+    finally:
+        config.CACHE_DIR = given
+
+
+_cached: list[Path | None] = []
+
+
+def _folder() -> Path | None:
+    """The folder of this version's kernels, made at the first call; None (numba's choice) if it cannot be written."""
+    if not _cached:
+        package = Path(__file__).parent
+        parent = Path(config.CACHE_DIR or package / "__pycache__")
+        _cached.append(_make(parent, source_digest(package)))
+    return _cached[0]
+
+
+def source_digest(package: Path) -> str:
+    """Digest of all files of a package that define kernels."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_bytes()
+        if b"@kernel" in text or b"kernel(" in text:
+            digest.update(text)
+    return digest.hexdigest()[:16]
+
+
+def _make(parent: Path, digest: str) -> Path | None:
+    folder = parent / f"kernels-{digest}"
+    if not folder.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _forget_former(parent)
+        except OSError:
+            return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _forget_former(parent: Path) -> None:
+    former = sorted(parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in former[KEPT_CACHES:]:
+        shutil.rmtree(path, ignore_errors=True)
