@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
-from hetplanner.cli.planning import listed
+from hetplanner.cli.problem import listed
 from hetplanner.errors import InvalidInput
 from hetplanner.units import short_rate, short_seconds
 

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetplanner.cli.cluster import ClusterFile
-from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning import Codecs, MaxRatio, Reducers, listed, make_problem
-from hetplanner.codecs.spec import DEFAULT_MAX_RATIO
+from hetplanner.cli.problem import Loader, budget_of, listed, takes_problem
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
@@ -24,57 +21,27 @@ if TYPE_CHECKING:
 COLUMNS = ("median", "best", "worst", "gap", "search", "plans", "ratio")
 
 
+@takes_problem()
 def compare(
-    cluster: ClusterFile,
-    model: Model,
+    load: Loader,
     planners: Annotated[str, typer.Option(help="Comma-separated names; all of them if not given.")] = "",
     seeds: Annotated[int, typer.Option(help="Searches of every planner, with seeds 0, 1, …", min=1)] = 5,
     baseline: Annotated[
         str | None, typer.Option(help="Planner that ratios refer to; the first baseline if not given.")
     ] = None,
-    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
-    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
-    codecs: Codecs = "none",
-    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
-    reducers: Reducers = "",
-    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     budget: Annotated[str, typer.Option(help="Time of every search, such as 2s.")] = "2s",
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
-    layers: Layers = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    dtype: Precision = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write every search's numbers here (CSV).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare planners on one problem over several seeds; Ctrl-C keeps the searches that are done."""
-    from hetplanner.cluster.files import load_cluster
-    from hetplanner.planners.interface import Budget
     from hetplanner.schema import check_writable, write_text
-    from hetplanner.workload.load import load_workload
 
     if out is not None:
         check_writable(out)
     names = listed(planners) or None
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
-    )
-    problem = make_problem(
-        load_cluster(cluster),
-        workload,
-        objective,
-        {
-            "stages": stages,
-            "replicas": replicas,
-            "codecs": listed(codecs),
-            "max_ratio": max_ratio,
-            "reducers": listed(reducers),
-            "excluded": listed(exclude),
-        },
-    )
-    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    problem = load()
+    limit = budget_of(budget, evaluations)
     comparison = _run(problem, names, seeds, limit, baseline)
     if not comparison.rows:
         raise KeyboardInterrupt

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.cluster import ClusterFile
-from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning import Codecs, MaxRatio, Reducers, listed, make_problem
-from hetplanner.codecs.spec import DEFAULT_MAX_RATIO
+from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
@@ -23,52 +20,22 @@ if TYPE_CHECKING:
 COLUMNS = ("step", "tokens/s", "$/Mtoken", "tokens/$", "egress", "stages", "pipelines", "devices")
 
 
+@takes_problem("objective", "pin")
 def pareto(
-    cluster: ClusterFile,
-    model: Model,
-    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
-    codecs: Codecs = "none",
-    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
-    reducers: Reducers = "",
-    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    load: Loader,
     budget: Annotated[str, typer.Option(help="Time of all searches together, such as 10s.")] = "10s",
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
-    layers: Layers = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    dtype: Precision = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the plans into this folder: plan-00.json is the fastest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for plans of which none is both faster and cheaper than another; Ctrl-C keeps those found."""
-    from hetplanner.cluster.files import load_cluster
-    from hetplanner.planners.interface import Budget
-    from hetplanner.workload.load import load_workload
-
     if out is not None:
         _check_folder(out)
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
-    )
-    problem = make_problem(
-        load_cluster(cluster),
-        workload,
-        "step-time",
-        {
-            "stages": stages,
-            "replicas": replicas,
-            "codecs": listed(codecs),
-            "max_ratio": max_ratio,
-            "reducers": listed(reducers),
-            "excluded": listed(exclude),
-        },
-    )
-    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    problem = load()
+    limit = budget_of(budget, evaluations)
     front = _search(problem, seed, limit)
     files = _write(front, out) if out is not None else []
     if as_json:

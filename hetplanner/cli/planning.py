@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.cluster import ClusterFile
-from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
 from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
-from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
-from hetplanner.errors import InvalidInput
-from hetplanner.plan.reducers.names import REDUCER_NAMES
+from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
 from hetplanner.units import short_seconds
@@ -25,29 +21,16 @@ if TYPE_CHECKING:
     from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
-Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
-MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
-Reducers = Annotated[
-    str, typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}.")
-]
 MOST_PAID = 5
 """Receivers of dollars that are named."""
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 
 
+@takes_problem()
 def plan(
-    cluster: ClusterFile,
-    model: Model,
+    load: Loader,
     planner: Annotated[str, typer.Option(help=f"One of {', '.join(planner_names())}.")] = "evolution",
-    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
-    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
-    codecs: Codecs = "none",
-    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
-    reducers: Reducers = "",
-    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
-    pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     islands: Annotated[int | None, typer.Option(help="Searches apart that exchange their best (evolution).")] = None,
@@ -55,42 +38,18 @@ def plan(
     budget: Annotated[str | None, typer.Option(help="Time to search, such as 10s.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
-    layers: Layers = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    dtype: Precision = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
-    from hetplanner.cluster.files import load_cluster
     from hetplanner.plan.files import load_plan
-    from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
     from hetplanner.schema import check_writable
-    from hetplanner.workload.load import load_workload
 
     if out is not None:
         check_writable(out)
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
-    )
-    problem = make_problem(
-        load_cluster(cluster),
-        workload,
-        objective,
-        {
-            "stages": stages,
-            "replicas": replicas,
-            "codecs": listed(codecs),
-            "max_ratio": max_ratio,
-            "reducers": listed(reducers),
-            "excluded": listed(exclude),
-            "pinned": pins(pin),
-        },
-    )
-    limit = Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+    problem = load()
+    limit = budget_of(budget, evaluations)
     start = load_plan(start_from) if start_from else None
     settings = {"starts": starts, "islands": islands, "processes": processes}
     chosen = make_planner(planner, {name: value for name, value in settings.items() if value is not None})
@@ -109,34 +68,6 @@ def plan(
         console.print(gain_text(gain, problem.objective))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """The parts of a comma-separated option."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def pins(text: str) -> dict[str, int]:
-    """Stages by device, from `d3=0,d4=1`. Raises InvalidInput."""
-    found: dict[str, int] = {}
-    for part in listed(text):
-        device, equals, stage = part.rpartition("=")
-        if not equals or not device.strip() or not stage.strip().isdecimal():
-            raise InvalidInput(f"--pin: must be device=stage, comma-separated, such as d3=0,d4=1; got {part!r:.60}")
-        if device.strip() in found:
-            raise InvalidInput(f"--pin: {device.strip()!r:.60} is given twice; a device serves one stage")
-        found[device.strip()] = int(stage)
-    return found
-
-
-def make_problem(cluster: Any, workload: Any, objective: str, constraints: dict[str, Any]) -> Problem:
-    """The problem of the options given; what is None or empty is left free. Raises InvalidInput."""
-    from hetplanner.plan.problem import Problem
-    from hetplanner.schema import checked
-
-    given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
-    data = {"cluster": cluster, "workload": workload, "objective": objective, "constraints": given}
-    return checked(Problem, data, "plan")
 
 
 def solve(planner: Any, problem: Problem, seed: int, budget: Any, start: Plan | None = None) -> SearchResult:

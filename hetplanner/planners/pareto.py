@@ -19,6 +19,7 @@ import numpy as np
 
 from hetplanner.cost.bounds import bound_cost, bound_step
 from hetplanner.cost.estimate import CostModel
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.evolution import EvolutionPlanner
@@ -138,10 +139,13 @@ def search_front(
         The front; its plans belong to the problem with objective step-time.
 
     Raises:
-        InvalidInput: if the problem's shape contradicts its cluster or model, or a usable device has no price.
+        InvalidInput: if the problem's shape contradicts its cluster or model, a usable device has no price, or
+            devices are pinned to stages.
         Infeasible: if no plan fits the devices' memory.
     """
     require_prices(problem)
+    if problem.constraints.pinned:
+        raise InvalidInput("constraints.pinned: the front of step time and dollars does not honour pins; drop them")
     search = _FrontSearch(problem, checked_seed(seed), Budget.parse(budget), on_event, should_stop)
     return search.run()
 

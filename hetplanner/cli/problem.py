@@ -1,0 +1,118 @@
+"""The options that describe a problem; every command that searches takes them all."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetplanner.cli.cluster import ClusterFile
+from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
+from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.reducers.names import REDUCER_NAMES
+
+if TYPE_CHECKING:
+    from hetplanner.plan.problem import Problem
+    from hetplanner.planners.interface import Budget
+
+Loader = Callable[[], "Problem"]
+
+
+def load_problem(
+    cluster: ClusterFile,
+    model: Model,
+    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
+    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
+    codecs: Annotated[
+        str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")
+    ] = "none",
+    max_ratio: Annotated[
+        float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")
+    ] = DEFAULT_MAX_RATIO,
+    reducers: Annotated[
+        str,
+        typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}."),
+    ] = "",
+    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
+    pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
+    layers: Layers = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    dtype: Precision = None,
+) -> "Problem":
+    """The problem of the options given; what is not given is free. Raises InvalidInput."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.plan.problem import Problem
+    from hetplanner.schema import checked
+    from hetplanner.workload.load import load_workload
+
+    workload = load_workload(
+        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    )
+    constraints = {
+        "stages": stages,
+        "replicas": replicas,
+        "codecs": listed(codecs),
+        "max_ratio": max_ratio,
+        "reducers": listed(reducers),
+        "excluded": listed(exclude),
+        "pinned": pins(pin),
+    }
+    given = {name: value for name, value in constraints.items() if value not in (None, (), {})}
+    data = {"cluster": load_cluster(cluster), "workload": workload, "objective": objective, "constraints": given}
+    return checked(Problem, data, "plan")
+
+
+def takes_problem(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of :func:`load_problem`, before its own; its first argument loads the problem.
+
+    Args:
+        without: options that the command does not have.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = [p for p in inspect.signature(load_problem).parameters.values() if p.name not in without]
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        names = {p.name for p in shared}
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            mine = {name: value for name, value in given.items() if name not in names}
+            command(lambda: load_problem(**{name: given[name] for name in names}), **mine)
+
+        # Typer reads the options off the signature.
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared, *own)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def budget_of(budget: str | None, evaluations: int | None) -> "Budget":
+    """The budget of two options; a count of plans goes before a time. Raises InvalidInput."""
+    from hetplanner.planners.interface import Budget
+
+    return Budget(evaluations=evaluations) if evaluations is not None else Budget.parse(budget)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated option."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def pins(text: str) -> dict[str, int]:
+    """Stages by device, from `d3=0,d4=1`. Raises InvalidInput."""
+    found: dict[str, int] = {}
+    for part in listed(text):
+        device, equals, stage = part.rpartition("=")
+        if not equals or not device.strip() or not stage.strip().isdecimal():
+            raise InvalidInput(f"--pin: must be device=stage, comma-separated, such as d3=0,d4=1; got {part!r:.60}")
+        if device.strip() in found:
+            raise InvalidInput(f"--pin: {device.strip()!r:.60} is given twice; a device serves one stage")
+        found[device.strip()] = int(stage)
+    return found
