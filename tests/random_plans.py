@@ -88,7 +88,6 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
         ranks=tuple(used),
         schedule=rng.choice(["1f1b", "gpipe"]),
         reducer=rng.choice(["sharded-ps", "central-ps", "ring", "hierarchical"]),
-        overlap=rng.random() < 0.8,
     )
     if equal and 1 < num_stages < 4 and rng.random() < 0.3:
         return interleave(plan, chunks=2, in_flight=rng.randint(1, 6))

@@ -4,7 +4,7 @@
     more_p = max( (n - 1) * slowest stage compute, (n - 1) * slowest link wire, NIC busy time,
                   floor((n - 1) / w_s) * round_trip_s + ((n - 1) mod w_s) * slowest, over stages s with w_s < n )
     T_pipe = max_p (fill_p + more_p);   GPipe: the first two of more_p once for forwards and once for backwards
-    T      = max_s (end_s + reduce_s) + optimizer,  end_s = T_pipe - backward drain of the earlier stages if overlapped
+    T      = max_s (end_s + reduce_s) + optimizer,  end_s = T_pipe - backward drain of the earlier stages
 
 n micro-batches pass a replica, w_s of them may be in flight at stage s, and round_trip_s is the time from a
 micro-batch's forward at stage s to the end of its backward there. On wide-area links that last term rules: without
@@ -54,7 +54,6 @@ class StepArrays:
         reduce_s_S: gradient reduction of every stage.
         tied_s: reduction of the weights tied across stages, and the stages it waits for.
         optimizer_s: slowest optimizer step.
-        overlap: whether a stage reduces while earlier stages still drain.
         phased: GPipe: all forwards of a rank come before its backwards.
         separate: no rank serves two routes or two stages; saves asking.
     """
@@ -73,7 +72,6 @@ class StepArrays:
     reduce_s_S: FloatArray
     tied: tuple[tuple[float, tuple[int, ...]], ...]
     optimizer_s: float
-    overlap: bool
     phased: bool = False
     separate: bool = False
 
@@ -106,9 +104,9 @@ def time_step(arrays: StepArrays) -> StepTimes:
     route_end_P = round_trip[:, 0] + more
     pipeline_s = float(route_end_P.max())
     end_PS = np.repeat(route_end_P[:, None], compute.shape[1], axis=1)
-    if arrays.overlap and hop.shape[1]:
+    if hop.shape[1]:
         end_PS[:, 1:] -= np.cumsum(arrays.backward_s_PS[:, :-1] + arrays.gradient_s_PE, axis=1)
-    done = end_PS.max(axis=0) if arrays.overlap else np.full(compute.shape[1], pipeline_s)
+    done = end_PS.max(axis=0)
     done = _reduced(arrays, done) if chunked_PS.any() else done + arrays.reduce_s_S
     reduced_s = float(done.max())
     for seconds, stages in arrays.tied:

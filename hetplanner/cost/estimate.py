@@ -128,7 +128,6 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         reduce_s_S=reduce_s_S,
         tied=tied,
         optimizer_s=float(durations.optimizer_s_N.max()),
-        overlap=plan.overlap,
         phased=plan.schedule == "gpipe",
         separate=len(np.unique(rank_PS)) == rank_PS.size,
     )

@@ -79,7 +79,10 @@ class Provenance(Noun):
 
 
 class Plan(Noun):
-    """Who does what. See the module's words; `problem` makes it self-contained."""
+    """Who does what. See the module's words; `problem` makes it self-contained.
+
+    `overlap`: a stage reduces its gradients while earlier stages still drain; there is no other rule.
+    """
 
     problem: Problem
     mode: Literal["static"] = "static"
@@ -88,7 +91,7 @@ class Plan(Noun):
     schedule: ScheduleName = "1f1b"
     link_codecs: tuple[LinkCodec, ...] = ()
     reducer: ReducerName = "sharded-ps"
-    overlap: bool = True
+    overlap: Literal[True] = True
     ranks: Annotated[tuple[Name, ...], Field(min_length=1)]
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()

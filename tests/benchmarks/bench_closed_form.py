@@ -104,7 +104,6 @@ def random_plan(model: CostModel, stages: int, replicas: int, rng: random.Random
         ranks=tuple(placed),
         schedule=rng.choice(("1f1b", "1f1b", "gpipe")),
         reducer=rng.choice(REDUCERS),
-        overlap=True,
     )
     if rng.random() < 0.15 and len(set(counts)) == 1:
         plan = interleaved(plan, rng)

@@ -105,7 +105,7 @@ def all_shares(total, parts):
 
 
 def all_plans(problem, model, rng):
-    """Every cut and share of the shape over a sample of its placements, deep, with and without codecs and overlap."""
+    """Every cut and share of the shape over a sample of its placements, deep, with and without codecs."""
     stages, replicas = problem.constraints.stages, problem.constraints.replicas
     micro_batches, ids = problem.workload.num_micro_batches, problem.cluster.device_ids
     placements = list(itertools.permutations(ids, stages * replicas))
@@ -113,12 +113,12 @@ def all_plans(problem, model, rng):
     shares = list(all_shares(micro_batches, replicas))
     codecs = [strongest(name, problem) for name in ("none", *problem.constraints.codecs)]
     for placement in placements:
-        # Cut, share, codec and overlap in full would take minutes: each placement gets some.
+        # Cut, share and codec in full would take minutes: each placement gets some.
         for _ in range(3):
             cut = cuts[rng.integers(len(cuts))]
             yield make_plan(
                 problem, placement, [0, *cut, model.tables.num_ops], shares[rng.integers(len(shares))],
-                codecs[rng.integers(len(codecs))], bool(rng.integers(2)),
+                codecs[rng.integers(len(codecs))],
             ).replace(reducer=str(rng.choice(problem.constraints.reducers)))  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def strongest(name, problem):
     return next((codec for codec in pressed if codec.wire_bytes(elements, 4) >= least), NO_CODEC)
 
 
-def make_plan(problem, placement, edges, share, codec, overlap):
+def make_plan(problem, placement, edges, share, codec):
     stages, replicas = problem.constraints.stages, problem.constraints.replicas
     rows = np.reshape(placement, (stages, replicas)).tolist()
     links = [
@@ -159,7 +159,6 @@ def make_plan(problem, placement, edges, share, codec, overlap):
         routes=tuple(Route(replicas=(r,) * stages, micro_batches=n) for r, n in enumerate(share)),
         ranks=tuple(placement),
         link_codecs=tuple(links),
-        overlap=overlap,
     )
 
 

@@ -40,7 +40,6 @@ def uniform(stages, micro_batches, *, forward=1.0, backward=2.0, hop=0.0, wire=0
         reduce_s_S=np.zeros(stages),
         tied=(),
         optimizer_s=0.0,
-        overlap=True,
     )
 
 
@@ -64,11 +63,12 @@ def test_gpipe_pays_forwards_and_backwards_in_turn():
     assert time_step(arrays).step_s == pytest.approx(2 * 3 + 2 * 7 + 4 * (7.0 + 7.0))
 
 
-def test_reduction_hides_in_the_drain_only_if_overlapped():
+def test_reduction_hides_in_the_drain():
     arrays = replace(uniform(3, 4), reduce_s_S=np.array([0.0, 0.0, 4.0]))
     base = time_step(uniform(3, 4)).step_s
     assert time_step(arrays).step_s == pytest.approx(base)  # two backwards of 2 s drain behind the last stage
-    assert time_step(replace(arrays, overlap=False)).step_s == pytest.approx(base + 4.0)
+    longer = replace(arrays, reduce_s_S=np.array([0.0, 0.0, 5.0]))
+    assert time_step(longer).step_s == pytest.approx(base + 1.0)
 
 
 def test_a_tied_weight_waits_for_all_its_stages():
