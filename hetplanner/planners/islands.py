@@ -179,7 +179,7 @@ def evolve_islands(make: MakeSearch, search: Search, problem: Problem, seed: int
         progress: clock, budget and events of the whole search.
     """
     settings = search.evolutions[0].settings
-    leader_of(search.evolutions).report("seeds")
+    leader_of(search.evolutions).report("loading kernels")
     if progress.is_over():
         return
     if search.bound is not None:

@@ -223,7 +223,7 @@ def evolve(
         The population that holds the best candidate.
     """
     progress.start_budget()
-    leader_of(evolutions).report("seeds")
+    leader_of(evolutions).report("loading kernels")
     if progress.is_over():
         return leader_of(evolutions)
     if bound is not None:

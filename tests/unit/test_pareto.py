@@ -146,8 +146,8 @@ def test_what_cannot_be_is_refused():
         search_front(small_problem(0, stages=3, replicas=3))
     with pytest.raises(Infeasible, match="short by"):
         search_front(Problem(cluster=small_cluster(4), workload=preset("llama-70b")))
+    pinned = problem.constraints.replace(pinned={problem.cluster.device_ids[0]: 0})
     with pytest.raises(InvalidInput, match="pins"):
-        pinned = problem.constraints.replace(pinned={problem.cluster.device_ids[0]: 0})
         search_front(problem.replace(constraints=pinned))
     with pytest.raises(InvalidInput, match="seed"):
         search_front(problem, seed=-1)
