@@ -3,7 +3,7 @@
 import pytest
 from factories import small_cluster, tiny_workload
 
-from hetplanner.cli.planning import pins
+from hetplanner.cli.problem import pins
 from hetplanner.cluster.generators import mixed_gpus
 from hetplanner.cost.check import check_plan
 from hetplanner.errors import InvalidInput
