@@ -57,7 +57,7 @@ class Server:
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)  # a shell may have its children ignore SIGINT
             self.process.wait(30)
             self.process = None
 
