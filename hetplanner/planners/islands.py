@@ -18,6 +18,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import Budget, Progress
 from hetplanner.planners.population import (
+    LOADING,
     Candidate,
     Evolution,
     EvolutionSettings,
@@ -179,7 +180,7 @@ def evolve_islands(make: MakeSearch, search: Search, problem: Problem, seed: int
         progress: clock, budget and events of the whole search.
     """
     settings = search.evolutions[0].settings
-    leader_of(search.evolutions).report("loading kernels")
+    leader_of(search.evolutions).report(LOADING)
     if progress.is_over():
         return
     if search.bound is not None:

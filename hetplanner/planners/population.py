@@ -24,6 +24,9 @@ FINALISTS = 3
 # Of a chain, for those that were not screened best.
 FIRST_CHAIN = 0.25
 
+# Phase of the first event: what is placed so far needed no compiled kernels.
+LOADING = "loading kernels"
+
 
 class Candidate(NamedTuple):
     """A value and the arrays that make a plan of it."""
@@ -223,7 +226,7 @@ def evolve(
         The population that holds the best candidate.
     """
     progress.start_budget()
-    leader_of(evolutions).report("loading kernels")
+    leader_of(evolutions).report(LOADING)
     if progress.is_over():
         return leader_of(evolutions)
     if bound is not None:

@@ -85,11 +85,18 @@ def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute:
     Returns:
         None if no cut fits the devices in this placement.
     """
+    equal = equal_plan(placement_SR, model, recompute, cut)
+    if equal is not None:
+        return equal
+    species = StepSpecies(model, (placement_SR.shape[0], placement_SR.shape[1]), 0, "structured", recompute=recompute)
+    return try_plan(species.layout(species.fitted(placement_SR)), model)
+
+
+def equal_plan(
+    placement_SR: NDArray[np.int64], model: CostModel, recompute: bool = False, cut: str = "layers"
+) -> Plan | None:
+    """The plan of a placement with equal stages and shares, None if it does not fit; needs no compiled kernels."""
     stages, replicas = placement_SR.shape
     edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
     share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
-    equal = try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)
-    if equal is not None:
-        return equal
-    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
-    return try_plan(species.layout(species.fitted(placement_SR)), model)
+    return try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)

@@ -71,16 +71,20 @@ class Worker:
     def search(self, request: dict[str, Any]) -> None:
         """One search: baselines first, then the planner, its best plan on the way."""
         from hetplanner.planners.interface import Budget, SearchEvent
+        from hetplanner.planners.population import LOADING
         from hetplanner.planners.registry import make_planner
 
         problem = checked(Problem, request["problem"], "problem", from_file=True)
-        self.send("phase", text="scoring the baselines")
-        self._send_baselines(problem, request["seed"])
+        self.send("phase", text="scoring the baseline")
+        self._send_baseline(problem, request["seed"], "rank order")
         self.send("phase", text="starting the search")
         settings = {"starts": request["starts"]} if request["planner"] == "evolution" else None
         drawer = PlanDrawer(problem)
+        waiting = ["random"]  # this baseline needs the kernels, which the search loads behind its first plan
 
         def on_event(event: SearchEvent) -> None:
+            if waiting and event.phase != LOADING:
+                self._send_baseline(problem, request["seed"], waiting.pop())
             plan = drawer.draw(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
             self.send(
@@ -110,20 +114,16 @@ class Worker:
             seconds=result.seconds,
         )
 
-    def _send_baselines(self, problem: Problem, seed: int) -> None:
+    def _send_baseline(self, problem: Problem, seed: int, label: str) -> None:
         from hetplanner.planners.registry import make_planner
 
-        for label, name in (("rank order", "rank-order"), ("random", "random")):
-            try:
-                result = make_planner(name).solve(problem, seed=seed, budget=f"{RANDOM_SAMPLES} evaluations")
-            except HetplannerError:
-                continue  # a baseline that does not fit the devices' memory is no baseline
+        planner = make_planner(label.replace(" ", "-"))
+        with contextlib.suppress(HetplannerError):  # what does not fit the devices' memory is no baseline
+            result = planner.solve(problem, seed=seed, budget=f"{RANDOM_SAMPLES} evaluations")
             assert result.plan.estimate is not None
             self.send(
                 "baseline", label=label, value=result.value, estimate=result.plan.estimate.model_dump(mode="json")
             )
-            if self._stop.is_set():
-                return
 
 
 class PlanDrawer:
@@ -144,11 +144,13 @@ class PlanDrawer:
         if len({len(stage) for stage in event.placement}) > 1:
             return None  # routes of unequal replicas are not in the event; the finished plan shows them
         from hetplanner.planners.finish import fit_plan
+        from hetplanner.planners.population import LOADING
+        from hetplanner.planners.rank_order import equal_plan
 
         self._last, self._due_s = event.placement, time.monotonic() + PLAN_INTERVAL_S
         rows_SR = np.array([[self._cluster.device_index(d) for d in stage] for stage in event.placement])
         with contextlib.suppress(HetplannerError):  # on the way a placement may not fit in memory
-            return fit_plan(rows_SR, self._model)
+            return equal_plan(rows_SR, self._model) if event.phase == LOADING else fit_plan(rows_SR, self._model)
         return None
 
 
