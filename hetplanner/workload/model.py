@@ -70,6 +70,23 @@ class OpGraph(Noun):
         return len(layers) or len(self.ops)
 
     @cached_property
+    def crossing_ops(self) -> tuple[tuple[int, ...], ...]:
+        """By boundary (before op 0 .. behind the last): the ops in front whose outputs ops behind it read.
+
+        A stage hands on what later stages need, its own or not: a skip connection crosses every boundary between.
+        """
+        index = {op.name: i for i, op in enumerate(self.ops)}
+        last_use = list(range(len(self.ops)))
+        for i, op in enumerate(self.ops):
+            for name in op.inputs:
+                last_use[index[name]] = i
+        crossing: list[tuple[int, ...]] = [()]
+        for boundary in range(1, len(self.ops) + 1):
+            live = (*crossing[-1], boundary - 1)
+            crossing.append(tuple(i for i in live if last_use[i] >= boundary))
+        return tuple(crossing)
+
+    @cached_property
     def tied_groups(self) -> dict[str, tuple[int, ...]]:
         """Owner's name -> indices of all ops that use its weight (the owner first)."""
         index = {op.name: i for i, op in enumerate(self.ops)}

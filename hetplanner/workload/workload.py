@@ -8,18 +8,21 @@ from pydantic import model_validator
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun
 from hetplanner.workload.model import OpGraph
+from hetplanner.workload.program import Program
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
 
 
 class Workload(Noun):
     """What is trained in one step: `global_batch` sequences in micro-batches of `micro_batch`.
 
-    Either `transformer` (the graph follows by formula) or `captured` (a graph from elsewhere) is given.
+    Either `transformer` (the graph follows by formula) or `captured` (a graph from elsewhere) is given; with
+    `program` a captured model can be trained, without it only planned.
     """
 
     name: Name
     transformer: TransformerConfig | None = None
     captured: OpGraph | None = None
+    program: Program | None = None
     global_batch: Size
     micro_batch: Size
     seq_len: Size
@@ -31,6 +34,8 @@ class Workload(Noun):
     def _is_whole(self) -> Self:
         if (self.transformer is None) == (self.captured is None):
             raise ValueError("exactly one of transformer and captured must be given")
+        if self.program is not None and self.captured is None:
+            raise ValueError("program: belongs to a captured graph, and there is none")
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch must be a multiple of micro_batch, got {self.global_batch} and {self.micro_batch}"
