@@ -40,12 +40,6 @@ class TrainConfig(Noun):
 
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
-    if plan.is_interleaved:
-        device = next(d for d, places in zip(plan.ranks, plan.places_of_rank, strict=True) if len(places) > 1)
-        raise InvalidInput(
-            f"schedule interleaved: {device} serves several stages; such plans are planned and simulated only, the"
-            " runtime holds one stage a process; train a plan of schedule 1f1b or gpipe"
-        )
     check_trainable(plan.problem.workload)
 
 

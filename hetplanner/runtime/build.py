@@ -160,6 +160,11 @@ class StageModel(nn.Module):
         """Whether the stage ends in the loss."""
         return self.end_op == len(self.workload.graph.ops)
 
+    @property
+    def needs_batch(self) -> bool:
+        """Whether it reads a micro-batch's inputs or labels."""
+        return self.is_first or self.is_last
+
     def forward(self, x: Tensor, labels_BT: Tensor | None = None, key: DrawKey | None = None) -> Tensor:
         """Runs the ops: tokens or the boundary's tensor in; the next boundary's tensor or the loss sum out."""
         for module in self.op_modules:
