@@ -19,11 +19,11 @@ from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
-from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reduce import GroupReducer
-from hetplanner.runtime.stage import Batch
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.runtime.update import Update

@@ -25,8 +25,8 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.chunk import Chunk
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
-from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
