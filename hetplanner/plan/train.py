@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.workload import Workload
@@ -38,6 +39,13 @@ class TrainConfig(Noun):
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
 
 
+def exchanges_norms(config: TrainConfig, dtype: DType) -> bool:
+    """Whether all ranks tell each other the size of their gradients in every step: to clip them, or because float16
+    gradients can overflow.
+    """
+    return config.clip_norm is not None or dtype == "float16"
+
+
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
     if plan.is_local:
@@ -56,9 +64,4 @@ def check_trainable(workload: Workload) -> None:
         raise InvalidInput(
             f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
             " plan with a preset or a config.json"
-        )
-    if workload.dtype != "float32":
-        raise InvalidInput(
-            f"workload {workload.name}: dtype must be float32 to be trained, got {workload.dtype};"
-            " plan again with --dtype float32, or rehearse it: hetplanner rehearse"
         )

@@ -185,6 +185,7 @@ class Session:
             late=late,
             late_s=round(late_s, 6),
             grad_norm=stats.grad_norm,
+            **({} if stats.loss_scale is None else {"loss_scale": stats.loss_scale, "skipped": stats.skipped}),
             memory_bytes=_resident_bytes(),
         )
 
