@@ -34,6 +34,10 @@ def train(
     seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-3,
     warmup_steps: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 20,
+    lr_schedule: Annotated[
+        str, typer.Option(help="How the learning rate falls after the warm-up: constant, linear or cosine.")
+    ] = "constant",
+    lr_floor: Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")] = 0.1,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
@@ -55,6 +59,8 @@ def train(
         "emulate_links": emulate_links,
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
+        "lr_schedule": lr_schedule,
+        "lr_floor": lr_floor,
         "clip_norm": clip_norm,
     }
     config = checked(TrainConfig, fields, "train")
