@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK, tensor_codec
+from hetplanner.data.interface import Split
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
@@ -203,12 +204,13 @@ class Executor:
         return act
 
     def draw(self, m: int, *, training: bool = True) -> tuple[Tensor | None, Tensor | None]:
-        """Tokens on the first stage, labels on the last."""
+        """Inputs on the first stage, labels on the last; what a stage does not need is not read."""
         if not (self.model.is_first or self.model.is_last):
             return None, None
         assert self.batches is not None
-        tokens, labels = self.batches.draw(self._step, m, "train" if training else "validation")
-        return tokens if self.model.is_first else None, labels if self.model.is_last else None
+        split: Split = "train" if training else "validation"
+        inputs = self.batches.inputs(self._step, m, split) if self.model.is_first else None
+        return inputs, self.batches.labels(self._step, m, split) if self.model.is_last else None
 
     def _backward(self, m: int) -> Callable[[], None]:
         def act() -> None:

@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.connect import Place, agree, join, open_store
-from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
@@ -85,7 +86,8 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
-        check_vocabulary(self.plan.problem.workload)
+        if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
+            check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -120,10 +122,7 @@ class Session:
         place, _ = plan.place_of_rank[rank]
         stage = plan.stages[place]
         model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
-        batches = None
-        if model.is_first or model.is_last:
-            corpus = load_corpus(self.config.data, workload)
-            batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
+        batches = open_batches(self.config, workload) if model.is_first or model.is_last else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
