@@ -122,7 +122,7 @@ class Session:
         place, _ = plan.place_of_rank[rank]
         stage = plan.stages[place]
         model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
-        batches = open_batches(self.config, workload) if model.is_first or model.is_last else None
+        batches = open_batches(self.config, workload) if model.needs_batch else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
