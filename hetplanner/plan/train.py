@@ -21,7 +21,8 @@ class TrainConfig(Noun):
     """Settings of one run.
 
     Attributes:
-        data: a folder of text files; None takes the Python standard library's own sources.
+        data: a path (text, token files, a saved Hugging Face data set, images) or the word of a kind of data, see
+            `hetplanner.data`; None takes the Python standard library's own sources, or digits for images.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
         warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
             updates of AdamW are so large that rounding alone parts two runs.
