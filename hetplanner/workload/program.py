@@ -26,6 +26,14 @@ Shape = Annotated[tuple[Extent, ...], Field(max_length=16)]
 ElementType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 CallName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z_][a-zA-Z0-9_]*(\.[a-zA-Z0-9_]+)?$")]
 
+RANDOM_INIT_CALLS = ("normal_", "uniform_", "exponential_", "log_normal_")
+INIT_CALLS = (
+    *RANDOM_INIT_CALLS, "fill_", "zero_", "add_", "sub_", "mul_", "div_", "neg_", "pow_", "exp_", "log_", "sqrt_",
+    "rsqrt_", "sigmoid_", "tanh_", "erfinv_", "clamp_", "clamp_min_", "clamp_max_", "values_",
+)  # fmt: skip
+"""In-place methods of a tensor that may fill a parameter; `values_` is ours: its arguments are the values themselves,
+row by row."""
+
 
 class InitCall(Noun):
     """One in-place call that filled a parameter when the model was built, with numbers only.
@@ -33,8 +41,8 @@ class InitCall(Noun):
     `view`: (offset, sizes, strides) of the part that it filled; None for the whole.
     """
 
-    call: CallName
-    args: tuple[float, ...] = ()
+    call: Literal[INIT_CALLS]  # type: ignore[valid-type]
+    args: Annotated[tuple[float, ...], Field(max_length=MAX_BUFFER_ELEMENTS)] = ()
     view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
 
 
