@@ -169,10 +169,10 @@ class Build:
             InvalidInput: it was filled by something that cannot be repeated from a seed.
         """
         story = self._recorder.of(parameter)
-        if story.lost is None:
+        if story.lost is None and story.calls:
             return story.calls
         raise InvalidInput(
-            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost}', which cannot be"
+            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost or 'torch.empty'}', which cannot be"
             " drawn again from a seed; fill it in the module's constructor with torch.nn.init's normal_, uniform_,"
             " constant_, xavier_*, kaiming_* or trunc_normal_ (pretrained weights are not captured)"
         )
