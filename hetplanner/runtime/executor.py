@@ -20,9 +20,9 @@ from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
-from hetplanner.runtime.build import StageModel, boundary_shape
+from hetplanner.runtime.build import Batch, StageModel
 from hetplanner.runtime.data import Batches
-from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
@@ -188,12 +188,12 @@ class Executor:
     def _forward(self, m: int, *, training: bool) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
-            tokens, labels = self.draw(m, training=training)
-            x = tokens if tokens is not None else self._tensors.pop((Topic.ACTIVATION, m))
+            batch = self.draw(m, training=training)
+            x = None if self.model.is_first else self._tensors.pop((Topic.ACTIVATION, m))
             if training:
-                y = self.runner.forward(m, x, labels, DrawKey(self.config.seed, self._step, m))
+                y = self.runner.forward(m, x, batch, DrawKey(self.config.seed, self._step, m))
             else:
-                y = self.runner.evaluate(x, labels)
+                y = self.runner.evaluate(x, batch)
             if self.model.is_last:
                 self._losses.append(y)
             else:
@@ -202,13 +202,12 @@ class Executor:
 
         return act
 
-    def draw(self, m: int, *, training: bool = True) -> tuple[Tensor | None, Tensor | None]:
-        """Tokens on the first stage, labels on the last."""
-        if not (self.model.is_first or self.model.is_last):
-            return None, None
+    def draw(self, m: int, *, training: bool = True) -> Batch | None:
+        """Inputs and labels, where the stage reads them."""
+        if not self.model.needs_batch:
+            return None
         assert self.batches is not None
-        tokens, labels = self.batches.draw(self._step, m, "train" if training else "validation")
-        return tokens if self.model.is_first else None, labels if self.model.is_last else None
+        return self.batches.draw(self._step, m, "train" if training else "validation")
 
     def _backward(self, m: int) -> Callable[[], None]:
         def act() -> None:
@@ -240,7 +239,6 @@ class Executor:
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
         codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
-        shape = boundary_shape(self.plan.problem.workload, self.plan.stages[action.stage].end_op - 1)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, action.micro_batch), []) if training else []
         elements = self.plan.boundary_elements(action.stage)
@@ -249,8 +247,7 @@ class Executor:
             start = time.monotonic()
             data = self.transport.receive(message)
             self.transport.release(proven)
-            tensor = self._codec_now(codec, action).decode(data, elements)
-            self._tensors[topic, action.micro_batch] = tensor.view(shape)
+            self._tensors[topic, action.micro_batch] = self._codec_now(codec, action).decode(data, elements)
             if training:
                 self._note_positions(codec, action)
             self._span(Kind.RECV, action.micro_batch, start, time.monotonic(), message.num_bytes, action)

@@ -23,9 +23,9 @@ from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.runtime.build import boundary_shape
+from hetplanner.runtime.build import boundary_elements
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
-from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
@@ -73,10 +73,9 @@ class _Rehearsal:
         self.executor = executor
         plan, rank = executor.plan, executor.rank
         self.workload = plan.problem.workload
-        self.shape = boundary_shape(self.workload, plan.stages[executor.stage].end_op - 1)
-        self.gradient = None if executor.model.is_last else torch.randn(self.shape)
-        first = executor.model.first_op
-        self.input = torch.randn(boundary_shape(self.workload, first - 1)) if first else torch.empty(0)
+        model = executor.model
+        self.gradient = None if model.is_last else torch.randn(boundary_elements(self.workload, model.end_op))
+        self.input = None if model.is_first else torch.randn(boundary_elements(self.workload, model.first_op))
         sends = [a for a in executor.actions if a.kind is Kind.SEND]
         takes = [a for a in executor.actions if a.kind is Kind.RECV]
         message = cache(self._message)
@@ -93,9 +92,8 @@ class _Rehearsal:
             self.parts["reduce"] = self.reduce
 
     def forward(self) -> None:
-        e = self.executor
-        tokens, labels = e.draw(0)
-        e.runner.forward(0, tokens if tokens is not None else self.input.detach(), labels, DrawKey(0, 0, 0))
+        x = None if self.input is None else self.input.detach()
+        self.executor.runner.forward(0, x, self.executor.draw(0), DrawKey(0, 0, 0))
 
     def backward(self) -> None:
         self.executor.runner.backward(0, self.gradient)
@@ -109,7 +107,7 @@ class _Rehearsal:
     def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
         """A boundary's tensor, its codec, and its bytes on the wire."""
         plan = self.executor.plan
-        x = torch.randn(boundary_shape(self.workload, plan.stages[boundary].end_op - 1))
+        x = torch.randn(boundary_elements(self.workload, plan.stages[boundary].end_op))
         spec = plan.codec_between(source, target, role)
         codec: TensorCodec = tensor_codec(spec)
         if spec.name == "topk" and role == "gradient":

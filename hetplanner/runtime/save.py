@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.build import StageModel, saved_layout
+from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.layout import model_weights
 from hetplanner.runtime.transport import Topic, tag_of
 
 MODEL_FILE = "model.safetensors"
@@ -59,9 +60,9 @@ def _rank_0_holds(plan: Plan, stage: int) -> bool:
 def _header(plan: Plan) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "hetplanner": FORMAT}}
     end = 0
-    for name, shape, _ in saved_layout(plan.problem.workload):
-        start, end = end, end + 4 * torch.Size(shape).numel()
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    for weight in model_weights(plan.problem.workload):
+        start, end = end, end + 4 * weight.num_elements
+        entries[weight.name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -70,12 +71,12 @@ def _header(plan: Plan) -> bytes:
 def _all_weights(plan: Plan, model: StageModel) -> Iterator[Tensor]:
     """All weights in the file's order, piece by piece: rank 0's own, or received."""
     own = model.saved_weights()
-    for name, shape, op_index in saved_layout(plan.problem.workload):
-        stage = plan.stage_of_op[op_index]
+    for weight in model_weights(plan.problem.workload):
+        stage = plan.stage_of_op[weight.owner]
         if _rank_0_holds(plan, stage):
-            yield from _pieces(own[name])
+            yield from _pieces(own[weight.name])
             continue
-        for piece in _pieces(torch.empty(shape)):
+        for piece in _pieces(torch.empty(weight.shape)):
             dist.recv(piece, plan.rank_at(stage, 0), tag=tag_of(Topic.WEIGHTS, 0))
             yield piece
 
@@ -114,7 +115,7 @@ def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
     with ExitStack() as stack:
         parts = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
-        weights = (holder[name].get_tensor(name) for name, _, _ in saved_layout(plan.problem.workload))
+        weights = (holder[w.name].get_tensor(w.name) for w in model_weights(plan.problem.workload))
         _write_model(plan, weights, run_dir)
         write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
     for path in paths:

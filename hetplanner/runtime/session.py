@@ -121,7 +121,7 @@ class Session:
         stage = plan.stages[place]
         model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
         batches = None
-        if model.is_first or model.is_last:
+        if model.needs_batch:
             corpus = load_corpus(self.config.data, workload)
             batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
