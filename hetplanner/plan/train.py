@@ -8,6 +8,7 @@ from pydantic import Field
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
+from hetplanner.workload.trainable import check_program
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -76,7 +77,4 @@ def check_runnable(plan: "Plan") -> None:
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        raise InvalidInput(
-            f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
-            " plan with a preset or a config.json"
-        )
+        check_program(workload)
