@@ -1,9 +1,11 @@
-"""Initial weights: a pure function of (seed, op), so that they are the same whatever the cut."""
+"""Initial weights: a pure function of (seed, name), so that they are the same whatever the cut."""
 
 import torch
 from torch import Tensor
 
-from hetplanner.runtime.models import stable_seed
+from hetplanner.errors import InvalidInput
+from hetplanner.runtime.draws import stable_seed
+from hetplanner.workload.program import INIT_CALLS, RANDOM_INIT_CALLS, Parameter
 from hetplanner.workload.transformer import TransformerConfig
 
 WEIGHT_STD = 0.02
@@ -11,23 +13,62 @@ WEIGHT_STD = 0.02
 
 
 @torch.no_grad()
-def initialise(parameters: dict[str, Tensor], config: TransformerConfig, seed: int, op_index: int) -> None:
-    """Fills the weights of one op in place.
+def fill_transformer_weight(weight: Tensor, name: str, config: TransformerConfig, seed: int) -> None:
+    """Fills one weight of a transformer in place.
 
     Args:
-        parameters: the op's weights by local name, in the module's order; drawn in that order.
+        weight: what to fill.
+        name: of the weight in the model.
         config: gives the number of layers; the two projections that write to the residual stream are scaled
             by 1/sqrt(2 · layers) (Radford et al. 2019, section 2.3).
         seed: the run's seed.
-        op_index: the op that *owns* the weights (a tied replica passes the owner's, and draws the same).
     """
-    generator = torch.Generator().manual_seed(stable_seed(seed, op_index))
-    for name, weight in parameters.items():
-        if name.endswith("bias"):
-            weight.zero_()
-        elif weight.ndim == 1:
-            weight.fill_(1.0)
+    if name.endswith("bias"):
+        weight.zero_()
+    elif weight.ndim == 1:
+        weight.fill_(1.0)
+    else:
+        residual = name.endswith((".out.weight", ".down.weight"))
+        std = WEIGHT_STD / (2 * config.layers) ** 0.5 if residual else WEIGHT_STD
+        weight.normal_(0.0, std, generator=torch.Generator().manual_seed(stable_seed(seed, name)))
+
+
+@torch.no_grad()
+def fill_program_weight(weight: Tensor, name: str, parameter: Parameter, seed: int) -> None:
+    """Fills one weight of a captured model in place by the calls that filled it when the model was built.
+
+    A weight without recorded calls (its memory was never filled) starts as a transformer's would: biases at 0,
+    other vectors at 1, the rest normal with `WEIGHT_STD`.
+
+    Args:
+        weight: what to fill, contiguous.
+        name: of the weight in the model.
+        parameter: its recorded calls.
+        seed: the run's seed.
+
+    Raises:
+        InvalidInput: a call fills something outside of the weight.
+    """
+    generator = torch.Generator().manual_seed(stable_seed(seed, name))
+    if not parameter.init:
+        if weight.ndim >= 2:
+            weight.normal_(0.0, WEIGHT_STD, generator=generator)
         else:
-            residual = name in ("out.weight", "down.weight")
-            std = WEIGHT_STD / (2 * config.layers) ** 0.5 if residual else WEIGHT_STD
-            weight.normal_(0.0, std, generator=generator)
+            weight.fill_(0.0 if name.endswith("bias") else 1.0)
+    for i, call in enumerate(parameter.init):
+        part = weight if call.view is None else _part_of(weight, call.view, f"parameter {name}: init[{i}].view")
+        if call.call == "values_":
+            part.copy_(torch.tensor(call.args, dtype=torch.float32).view(part.shape))
+        elif call.call in RANDOM_INIT_CALLS:
+            getattr(part, call.call)(*call.args, generator=generator)
+        elif call.call in INIT_CALLS:
+            getattr(part, call.call)(*call.args)
+
+
+def _part_of(weight: Tensor, view: tuple[int, tuple[int, ...], tuple[int, ...]], place: str) -> Tensor:
+    """A view of a weight. Weights lie side by side in one buffer, so torch's own check is not enough."""
+    offset, sizes, strides = view
+    reach = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if offset < 0 or min((*sizes, *strides, 1)) < 0 or (0 not in sizes and reach >= weight.numel()):
+        raise InvalidInput(f"{place}: must lie inside the parameter's {weight.numel()} elements, reaches {reach}")
+    return weight.as_strided(sizes, strides, weight.storage_offset() + offset)

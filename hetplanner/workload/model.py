@@ -10,7 +10,10 @@ from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
 
-OpKind = Literal["embedding", "attention", "mlp", "norm", "head", "loss", "parameter", "function"]
+OpKind = Literal[
+    "embedding", "attention", "mlp", "norm", "head", "loss", "convolution", "linear", "pooling", "activation",
+    "dropout", "parameter", "function",
+]  # fmt: skip
 Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Flops = Annotated[float, Field(strict=True, ge=0, le=1e24)]
 
