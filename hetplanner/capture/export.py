@@ -179,7 +179,9 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
     read = {ref for call in calls for ref in call.reads()}
     unused = {n for n in first_names.values() if Ref("parameter", n) not in read}
     parameters: dict[str, Tensor] = {n: p for n, p in module.named_parameters() if n not in unused}
-    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read}
+    # No call reads batch norm's counters, but a saved model has them.
+    running |= {c for n in running if (c := n.removesuffix("running_mean") + "num_batches_tracked") in values}
+    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read or n in running}
     return Exported(build, module, inputs, labels, calls, loss, parameters, buffers, running)
 
 

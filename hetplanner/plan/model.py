@@ -321,12 +321,14 @@ class Plan(Noun):
         return self._codecs.get((self.ranks[from_rank], self.ranks[to_rank], role), NO_CODEC)
 
     def boundary_elements(self, stage: int) -> int:
-        """Elements of one micro-batch's tensor that stage `stage` sends to the next (0 after the last)."""
-        if stage + 1 >= len(self.stages):
-            return 0
+        """Elements of one micro-batch's tensors that stage `stage` sends to the next (0 after the last).
+
+        All outputs that later stages read, those of earlier stages included, as one flat message.
+        """
         workload = self.problem.workload
-        last_op = workload.graph.ops[self.stages[stage].end_op - 1]
-        return last_op.output_bytes * workload.micro_batch // workload.dtype_bytes
+        crossing = workload.graph.crossing_ops[self.stages[stage].end_op]
+        sent_bytes = sum(workload.graph.ops[op].output_bytes for op in crossing)
+        return sent_bytes * workload.micro_batch // workload.dtype_bytes
 
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
-from hetplanner.workload.trainable import check_program
+from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def check_runnable(plan: "Plan") -> None:
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        check_program(workload)
+        check_captured(workload)
     if workload.dtype != "float32":
         raise InvalidInput(
             f"workload {workload.name}: dtype must be float32 to be trained, got {workload.dtype};"
