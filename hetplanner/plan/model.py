@@ -140,6 +140,11 @@ class Plan(Noun):
                     f" {expected} and a larger end_op, got {stage.first_op} to {stage.end_op}"
                 )
             expected = stage.end_op
+            if expected < num_ops and not self.problem.workload.boundary_elements[expected]:
+                raise ValueError(
+                    f"stages[{s}].end_op: nothing crosses boundary {expected} of {self.problem.workload.name}, so later"
+                    " stages would have no input; end the stage elsewhere"
+                )
         if expected != num_ops:
             raise ValueError(f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}")
 
@@ -325,10 +330,7 @@ class Plan(Noun):
 
         All outputs that later stages read, those of earlier stages included, as one flat message.
         """
-        workload = self.problem.workload
-        crossing = workload.graph.crossing_ops[self.stages[stage].end_op]
-        sent_bytes = sum(workload.graph.ops[op].output_bytes for op in crossing)
-        return sent_bytes * workload.micro_batch // workload.dtype_bytes
+        return self.problem.workload.boundary_elements[self.stages[stage].end_op]
 
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK, tensor_codec
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
@@ -23,6 +23,7 @@ from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
@@ -34,7 +35,10 @@ TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 
 @dataclass
 class StepStats:
-    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only."""
+    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
+
+    `skipped`: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
+    """
 
     start_s: float = 0.0
     end_s: float = 0.0
@@ -43,6 +47,8 @@ class StepStats:
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 class Executor:
@@ -221,7 +227,8 @@ class Executor:
 
         def act() -> None:
             start = time.monotonic()
-            gradient = chunk.runner.backward(m, self._tensors.pop(source, None))
+            above = self.update.loss_factor if chunk.model.is_last else self._tensors.pop(source)
+            gradient = chunk.runner.backward(m, above)
             if gradient is not None:
                 self._tensors[target] = gradient
             self._span(action, start, time.monotonic())
@@ -230,7 +237,7 @@ class Executor:
 
     def _send(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
-        codec = tensor_codec(self.plan.codec_between(self.rank, peer, role))
+        codec = boundary_codec(self.plan.codec_between(self.rank, peer, role), self.plan.problem.workload.dtype)
         num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
         key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
@@ -247,7 +254,8 @@ class Executor:
 
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
-        codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
+        spec = self.plan.codec_between(peer, self.rank, role_of(action))
+        codec = boundary_codec(spec, self.plan.problem.workload.dtype)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, message.index), []) if training else []
         elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
@@ -288,7 +296,9 @@ class Executor:
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
+            self.stats.loss_scale = self.update.scale.value if self.update.scale else None
             self.stats.grad_norm = self.update.agree()
+            self.stats.skipped = self.update.overflowed
             with self.updating:
                 self.update.apply(self._step)
                 self.completed_steps = self._step + 1

@@ -90,6 +90,22 @@ class OpGraph(Noun):
         return tuple(crossing)
 
     @cached_property
+    def waits(self) -> tuple[tuple[int, int, int], ...]:
+        """``(op, used, next_use)``: an output that no op between two of its uses reads; the first use is its own op.
+
+        A stage that lies between the two relays the output. Neighbouring uses are left out.
+        """
+        index = {op.name: i for i, op in enumerate(self.ops)}
+        used = list(range(len(self.ops)))
+        found = []
+        for i, op in enumerate(self.ops):
+            for source in sorted({index[name] for name in op.inputs}):
+                if i - used[source] > 1:
+                    found.append((source, used[source], i))
+                used[source] = i
+        return tuple(found)
+
+    @cached_property
     def tied_groups(self) -> dict[str, tuple[int, ...]]:
         """Owner's name -> indices of all ops that use its weight (the owner first)."""
         index = {op.name: i for i, op in enumerate(self.ops)}

@@ -1,6 +1,7 @@
 """The workload: a model's OP-DAG with the batch it is trained on."""
 
 from functools import cached_property
+from math import prod
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -73,6 +74,42 @@ class Workload(Noun):
             return transformer_graph(self.transformer, seq_len=self.seq_len, dtype_bytes=self.dtype_bytes)
         assert self.captured is not None
         return self.captured
+
+    @cached_property
+    def output_elements(self) -> tuple[int, ...]:
+        """By op: elements that one micro-batch's output has where later ops read it."""
+        program = self.program
+        if program is None or program.micro_batch != self.micro_batch:
+            return tuple(op.output_bytes * self.micro_batch // self.dtype_bytes for op in self.graph.ops)
+        # A tensor without a batch dimension has no whole number of bytes per sample.
+        shapes = {node.name: node.shape or () for node in program.nodes}
+        return tuple(sum(prod(shapes[n]) for n in program.outputs.get(op.name, ())) for op in self.graph.ops)
+
+    @cached_property
+    def boundary_elements(self) -> tuple[int, ...]:
+        """By boundary: elements of all tensors of one micro-batch that cross it, as one message; 0 at both ends."""
+        sizes = self.output_elements
+        return tuple(sum(sizes[op] for op in crossing) for crossing in self.graph.crossing_ops)
+
+    @cached_property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where a stage may end: boundaries that a tensor crosses; of a transformer by formula those between layers."""
+        ops, elements = self.graph.ops, self.boundary_elements
+        return tuple(
+            k
+            for k in range(1, len(ops))
+            if elements[k] and (self.transformer is None or ops[k].layer != ops[k - 1].layer)
+        )
+
+    @property
+    def most_stages(self) -> int:
+        """The most stages that the model can be cut into: a transformer by formula into its layers."""
+        return self.graph.num_layers if self.transformer is not None else len(self.boundaries) + 1
+
+    @property
+    def most_stages_text(self) -> str:
+        """The same in words, such as 'the model's 6 layers'."""
+        return f"the model's {self.most_stages} {'layers' if self.transformer is not None else 'parts'}"
 
     @property
     def reads_tokens(self) -> bool:
