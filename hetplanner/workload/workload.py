@@ -9,7 +9,7 @@ from pydantic import model_validator
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import OpGraph
-from hetplanner.workload.program import Program, check_program
+from hetplanner.workload.program import Program, check_fits_graph
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
 
 
@@ -65,7 +65,7 @@ class Workload(Noun):
                 f"seq_len must be {program.num_targets}, for which the model was captured, got {self.seq_len};"
                 " capture it again with other example inputs"
             )
-        check_program(program, graph)
+        check_fits_graph(program, graph)
 
     @cached_property
     def graph(self) -> OpGraph:
