@@ -55,9 +55,7 @@ def torchs_count(factory):
     """FLOPs of a forward and a backward by torch's counter, on a module without weights."""
     build = build_without_weights(factory)
     module, examples = build.result
-    wrapped, examples = (
-        (_Whole(module), examples) if isinstance(examples, tuple) else (_WithLoss(module), (examples,))
-    )
+    wrapped, examples = (_Whole(module), examples) if isinstance(examples, tuple) else (_WithLoss(module), (examples,))
     with build.mode, FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
         inputs = [build.mode.from_tensor(e) for e in examples]
         if len(inputs) == 1:
