@@ -172,7 +172,7 @@ def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *
         "labels": (4,),
         "parameters": {"weight": {"shape": (classes, pixels), "op": "linear", "init": [{"call": "zero_"}]}},
         "nodes": [node | {"dtype": "float32"} for node in nodes],
-        "outputs": {"linear": ("logits",), "loss": ("loss",)},
+        "outputs": {"linear": ("logits",), "loss": ()},
         "loss": "loss",
         "num_targets": 1,
     }
