@@ -30,7 +30,13 @@ def train(
         bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
     ] = False,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 100,
-    data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's own sources.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Text, token files (.bin), a saved Hugging Face data set, a folder of images, or 'digits'; default:"
+            " Python's own sources, digits for images."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-3,
     warmup_steps: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 20,
@@ -47,6 +53,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
+    from hetplanner.data.registry import absolute_data, check_data
     from hetplanner.plan.files import load_plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.schema import checked
@@ -55,7 +62,7 @@ def train(
     fields = {
         "steps": steps,
         "seed": seed,
-        "data": str(data.absolute()) if data is not None else None,
+        "data": absolute_data(data),
         "emulate_links": emulate_links,
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
@@ -65,6 +72,7 @@ def train(
     }
     config = checked(TrainConfig, fields, "train")
     if dry_run:
+        check_data(config.data, plan.problem.workload)
         _print_request(_request(plan, config, launcher, out), as_json)
         return
 

@@ -1,7 +1,7 @@
 """What a codec is called and how many bytes it puts on the wire; no torch, no data.
 
 To add a codec: a name in `CodecName`, its size in `wire_bytes`, its work in `WORK_PASSES`, its place in
-`CODEC_NAMES` (weakest first), its tensor half in `torch_codecs.py`; the conformance tests then run over it.
+`CODEC_NAMES` (weakest first), its tensor half in a `torch_*.py` beside; the conformance tests then run over it.
 """
 
 import math
@@ -41,14 +41,14 @@ class Work(NamedTuple):
 # Measured by tests/benchmarks/bench_codecs.py, 4 M elements on one core, where a copy is two passes.
 WORK_PASSES: dict[str, Work] = {
     "none": Work(0.0, 0.0),
-    "fp16": Work(4.0, 1.0),
-    "bf16": Work(4.0, 1.0),
-    "int8": Work(10.0, 2.0),
-    "int4": Work(15.0, 4.0),
-    "topk": Work(25.0, 12.0),
+    "fp16": Work(2.0, 1.5),
+    "bf16": Work(2.0, 1.5),
+    "int8": Work(2.5, 2.5),
+    "int4": Work(2.5, 2.0),
+    "topk": Work(15.0, 6.0),
 }
 # Top-k's gradients: gather and scatter at positions that are known.
-WORK_AT_POSITIONS = Work(5.0, 5.0)
+WORK_AT_POSITIONS = Work(5.0, 3.0)
 
 # Bytes on the wire per element, scales of blocks left out.
 _ELEMENT_BYTES: dict[str, float] = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}

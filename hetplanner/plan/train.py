@@ -8,6 +8,7 @@ from pydantic import Field
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
+from hetplanner.workload.trainable import check_program
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class TrainConfig(Noun):
     """Settings of one run.
 
     Attributes:
-        data: a folder of text files; None takes the Python standard library's own sources.
+        data: a path (text, token files, a saved Hugging Face data set, images) or the word of a kind of data, see
+            `hetplanner.data`; None takes the Python standard library's own sources, or digits for images.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
         warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
             updates of AdamW are so large that rounding alone parts two runs.
@@ -75,7 +77,4 @@ def check_runnable(plan: "Plan") -> None:
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        raise InvalidInput(
-            f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
-            " plan with a preset or a config.json"
-        )
+        check_program(workload)

@@ -7,7 +7,7 @@ import torch
 
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.data import Batches, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import autocast
 from hetplanner.workload.workload import Workload
@@ -24,8 +24,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         The model, and the mean loss (nats per token) of every step.
     """
     model = StageModel(workload, 0, len(workload.graph.ops), config.seed)
-    corpus = load_corpus(config.data, workload)
-    batches = Batches(corpus, config.seed, workload.micro_batch, workload.seq_len)
+    batches = open_batches(config, workload)
     weights = model.parameters
     optimizer = torch.optim.AdamW(
         [

@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
-from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
@@ -85,7 +86,8 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
-        check_vocabulary(self.plan.problem.workload)
+        if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
+            check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -118,10 +120,8 @@ class Session:
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
         chunks = build_chunks(plan, rank, self.config)
-        batches = None
-        if any(chunk.model.needs_batch for chunk in chunks):
-            corpus = load_corpus(self.config.data, workload)
-            batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
+        needs_batch = any(chunk.model.needs_batch for chunk in chunks)
+        batches = open_batches(self.config, workload) if needs_batch else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
