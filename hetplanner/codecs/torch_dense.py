@@ -27,15 +27,18 @@ def load_kernels() -> ModuleType:
 
 
 class Dense:
-    """No compression."""
+    """No compression: every element in the workload's own number format; what is out of its range becomes infinite."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
 
     def encode(self, x: Tensor, out: Tensor) -> None:
         """Copies."""
-        out.view(torch.float32).copy_(x.reshape(-1))
+        out.view(self.dtype).copy_(x.reshape(-1))
 
     def decode(self, data: Tensor, num_elements: int) -> Tensor:
-        """A view."""
-        return data.view(torch.float32)
+        """A view, or widens."""
+        return data.view(self.dtype).float()
 
 
 class Half:

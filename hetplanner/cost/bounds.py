@@ -77,7 +77,7 @@ class _Bounds:
     def shapes(self) -> Iterator[tuple[int, int]]:
         """All shapes within the constraints."""
         wanted, workload = self.tables.problem.constraints, self.tables.problem.workload
-        most_stages = min(workload.graph.num_layers, len(self.usable), len(self.edges_K) - 1)
+        most_stages = min(self.tables.most_stages, len(self.usable))
         for stages in [wanted.stages] if wanted.stages else range(1, most_stages + 1):
             most = min(len(self.usable) // stages, workload.num_micro_batches)
             for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):

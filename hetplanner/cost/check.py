@@ -87,10 +87,10 @@ def check_problem(problem: Problem, stages: int, replicas: int) -> None:
         InvalidInput: if there are too few devices, layers or micro-batches for the shape.
         Infeasible: if the model's state alone exceeds the memory of the devices.
     """
-    layers, usable = problem.workload.graph.num_layers, len(problem.usable_devices)
-    if stages > layers:
+    workload, usable = problem.workload, len(problem.usable_devices)
+    if stages > workload.most_stages:
         raise InvalidInput(
-            f"constraints.stages: must be at most the model's {layers} layers, got {stages}; use fewer stages"
+            f"constraints.stages: must be at most {workload.most_stages_text}, got {stages}; use fewer stages"
         )
     if stages * replicas > usable:
         raise InvalidInput(

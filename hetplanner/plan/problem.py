@@ -73,16 +73,19 @@ class Problem(Noun):
 
     def _check_pins(self, known: set[str]) -> None:
         """Refuses pins that no plan can honour."""
-        wanted, layers = self.constraints, self.workload.graph.num_layers
+        wanted, most_stages = self.constraints, self.workload.most_stages
         for device, stage in wanted.pinned.items():
             place = f"constraints.pinned.{device!r:.60}"
             if device not in known:
                 raise ValueError(f"{place}: unknown device")
             if device in wanted.excluded:
                 raise ValueError(f"{place}: the device is excluded too; drop one of the two")
-            if stage >= (wanted.stages or layers):
-                most = f"{wanted.stages} stages" if wanted.stages else f"the model's {layers} layers, so as many stages"
-                raise ValueError(f"{place}: must be below {wanted.stages or layers} (there are {most}), got {stage}")
+            if stage >= (wanted.stages or most_stages):
+                text = f"{self.workload.most_stages_text}, so as many stages"
+                most = f"{wanted.stages} stages" if wanted.stages else text
+                raise ValueError(
+                    f"{place}: must be below {wanted.stages or most_stages} (there are {most}), got {stage}"
+                )
         counts = Counter(wanted.pinned.values())
         for stage, count in counts.items():
             if wanted.replicas is not None and count > wanted.replicas:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
+from hetplanner.runtime.captured import ProgramStage
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.initial import fill_transformer_weight
 from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.workload.model import Op
@@ -36,6 +36,9 @@ class StageOps(Protocol):
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight where the stage's ops use it."""
+
+    def fill(self, weight: ModelWeight, values: Tensor, seed: int) -> None:
+        """Writes initial values: a function of (seed, name), so the same in every stage that holds the weight."""
 
     def compute(
         self, inputs: list[Tensor], batch: Batch | None, key: DrawKey | None, *, again: bool = False
@@ -68,6 +71,12 @@ class Weight:
 class StageModel:
     """The ops of one stage. `seed` None leaves the weights unset, to be loaded.
 
+    Args:
+        workload: what is trained; a transformer or a captured model with its program.
+        first_op, end_op: the stage's range of ops.
+        seed: of initial weights.
+        device: where weights live and calls compute.
+
     Attributes:
         weights: every weight once, in the flat buffer's order; `op_index` is its owner's.
         parameters: the same as leaves of autograd, their gradients views into `flat_grad`.
@@ -77,11 +86,23 @@ class StageModel:
         running: statistics that training moves without gradients, by name in a saved model.
     """
 
-    def __init__(self, workload: Workload, first_op: int, end_op: int, seed: int | None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        first_op: int,
+        end_op: int,
+        seed: int | None,
+        device: torch.device | None = None,
+    ) -> None:
         check_trainable(workload)
+        self.device = device or torch.device("cpu")
         self.workload, self.first_op, self.end_op = workload, first_op, end_op
         self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
-        self.stage_ops: StageOps = TransformerStage(workload, first_op, end_op)
+        self.stage_ops: StageOps = (
+            ProgramStage(workload, first_op, end_op, self.device)
+            if workload.program is not None
+            else TransformerStage(workload, first_op, end_op)
+        )
         self.running = self.stage_ops.running
         self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
@@ -96,7 +117,7 @@ class StageModel:
         crossing = [w for w in held if not w.is_inside(self.first_op, self.end_op)]
         self.own_end = sum(w.num_elements for w in own)
         end = sum(w.num_elements for w in held)
-        self.flat, self.flat_grad = torch.empty(end), torch.zeros(end)
+        self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
         weights: list[Weight] = []
         self.parameters: list[nn.Parameter] = []
         for w in (*own, *crossing):
@@ -105,7 +126,7 @@ class StageModel:
             self.parameters.append(self._parameter(weight))
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
-                self._fill(weight, seed)
+                self._fill(w, weight, seed)
         for weight in weights[len(own) :]:
             owner = self.workload.graph.ops[weight.op_index].name
             self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
@@ -116,10 +137,10 @@ class StageModel:
         parameter.grad = self.flat_grad[weight.first : weight.end].view(weight.shape)
         return parameter
 
-    def _fill(self, weight: Weight, seed: int) -> None:
-        config, values = self.workload.transformer, self.flat[weight.first : weight.end].view(weight.shape)
-        assert config is not None
-        fill_transformer_weight(values, weight.name, config, seed)
+    def _fill(self, weight: ModelWeight, place: Weight, seed: int) -> None:
+        values = torch.empty(weight.shape)  # drawn on the CPU: the same numbers on every device
+        self.stage_ops.fill(weight, values, seed)
+        self.flat[place.first : place.end].copy_(values.view(-1))
 
     def named_weights(self) -> dict[str, Tensor]:
         """Views of all weights by the name they have in a saved model."""

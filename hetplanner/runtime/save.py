@@ -7,7 +7,7 @@ own (length, JSON header, bytes); it is written by hand because the library want
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.layout import model_weights
 from hetplanner.runtime.transport import Topic, tag_of
 
@@ -33,28 +33,30 @@ def part_file(stage: int) -> str:
     return f"model-stage-{stage}.safetensors"
 
 
-def save_model(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path) -> None:
+def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
     """Writes model.safetensors and model.json; all ranks must call it.
 
     Args:
         plan: says which rank holds what.
         rank: this rank.
-        model: its stage.
+        chunks: what it holds, in stage order.
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
     """
-    stage, replica = plan.place_of_rank[rank]
     if rank == 0:
-        _write_model(plan, _all_weights(plan, model), run_dir)
+        _write_model(plan, _all_weights(plan, chunks), run_dir)
         write_info(plan, [step] * len(plan.stages), run_dir)
-    elif replica == 0 and plan.rank_at(stage, 0) == rank and not _rank_0_holds(plan, stage):
-        for weight in model.saved_weights().values():
+        return
+    for chunk in chunks:
+        if chunk.replica or _rank_0_holds(plan, chunk.stage):
+            continue
+        for weight in chunk.model.saved_weights().values():
             for piece in _pieces(weight):
                 dist.send(piece, 0, tag=tag_of(Topic.WEIGHTS, 0))
 
 
 def _rank_0_holds(plan: Plan, stage: int) -> bool:
-    return plan.place_of_rank[0][0] == stage
+    return any(stage == there for there, _ in plan.places_of_rank[0])
 
 
 def _header(plan: Plan) -> bytes:
@@ -68,9 +70,9 @@ def _header(plan: Plan) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _all_weights(plan: Plan, model: StageModel) -> Iterator[Tensor]:
+def _all_weights(plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Tensor]:
     """All weights in the file's order, piece by piece: rank 0's own, or received."""
-    own = model.saved_weights()
+    own = {name: weight for chunk in chunks for name, weight in chunk.model.saved_weights().items()}
     for weight in model_weights(plan.problem.workload):
         stage = plan.stage_of_op[weight.owner]
         if _rank_0_holds(plan, stage):
@@ -85,15 +87,16 @@ def _pieces(weight: Tensor) -> tuple[Tensor, ...]:
     return weight.detach().reshape(-1).split(PIECE_BYTES // 4)
 
 
-def save_part(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path) -> None:
-    """Writes this stage alone, for a rank that cannot reach the others; see `join_parts`."""
-    stage, replica = plan.place_of_rank[rank]
-    if replica:
-        return
-    path = run_dir / part_file(stage)
-    temporary = path.with_suffix(".tmp")
-    save_file(model.saved_weights(), temporary, metadata={"format": "pt", "hetplanner": FORMAT, "step": str(step)})
-    os.replace(temporary, path)
+def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
+    """Writes this rank's stages alone, for a rank that cannot reach the others; see `join_parts`."""
+    metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(step)}
+    for chunk in chunks:
+        if chunk.replica:
+            continue
+        path = run_dir / part_file(chunk.stage)
+        temporary = path.with_suffix(".tmp")
+        save_file(chunk.model.saved_weights(), temporary, metadata=metadata)
+        os.replace(temporary, path)
 
 
 def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:

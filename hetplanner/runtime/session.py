@@ -15,17 +15,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
-from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
-from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
-from hetplanner.runtime.save import join_parts, save_model, save_part, write_info
+from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
@@ -85,7 +86,8 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
-        check_vocabulary(self.plan.problem.workload)
+        if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
+            check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -117,29 +119,25 @@ class Session:
 
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
-        place, _ = plan.place_of_rank[rank]
-        stage = plan.stages[place]
-        model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
-        batches = None
-        if model.needs_batch:
-            corpus = load_corpus(self.config.data, workload)
-            batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
+        chunks = build_chunks(plan, rank, self.config)
+        needs_batch = any(chunk.model.needs_batch for chunk in chunks)
+        batches = open_batches(self.config, workload) if needs_batch else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():
                 emulator.draining.set()
-        transport = Transport(rank, emulator, window=2 * plan.held_S[place] + 4)
-        return Executor(plan, rank, self.config, model, transport, batches, self.telemetry)
+        transport = Transport(rank, emulator, window=sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4)
+        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry)
 
     def _predict(self, executor: Executor) -> None:
         self.telemetry.phase("profiling")
-        profiles = gather_profiles(profile_rank(executor))
+        profiles = gather_profiles(profile_rank(executor), self.plan)
         mine = profiles[self.place.rank]
         self.telemetry.write(
             "profile",
             rank=self.place.rank,
-            stage=executor.stage,
+            stages=[chunk.stage for chunk in executor.chunks],
             **{name: getattr(mine, name) for name in mine.__slots__},
         )
         self.telemetry.phase("predicting")
@@ -187,6 +185,7 @@ class Session:
             late=late,
             late_s=round(late_s, 6),
             grad_norm=stats.grad_norm,
+            **({} if stats.loss_scale is None else {"loss_scale": stats.loss_scale, "skipped": stats.skipped}),
             memory_bytes=_resident_bytes(),
         )
 
@@ -203,7 +202,7 @@ class Session:
         self.telemetry.phase("saving")
         try:
             executor.transport.finish()
-            save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
+            save_model(self.plan, self.place.rank, executor.chunks, executor.completed_steps, self.run_dir)
             dist.barrier()
         except RuntimeError as error:
             if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
@@ -229,7 +228,7 @@ class Session:
             "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
         )
         rank = self.place.rank
-        save_part(self.plan, rank, executor.model, executor.completed_steps, self.run_dir)
+        save_parts(executor.chunks, executor.completed_steps, self.run_dir)
         deadline_s = self.watcher.asked_s + JOIN_PARTS_S
         if rank == 0 and not join_parts(self.plan, self.run_dir, deadline_s):
             write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)

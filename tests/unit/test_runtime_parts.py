@@ -1,6 +1,7 @@
 """Parts of a rank that need no other rank: telemetry, emulated links, stop watcher, rendezvous, worker's flags."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,8 +16,9 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.action import Kind
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
-from hetplanner.runtime.executor import proofs_of_delivery
+from hetplanner.runtime.executor import message_index, proofs_of_delivery
 from hetplanner.runtime.rendezvous import create_handler
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, run_directory
@@ -55,6 +57,18 @@ def test_the_learning_rate_warms_up() -> None:
     config = TrainConfig(learning_rate=0.5, warmup_steps=4)
     assert [config.learning_rate_at(t) for t in (0, 1, 3, 4, 900)] == [0.125, 0.25, 0.5, 0.5, 0.5]
     assert TrainConfig(learning_rate=0.5, warmup_steps=0).learning_rate_at(0) == 0.5
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
+def test_learning_rate_falls_to_its_floor_at_the_last_step(schedule: str, middle: float) -> None:
+    config = TrainConfig(steps=110, learning_rate=1.0, warmup_steps=10, lr_schedule=schedule, lr_floor=0.1)
+    rates = [config.learning_rate_at(t) for t in range(120)]
+    assert rates[:10] == pytest.approx([0.1 * (t + 1) for t in range(10)])
+    assert rates[59] == pytest.approx(middle)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[109:] == pytest.approx([0.1 if schedule != "constant" else 1.0] * 11)
+    quarter = {"linear": 0.775, "cosine": 0.1 + 0.45 * (1 + math.cos(math.pi / 4)), "constant": 1.0}
+    assert rates[34] == pytest.approx(quarter[schedule])
 
 
 def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: Path) -> None:
@@ -120,13 +134,16 @@ def test_watcher_sees_the_stop_file_and_signals(tmp_path: Path, how: str) -> Non
     assert (tmp_path / "stop.signalled").exists() == (how == "signal")
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
 def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) -> None:
-    plan = chain_plan([9, 3], [4, 8], schedule=schedule)
+    if schedule == "interleaved":
+        plan = interleave(chain_plan([9, 3], [5]))
+    else:
+        plan = chain_plan([9, 3], [4, 8], schedule=schedule)
     actions = make_schedule(plan).actions
-    place = {(a.kind, a.rank, a.peer, a.role, a.micro_batch): i for i, a in enumerate(actions)}
+    place = {(a.kind, a.rank, a.peer, a.role, message_index(a, 12)): i for i, a in enumerate(actions)}
     for rank in range(len(plan.ranks)):
-        proofs = proofs_of_delivery(make_schedule(plan), rank)
+        proofs = proofs_of_delivery(make_schedule(plan), rank, 12)
         proven = [key for keys in proofs.values() for key in keys]
         assert len(proven) == len(set(proven))
         for (peer, topic, m), keys in proofs.items():
@@ -135,8 +152,8 @@ def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) ->
                 assert other == peer
                 assert place[Kind.RECV, peer, rank, topic_taken.name.lower(), m_taken] < sent
     # With 1F1B the first stage learns of all activations but those of the last micro-batches it has in flight.
-    first = [key for keys in proofs_of_delivery(make_schedule(plan), 0).values() for key in keys]
-    assert len(first) == 9
+    first = [key for keys in proofs_of_delivery(make_schedule(plan), 0, 12).values() for key in keys]
+    assert len(first) == (9 if schedule != "interleaved" else 27)
 
 
 def parameters(endpoint: str, nodes: int = 1, **config: object) -> RendezvousParameters:

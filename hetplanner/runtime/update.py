@@ -1,0 +1,99 @@
+"""The end of a step: what the ranks agree on about their gradients, and the update of the weights."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.train import TrainConfig, exchanges_norms
+from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
+from hetplanner.runtime.precision import LossScale
+from hetplanner.runtime.transport import Expected, Topic, Transport
+
+NORM_BYTES = 8
+
+
+class Update:
+    """One rank's part.
+
+    Attributes:
+        expected: the messages it takes, in order.
+        scale: of the loss, in float16 only.
+        overflowed: whether the step that was last agreed on left gradients that are no numbers (float16 only); all
+            ranks come to the same answer, and `apply` leaves the weights alone.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, config: TrainConfig, chunks: tuple[Chunk, ...], transport: Transport
+    ) -> None:
+        self.rank, self.config, self.chunks, self.transport = rank, config, chunks, transport
+        self.tokens_per_step = plan.problem.workload.tokens_per_step
+        self.peers = [r for r in range(len(plan.ranks)) if r != rank]
+        dtype = plan.problem.workload.dtype
+        self.scale = LossScale() if dtype == "float16" else None
+        self.overflowed = False
+        self.exchanges_norms = exchanges_norms(config, dtype)
+        self._own_ties = self._ties_without_group(plan)
+        self.expected = [Expected(r, Topic.NORM, 0, NORM_BYTES) for r in self.peers] if self.exchanges_norms else []
+
+    def _ties_without_group(self, plan: Plan) -> list[list[Tensor]]:
+        """Gradients of the weights that are tied across stages which are all on this rank alone."""
+        ops = plan.problem.workload.graph.ops
+        reduced = {ops[group.ops[0]].name for group in reduction_groups(plan) if group.tied}
+        held = dict.fromkeys(owner for chunk in self.chunks for owner in chunk.model.tied)
+        return [tied_gradients(self.chunks, owner) for owner in held if owner not in reduced]
+
+    @property
+    def loss_factor(self) -> Tensor | None:
+        """What a micro-batch's sum of losses is multiplied by before it goes backward; None for 1."""
+        return torch.tensor(self.scale.value / self.tokens_per_step) if self.scale else None
+
+    def agree(self) -> float | None:
+        """Makes the mean gradient, clipped, of what reductions have left; returns its norm if that is known."""
+        for buckets in self._own_ties:
+            with added_up(buckets):
+                pass
+        self.average_gradients()
+        if not self.exchanges_norms:
+            return None
+        norm = self._global_norm()
+        if self.scale:
+            self.overflowed = not math.isfinite(norm)
+            self.scale.update(overflowed=self.overflowed)
+        if self.config.clip_norm is not None and norm > self.config.clip_norm:
+            self._multiply(self.config.clip_norm / (norm + 1e-6))
+        return None if self.overflowed else norm
+
+    def apply(self, step: int) -> None:
+        """Updates the weights, unless gradients overflowed; gradients end as zeros."""
+        for chunk in self.chunks:
+            if not self.overflowed:
+                chunk.optimizer.step(self.config.learning_rate_at(step))
+            chunk.model.flat_grad.zero_()
+
+    def average_gradients(self) -> None:
+        """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""
+        self._multiply(1.0 / (self.scale.value if self.scale else self.tokens_per_step))
+
+    def _multiply(self, factor: float) -> None:
+        for chunk in self.chunks:
+            chunk.model.flat_grad.mul_(factor)
+
+    def _global_norm(self) -> float:
+        """Norm of the whole model's gradient: every rank sums the same squares in the same order."""
+        mine = self._squared_norm()
+        squares = {self.rank: float(mine)}
+        for peer in self.peers:
+            message = self.transport.buffer(NORM_BYTES)
+            self.transport.payload(message).view(torch.float64).copy_(mine)
+            self.transport.send(message, peer, Topic.NORM, 0)
+        for expected in self.expected:
+            squares[expected.peer] = float(self.transport.receive(expected).view(torch.float64))
+        return math.sqrt(sum(squares[r] for r in sorted(squares)))
+
+    def _squared_norm(self) -> Tensor:
+        """This rank's share, float64 [1]."""
+        parts = [part for chunk in self.chunks for part in chunk.counted_gradients()]
+        return sum((part.double().square().sum() for part in parts), torch.zeros(1, dtype=torch.float64))
