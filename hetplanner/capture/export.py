@@ -115,10 +115,10 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
     module, examples = _examples(build.result, place)
     examples = tuple(_resized(e, micro_batch) for e in examples)
     wrapped: Wrapper = _WithLoss(module) if len(examples) == 1 else _Whole(module)
-    wrapped.train()
     inputs = examples[0]
     try:
-        labels = examples[1] if len(examples) == 2 else _labels_of(module, inputs, build.mode)
+        labels = examples[1] if len(examples) == 2 else _labels_of(module.eval(), inputs, build.mode)
+        wrapped.train()
         program = torch.export.export(wrapped, (inputs, labels.clone()), strict=False)
     except HetplannerError:
         raise
@@ -184,7 +184,9 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
     parameters: dict[str, Tensor] = {
         name: p for p in module.parameters() if Ref("parameter", name := first_names[id(p)]) in read
     }
-    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read}
+    # No call reads batch norm's counters, but a saved model has them.
+    running |= {c for n in running if (c := n.removesuffix("running_mean") + "num_batches_tracked") in values}
+    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read or n in running}
     return Exported(build, module, prefix, inputs, labels, calls, loss, parameters, buffers, running)
 
 

@@ -112,6 +112,11 @@ class Workload(Noun):
         return f"the model's {self.most_stages} {'layers' if self.transformer is not None else 'parts'}"
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether a sample is a sequence of token ids."""
+        return self.program is None or (self.program.inputs_dtype == "int64" and len(self.program.inputs) == 2)
+
+    @property
     def dtype_bytes(self) -> int:
         """Bytes of one element of weights and activations."""
         return DTYPE_BYTES[self.dtype]
