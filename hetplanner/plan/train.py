@@ -68,9 +68,6 @@ def check_runnable(plan: "Plan") -> None:
         raise InvalidInput(
             "local_steps: replicas add up their gradients in every step here; use 1, and no outer optimizer"
         )
-    fed_back = next((s for s, stage in enumerate(plan.stages) if stage.error_feedback), None)
-    if fed_back is not None:
-        raise InvalidInput(f"stages[{fed_back}].error_feedback: the runtime keeps no errors yet; use false")
     check_trainable(plan.problem.workload)
 
 

@@ -28,11 +28,11 @@ class StageOps(Protocol):
     """The ops of one stage, wherever they come from, without storage for their weights.
 
     Attributes:
-        needs_batch: whether they read a micro-batch's inputs or labels.
+        reads: what they read of a micro-batch: inputs, labels, both or neither.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
     """
 
-    needs_batch: bool
+    reads: frozenset[str]
     running: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
@@ -48,7 +48,7 @@ class StageOps(Protocol):
 
         Args:
             inputs: in the boundary's order, none on the first stage.
-            batch: given where the stage `needs_batch`.
+            batch: given where the stage `reads` of it; what it does not read is empty.
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
         """
@@ -181,9 +181,14 @@ class StageModel:
         return self.end_op == len(self.workload.graph.ops)
 
     @property
+    def reads(self) -> frozenset[str]:
+        """What the stage reads of a micro-batch: inputs, labels, both or neither."""
+        return self.stage_ops.reads
+
+    @property
     def needs_batch(self) -> bool:
         """Whether it reads a micro-batch's inputs or labels."""
-        return self.stage_ops.needs_batch
+        return bool(self.reads)
 
     def forward(
         self, x_N: Tensor | None, batch: Batch | None, key: DrawKey | None = None, *, again: bool = False

@@ -91,7 +91,7 @@ class ProgramStage:
         if end_op == len(workload.graph.ops):
             self._outputs = [self.program.loss]
         read = {reference for node in self._nodes for reference in references(node)}
-        self.needs_batch = any(kind == "batch" for kind, _ in read)
+        self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
         self.running: dict[str, Tensor] = {}
         self._hold_buffers(workload, {name for kind, name in read if kind == "buffer"}, first_op, end_op)
