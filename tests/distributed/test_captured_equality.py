@@ -15,6 +15,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.layout import running_buffers
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate
@@ -90,6 +91,9 @@ PLANS = {
     "gpt2 tied over 2x2, dropout": lambda: chain_plan([5, 3], [14], workload=gpt2()),
     "gpt2 tied over 3x1, recompute": lambda: recomputed(chain_plan([8], [7, 20], workload=gpt2())),
     "tied next to another weight, 2x3": lambda: chain_plan([5, 3], [1, 3], workload=tied_workload(global_batch=16)),
+    "residual interleaved 2x2, two chunks": lambda: interleave(
+        chain_plan([5, 3], [3], workload=residual_workload(dropout=0.3))
+    ),
     "gpt2 ragged 1-3-2": lambda: ragged(gpt2(), (9, 21)),
 }
 
