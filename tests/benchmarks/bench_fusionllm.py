@@ -92,7 +92,7 @@ SLOW_LINK = {"gpt": 1, "resnet": 0}
 
 
 def cuts_of(workload: Workload) -> list[int]:
-    """Two cuts where the fewest elements cross: of a GPT in thirds, of a ResNet behind its first part and in its third."""
+    """Two cuts where the fewest elements cross: a GPT in thirds, a ResNet behind its first part and in its third."""
     num = len(workload.graph.ops)
     near = num // 40
     cuts = []
