@@ -163,16 +163,16 @@ class Build:
     _recorder: _Recorder = field(repr=False)
 
     def init_of(self, name: str, parameter: Tensor) -> tuple[InitCall, ...]:
-        """The calls that fill a parameter.
+        """The calls that fill a parameter; none if its memory was never filled.
 
         Raises:
             InvalidInput: it was filled by something that cannot be repeated from a seed.
         """
         story = self._recorder.of(parameter)
-        if story.lost is None and story.calls:
+        if story.lost is None:
             return story.calls
         raise InvalidInput(
-            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost or 'torch.empty'}', which cannot be"
+            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost}', which cannot be"
             " drawn again from a seed; fill it in the module's constructor with torch.nn.init's normal_, uniform_,"
             " constant_, xavier_*, kaiming_* or trunc_normal_ (pretrained weights are not captured)"
         )

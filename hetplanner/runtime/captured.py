@@ -205,18 +205,32 @@ class ProgramStage:
         self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Performs the calls."""
-        env = self._places.values.copy()
-        for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
-            env[place] = x if x.dtype == dtype else x.to(dtype)
-        if batch is not None:
-            for place, tensor in zip(self._batch_places, batch, strict=True):
-                env[place] = tensor
+        env = self._env(inputs, batch)
         self._key, self._again = key or _EVALUATION, again
         for function, pick, place, dead in self._steps[key is not None]:
             env[place] = function(*pick(env))
             for i in dead:
                 env[i] = None
         return [env[place] for place in self._output_places]
+
+    def value_of(self, node: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """What a call of a whole model gives in evaluation."""
+        env, wanted, self._key = self._env([], batch), self._places.of("node", node), _EVALUATION
+        for function, pick, place, _ in self._steps[False]:
+            env[place] = function(*pick(env))
+            if place == wanted:
+                break
+        value: Tensor = env[wanted]
+        return value
+
+    def _env(self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None) -> Env:
+        env = self._places.values.copy()
+        for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
+            env[place] = x if x.dtype == dtype else x.to(dtype)
+        if batch is not None:
+            for place, tensor in zip(self._batch_places, batch, strict=True):
+                env[place] = tensor
+        return env
 
 
 def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:

@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from hetplanner.dtypes import DType
+from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.transformer import TransformerConfig
@@ -120,12 +120,28 @@ def preset(
 def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **overrides: Any) -> Workload:
     """The workload of `fields`, with `layers` put into its transformer and every override that is not None.
 
+    A captured model keeps its layers and sequence length; another dtype scales its bytes.
+
     Raises:
         InvalidInput: naming the field inside `place`.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    if fields.get("captured") is not None:
+        return _captured_with(fields, place, layers, given)
     if layers is not None:
         config = fields["transformer"]
         values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | {"layers": layers}
         given["transformer"] = checked(TransformerConfig, values, place)
+    return checked(Workload, fields | given, place)
+
+
+def _captured_with(fields: dict[str, Any], place: str, layers: int | None, given: dict[str, Any]) -> Workload:
+    for name, wanted in (("layers", layers), ("seq_len", given.get("seq_len"))):
+        if wanted is not None and not (name == "seq_len" and wanted == fields["seq_len"]):
+            raise InvalidInput(
+                f"{place}: {name}: cannot be changed, the model was captured as it is; capture another one:"
+                " hetplanner workload capture"
+            )
+    if given.get("dtype") in DTYPE_BYTES:
+        given["captured"] = fields["captured"].in_dtype(DTYPE_BYTES[fields["dtype"]], DTYPE_BYTES[given["dtype"]])
     return checked(Workload, fields | given, place)

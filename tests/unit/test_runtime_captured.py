@@ -12,7 +12,7 @@ from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.layout import model_weights, running_buffers
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
-from hetplanner.workload.trainable import check_program
+from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 from tests.programs import CLASSES, MICRO_BATCH, SIDE, residual_workload, tied_workload
 
@@ -147,7 +147,7 @@ def test_initial_weights_do_not_depend_on_the_cut_and_tied_replicas_are_equal() 
     assert front.tied == {"table": (72, 168)}
     assert back.tied == {"table": (0, 96)}
     assert (front.own_end, back.own_end) == (72, 0)
-    assert list(back.saved_weights()) == []
+    assert list(back.saved_tensors()) == []
     assert not torch.equal(stages(workload, seed=6)[0].flat, whole.flat)
     assert [w.users for w in model_weights(workload)] == [(0, 3), (0,), (1,)]
 
@@ -184,7 +184,7 @@ def test_other_calls_are_refused_naming_them(name: str) -> None:
     nodes = [n.replace(call=name) if n.name == "stem_relu" else n for n in workload.program.nodes]
     bad = workload.replace(program=workload.program.replace(nodes=tuple(nodes)))
     with pytest.raises(InvalidInput, match=f"call '{name}' of 'stem_relu' is not among those"):
-        check_program(bad)
+        check_captured(bad)
     with pytest.raises(InvalidInput, match="is not among those"):
         aten_call(name)
 
@@ -193,8 +193,8 @@ def test_programs_that_do_not_fit_their_graph_are_refused() -> None:
     workload = tied_workload()
     ops = list(workload.graph.ops)
     for changed, message in (
-        (workload.replace(captured=workload.graph.replace(ops=(ops[0].replace(num_params=7), *ops[1:]))), "104 in the"),
+        (workload.replace(captured=workload.graph.replace(ops=(ops[0].replace(num_params=7), *ops[1:]))), "104 in"),
         (workload.replace(program=None), "can only be planned"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            check_program(changed)
+            check_captured(changed)
