@@ -62,7 +62,8 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
-        + _outer_bytes(plan, stage) * tables.stage_params(stage.first_op, stage.end_op)
+        + (_outer_bytes(plan, stage) + _kept_error_bytes(plan, stage))
+        * tables.stage_params(stage.first_op, stage.end_op)
         for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
@@ -73,6 +74,13 @@ def _outer_bytes(plan: Plan, stage: Stage) -> float:
     if not plan.is_local or len(stage.replicas) < 2:
         return 0.0
     return 8.0 if plan.outer is not None else 4.0
+
+
+def _kept_error_bytes(plan: Plan, stage: Stage) -> float:
+    """Bytes per parameter of what a reduction's codec has lost: one float32, of exchanges and of their sums two."""
+    if not (stage.error_feedback and stage.reduce_codec.is_lossy and len(stage.replicas) > 1):
+        return 0.0
+    return 8.0 if plan.reducer == "hierarchical" else 4.0
 
 
 def memory_limits(plan: Plan, tables: CostTables) -> list[float]:
@@ -155,6 +163,17 @@ def _check_codecs(plan: Plan) -> None:
             )
     if "topk" in allowed:
         _check_ratios(plan)
+        _check_reduce_ratios(plan)
+
+
+def _check_reduce_ratios(plan: Plan) -> None:
+    limit = plan.problem.constraints.max_ratio
+    for s, stage in enumerate(plan.stages):
+        if stage.reduce_codec.name == "topk" and stage.reduce_codec.ratio > limit:
+            raise InvalidInput(
+                f"stages[{s}].reduce_codec: topk keeps one gradient in {stage.reduce_codec.ratio:g}, beyond"
+                f" constraints.max_ratio {limit:g}; use a smaller ratio or raise it"
+            )
 
 
 def _check_ratios(plan: Plan) -> None:
