@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from dags import residual_network
 from factories import chain_plan, small_cluster
 
 from hetplanner.cluster.files import cluster_to_json
@@ -25,6 +26,7 @@ from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, 
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_shape, thinned
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.workload.files import workload_to_data
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"
