@@ -61,7 +61,8 @@ def by_torch(plan: Plan, config: TrainConfig) -> tuple[torch.Tensor, list[float]
     anchor = models[0].flat.clone()
     outer = torch.optim.SGD([anchor], lr=1.0)
     if plan.outer:
-        outer = torch.optim.SGD([anchor], plan.outer.learning_rate, plan.outer.momentum, nesterov=plan.outer.momentum > 0)
+        momentum = plan.outer.momentum
+        outer = torch.optim.SGD([anchor], plan.outer.learning_rate, momentum, nesterov=momentum > 0)
     losses = []
     for step in range(config.steps):
         losses.append(0.0)
