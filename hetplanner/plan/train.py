@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hetplanner.dtypes import DType
 from hetplanner.schema import Noun, Text
-from hetplanner.workload.trainable import check_program
+from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def check_runnable(plan: "Plan") -> None:
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        check_program(workload)
+        check_captured(workload)
