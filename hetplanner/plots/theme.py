@@ -26,13 +26,18 @@ OP_COLOURS = {
     "embedding": "#AA3377",
     "attention": "#4477AA",
     "mlp": "#228833",
+    "convolution": "#4477AA",
+    "linear": "#228833",
     "parameter": "#66CCEE",
     "norm": "#CCBB44",
-    "function": "#999999",
+    "pooling": "#BBCC33",
+    "activation": "#999999",
+    "dropout": "#BBBBBB",
+    "function": "#777777",
     "head": "#EE8866",
     "loss": "#EE6677",
 }
-"""Kinds of operators."""
+"""Kinds of operators; a convolution does what attention does elsewhere, a linear layer what an MLP does."""
 
 KIND_COLOURS = {
     "forward": "#4477AA",
