@@ -170,9 +170,9 @@ def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *
         "inputs": (4, *shape),
         "inputs_dtype": "float32",
         "labels": (4,),
-        "parameters": {"weight": {"shape": (classes, pixels), "op": "linear"}},
+        "parameters": {"weight": {"shape": (classes, pixels), "op": "linear", "init": [{"call": "zero_"}]}},
         "nodes": [node | {"dtype": "float32"} for node in nodes],
-        "outputs": {"linear": ("logits",)},
+        "outputs": {"linear": ("logits",), "loss": ()},
         "loss": "loss",
         "num_targets": 1,
     }

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hetplanner.capture.calls import Call, Ref
 from hetplanner.capture.cost import CallCost, measure
-from hetplanner.capture.export import Exported, Factory, Wrapper, export_model
+from hetplanner.capture.export import Exported, Factory, export_model
 from hetplanner.capture.ops import Group, group_calls, kind_of, layers_of
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
@@ -43,29 +43,20 @@ def capture_workload(
         InvalidInput: the module cannot be captured; names the operator, its line and what to change.
     """
     exported = export_model(factory, name, micro_batch)
-    prefix = _prefix(exported)
-    groups = group_calls(exported, prefix)
+    groups = group_calls(exported)
     costs = measure(exported)
     batch = len(exported.inputs)
     graph = _graph(exported, groups, costs)
     return Workload(
         name=name,
         captured=graph,
-        program=_program(exported, groups, prefix),
+        program=_program(exported, groups),
         global_batch=global_batch or batch * math.ceil(DEFAULT_GLOBAL_BATCH / batch),
         micro_batch=batch,
         seq_len=exported.labels.numel() // batch,
         dtype="float32",
         provenance=provenance,
     )
-
-
-def _prefix(exported: Exported) -> str:
-    """Path of the wrappers of ours around the user's module."""
-    prefix, module = "", exported.module
-    while isinstance(module, Wrapper):
-        prefix, module = f"{prefix}inner.", module.inner
-    return prefix
 
 
 # -- the OP-DAG -----------------------------------------------------------------------------------
@@ -137,12 +128,9 @@ def _with_free_calls(exported: Exported, home: dict[str, Group]) -> dict[int, li
 # -- the program ----------------------------------------------------------------------------------
 
 
-def _program(exported: Exported, groups: list[Group], prefix: str) -> Program:
+def _program(exported: Exported, groups: list[Group]) -> Program:
     home = {call.name: group for group in groups for call in group.calls}
     outputs = op_outputs(groups)
-
-    def local(name: str) -> str:
-        return name.removeprefix(prefix)
 
     owners = {name: group for group in groups for name in group.owns}
     return checked(
@@ -154,18 +142,17 @@ def _program(exported: Exported, groups: list[Group], prefix: str) -> Program:
             "labels": tuple(exported.labels.shape),
             "labels_dtype": _dtype(exported.labels.dtype),
             "parameters": {
-                local(name): Parameter(
+                name: Parameter(
                     shape=tuple(exported.parameters[name].shape),
                     op=owners[name].name,
-                    init=exported.build.init_of(local(name), exported.parameters[name]),
+                    init=exported.build.init_of(name, exported.parameters[name]),
                 )
                 for name in owners
             },
             "buffers": {
-                local(name): _buffer(local(name), value, name in exported.running)
-                for name, value in exported.buffers.items()
+                name: _buffer(name, value, name in exported.running) for name, value in exported.buffers.items()
             },
-            "nodes": tuple(_node(call, home.get(call.name), local) for call in exported.calls),
+            "nodes": tuple(_node(call, home.get(call.name)) for call in exported.calls),
             "outputs": {group.name: outputs[id(group)] for group in groups},
             "loss": exported.loss.name,
             "num_targets": exported.labels.numel() // len(exported.inputs),
@@ -188,25 +175,27 @@ def _buffer(name: str, value: Tensor, running: bool) -> Buffer:
     )
 
 
-def _node(call: Call, group: Group | None, local: Any) -> Node:
+def _node(call: Call, group: Group | None) -> Node:
     value = call.value if isinstance(call.value, Tensor) else None
+    if value is not None and value.is_complex():
+        raise InvalidInput(f"{call.where}: '{call.title}' gives complex numbers, which cannot be stored; use real ones")
     return Node(
         name=call.name,
         call=call.title,
-        args=tuple(_plain(arg, call, local) for arg in call.args),
-        kwargs={key: _plain(arg, call, local) for key, arg in call.kwargs.items()},
+        args=tuple(_plain(arg, call) for arg in call.args),
+        kwargs={key: _plain(arg, call) for key, arg in call.kwargs.items()},
         op=group.name if group else None,
         shape=tuple(value.shape) if value is not None else None,
         dtype=_dtype(value.dtype) if value is not None else None,
     )
 
 
-def _plain(value: Any, call: Call, local: Any) -> Any:
+def _plain(value: Any, call: Call) -> Any:
     """An argument as JSON; see :mod:`hetplanner.workload.program`."""
     if isinstance(value, Ref):
-        return {value.kind: local(value.name) if value.kind in ("parameter", "buffer") else value.name}
+        return {value.kind: value.name}
     if isinstance(value, list | tuple):
-        return [_plain(item, call, local) for item in value]
+        return [_plain(item, call) for item in value]
     if isinstance(value, torch.dtype):
         return {"dtype": _dtype(value)}
     if isinstance(value, float) and not math.isfinite(value):

@@ -70,13 +70,15 @@ class Exported:
     Attributes:
         module: the user's module (with wrappers), its parameters fake.
         inputs, labels: one micro-batch, zeros.
-        parameters: every parameter once by its first name.
+        prefix: path of the wrappers of ours around the user's module; names go without it.
+        parameters: every parameter that is used, once, by its first name.
         buffers: constants and running statistics that calls read.
         running: names of the buffers that training moves.
     """
 
     build: Build
     module: nn.Module
+    prefix: str
     inputs: Tensor
     labels: Tensor
     calls: list[Call]
@@ -113,10 +115,10 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
     module, examples = _examples(build.result, place)
     examples = tuple(_resized(e, micro_batch) for e in examples)
     wrapped: Wrapper = _WithLoss(module) if len(examples) == 1 else _Whole(module)
-    wrapped.train()
     inputs = examples[0]
     try:
-        labels = examples[1] if len(examples) == 2 else _labels_of(module, inputs, build.mode)
+        labels = examples[1] if len(examples) == 2 else _labels_of(module.eval(), inputs, build.mode)
+        wrapped.train()
         program = torch.export.export(wrapped, (inputs, labels.clone()), strict=False)
     except HetplannerError:
         raise
@@ -154,9 +156,10 @@ def _labels_of(module: nn.Module, inputs: Tensor, mode: FakeTensorMode) -> Tenso
 
 
 def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: Tensor, place: str) -> Exported:
+    prefix = _prefix(module)
     first_names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        first_names.setdefault(id(parameter), name)
+        first_names.setdefault(id(parameter), name.removeprefix(prefix))
     refs: dict[str, Ref] = {}
     batch = iter(("inputs", "labels"))
     values: dict[str, Tensor] = {}
@@ -167,8 +170,9 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
             case InputKind.USER_INPUT:
                 refs[spec.arg.name] = Ref("batch", next(batch))
             case InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
-                refs[spec.arg.name] = Ref("buffer", spec.target)
-                values[spec.target] = _constant(program, module, spec.target)
+                name = spec.target.removeprefix(prefix)
+                refs[spec.arg.name] = Ref("buffer", name)
+                values[name] = _constant(program, module, spec.target)
             case _:
                 raise InvalidInput(f"{place}: {spec.arg.name}: {spec.kind.name} cannot be stored; use tensors only")
     running = _running(program.graph_module, refs)
@@ -177,10 +181,20 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
     if not isinstance(value, Tensor) or value.ndim != 0 or not value.is_floating_point():
         raise InvalidInput(f"{place}: the module's loss must be one floating-point number; {_CONTRACT}")
     read = {ref for call in calls for ref in call.reads()}
-    unused = {n for n in first_names.values() if Ref("parameter", n) not in read}
-    parameters: dict[str, Tensor] = {n: p for n, p in module.named_parameters() if n not in unused}
-    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read}
-    return Exported(build, module, inputs, labels, calls, loss, parameters, buffers, running)
+    parameters: dict[str, Tensor] = {
+        name: p for p in module.parameters() if Ref("parameter", name := first_names[id(p)]) in read
+    }
+    # No call reads batch norm's counters, but a saved model has them.
+    running |= {c for n in running if (c := n.removesuffix("running_mean") + "num_batches_tracked") in values}
+    buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read or n in running}
+    return Exported(build, module, prefix, inputs, labels, calls, loss, parameters, buffers, running)
+
+
+def _prefix(module: nn.Module) -> str:
+    prefix = ""
+    while isinstance(module, Wrapper):
+        prefix, module = f"{prefix}inner.", module.inner
+    return prefix
 
 
 def _constant(program: Any, module: nn.Module, name: str) -> Tensor:
@@ -211,7 +225,10 @@ def _told(error: BaseException) -> str:
 def _remedy(error: BaseException) -> str:
     text = f"{type(error).__name__} {error}"
     if "data-dependent" in text or "DataDependent" in text or "item()" in text:
-        return "; what is computed must not depend on values: use torch.where instead of if, no .item() or .tolist()"
+        return (
+            "; what is computed must not depend on the values of tensors: use torch.where instead of if, no .item() or"
+            " .tolist()"
+        )
     if "numpy" in text:
         return "; stay in torch inside forward, no .numpy()"
     return ""

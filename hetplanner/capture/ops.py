@@ -45,9 +45,9 @@ class Group:
         return list(dict.fromkeys(r.name for c in self.calls for r in c.reads() if r.kind == "parameter"))
 
 
-def group_calls(exported: Exported, prefix: str) -> list[Group]:
-    """Operators in topological order, named; `prefix` is the path of the wrappers of ours."""
-    groups = _runs(exported.calls, prefix)
+def group_calls(exported: Exported) -> list[Group]:
+    """Operators in topological order, named."""
+    groups = _runs(exported.calls, exported.prefix)
     groups = _merged(groups)
     groups = _with_owners(groups, exported)
     _name(groups, exported.loss)

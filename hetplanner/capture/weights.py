@@ -7,6 +7,7 @@ a tensor is noted by the storage it writes to: what a parameter was filled with 
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,7 +84,13 @@ class _Recorder(TorchDispatchMode):
         self._told[_storage(tensor)] = _Told(story)
 
     def join(self, fake: Tensor, real: Tensor) -> None:
-        self._told[_storage(fake)] = self._told.setdefault(_storage(real), _Told(self.of(real)))
+        told = self._told.setdefault(_storage(real), _Told(self.of(real)))
+        self._told[_storage(fake)] = told
+        weakref.finalize(real, self._part, _storage(real), told)
+
+    def _part(self, key: int, told: _Told) -> None:
+        if self._told.get(key) is told:
+            del self._told[key]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -93,7 +100,9 @@ class _Recorder(TorchDispatchMode):
 
     def _note(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
         first = args[0] if args and isinstance(args[0], Tensor) else None
-        if first is not None and _storage(first) == _storage(result):
+        if name == "lift_fresh":  # torch.tensor(...): made of numbers, unseen until here
+            self.begin(result, _Story(lost="torch.tensor"))
+        elif first is not None and _storage(first) == _storage(result):
             if name.endswith("_") and not name.endswith("__"):
                 self.tell(first, self._after(self.of(first), name, args, kwargs, first))
         elif name in _CREATED:
@@ -163,16 +172,16 @@ class Build:
     _recorder: _Recorder = field(repr=False)
 
     def init_of(self, name: str, parameter: Tensor) -> tuple[InitCall, ...]:
-        """The calls that fill a parameter.
+        """The calls that fill a parameter; none if its memory was never filled.
 
         Raises:
             InvalidInput: it was filled by something that cannot be repeated from a seed.
         """
         story = self._recorder.of(parameter)
-        if story.lost is None and story.calls:
+        if story.lost is None:
             return story.calls
         raise InvalidInput(
-            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost or 'torch.empty'}', which cannot be"
+            f"parameter {name} {list(parameter.shape)}: its initial values come from '{story.lost}', which cannot be"
             " drawn again from a seed; fill it in the module's constructor with torch.nn.init's normal_, uniform_,"
             " constant_, xavier_*, kaiming_* or trunc_normal_ (pretrained weights are not captured)"
         )

@@ -101,6 +101,11 @@ class Codec(Noun):
                 kept = self.kept(num_elements)
                 return kept * VALUE_BYTES + (0 if positions_known else min(position_bytes(num_elements, kept)))
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether what comes out may differ from what went in."""
+        return self.name != "none"
+
     def scale_bytes(self, num_elements: int) -> int:
         """Bytes of a block codec's scales: one float32 a block."""
         return 4 * -(-num_elements // self.block)
@@ -167,6 +172,12 @@ def least_wire_bytes(
     return min(least, pressed), min(least, max(VALUE_BYTES, pressed / 3.0))
 
 
-def least_reduction_bytes(allowed: Iterable[AllowedCodec]) -> float:
+def least_reduction_bytes(allowed: Iterable[AllowedCodec], max_ratio: float) -> float:
     """Fewest bytes on the wire of one weight's gradient (float32 when dense) with any of the codecs allowed."""
-    return min([4.0, *(_ELEMENT_BYTES[name] for name in allowed if name in _ELEMENT_BYTES)])
+    names = set(allowed)
+    least = min([4.0, *(_ELEMENT_BYTES[name] for name in names if name in _ELEMENT_BYTES)])
+    if not names & {"topk", "adatopk"}:
+        return least
+    # Of a short range a third less may be kept than the ratio says: 1 of 1.5 times the ratio's elements.
+    kept = 1.0 / (1.5 * max_ratio)
+    return min(least, kept * (VALUE_BYTES + 2), kept * VALUE_BYTES + 0.125)

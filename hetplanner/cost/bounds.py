@@ -264,7 +264,8 @@ class _Bounds:
     @property
     def _gradient_bytes(self) -> float:
         """Fewest bytes on the wire of one gradient."""
-        return least_reduction_bytes(self.tables.problem.constraints.codecs)
+        wanted = self.tables.problem.constraints
+        return least_reduction_bytes(wanted.codecs, wanted.max_ratio)
 
     @cached_property
     def _reductions(self) -> ReductionBounds:

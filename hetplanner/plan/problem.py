@@ -23,9 +23,9 @@ class Constraints(Noun):
     Attributes:
         excluded: devices that must not be used.
         pinned: stage (counted from 0) that a device must serve, by device.
-        codecs: what may travel between stages and, `topk` and `adatopk` apart, in gradient reductions; more than `none`
-            changes the numbers trained. `topk`: the weakest ratio that is enough on each link; `adatopk`: ratios by
-            FusionLLM's rule. The two exclude each other.
+        codecs: what may travel between stages and in gradient reductions (there int4 and top-k with error feedback);
+            more than `none` changes the numbers trained. `topk`: the weakest ratio that is enough on each link;
+            `adatopk`: ratios by FusionLLM's rule. The two exclude each other.
         codec_block: elements that share a scale (int8, int4).
         max_ratio: greatest compression by top-k, dense bytes over bytes sent; the slowest link's with `adatopk`.
         reducers: how the replicas of a stage may add up their gradients; all give the same sums.

@@ -8,7 +8,7 @@ from pydantic import Field
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
-from hetplanner.workload.trainable import check_program
+from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -68,13 +68,10 @@ def check_runnable(plan: "Plan") -> None:
         raise InvalidInput(
             "local_steps: replicas add up their gradients in every step here; use 1, and no outer optimizer"
         )
-    fed_back = next((s for s, stage in enumerate(plan.stages) if stage.error_feedback), None)
-    if fed_back is not None:
-        raise InvalidInput(f"stages[{fed_back}].error_feedback: the runtime keeps no errors yet; use false")
     check_trainable(plan.problem.workload)
 
 
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        check_program(workload)
+        check_captured(workload)

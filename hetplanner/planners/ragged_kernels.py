@@ -216,7 +216,7 @@ def evaluate_ragged(
 def _tied_members(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, group: int, work: RaggedWork
 ) -> tuple[int, float]:
-    """The devices of all stages that use a tied weight: how many (0 if it is one stage alone), and when all are done."""
+    """The devices of all stages that use a tied weight: how many (0 if it is one stage), and when all are done."""
     count = 0
     stages = 0
     ready = 0.0

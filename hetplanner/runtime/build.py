@@ -5,6 +5,7 @@ stage, is: the stage's own weights in op order, then every weight that is tied a
 boundary is flat too: one float32 tensor, whatever the ops in front of it give.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.captured import ProgramStage
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights
+from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights, saved_tensors
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
@@ -27,11 +28,11 @@ class StageOps(Protocol):
     """The ops of one stage, wherever they come from, without storage for their weights.
 
     Attributes:
-        needs_batch: whether they read a micro-batch's inputs or labels.
+        reads: what they read of a micro-batch: inputs, labels, both or neither.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
     """
 
-    needs_batch: bool
+    reads: frozenset[str]
     running: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
@@ -47,7 +48,7 @@ class StageOps(Protocol):
 
         Args:
             inputs: in the boundary's order, none on the first stage.
-            batch: given where the stage `needs_batch`.
+            batch: given where the stage `reads` of it; what it does not read is empty.
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
         """
@@ -84,6 +85,7 @@ class StageModel:
         own_end: elements in front of it are the stage's own; what follows is tied across stages.
         tied: owner's name -> element range of the weights of that op that are tied across stages.
         running: statistics that training moves without gradients, by name in a saved model.
+        counted: those that count, as they were when all replicas were last equal.
     """
 
     def __init__(
@@ -104,6 +106,8 @@ class StageModel:
             else TransformerStage(workload, first_op, end_op)
         )
         self.running = self.stage_ops.running
+        self.counted: dict[str, Tensor] = {}
+        self._note_counters()
         self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
         self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
@@ -146,11 +150,23 @@ class StageModel:
         """Views of all weights by the name they have in a saved model."""
         return {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
 
-    def saved_weights(self) -> dict[str, Tensor]:
-        """The weights that this stage saves, in the saved model's order: all but replicas of another stage's."""
-        held = self.named_weights()
-        mine = (w for w in model_weights(self.workload) if self.first_op <= w.owner < self.end_op)
-        return {w.name: held[w.name] for w in mine}
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """What this stage saves, in the saved model's order: running statistics, and all weights but replicas of
+        another stage's.
+        """
+        held = self.named_weights() | self.running
+        mine = (t for t in saved_tensors(self.workload) if self.first_op <= t.op < self.end_op)
+        return {t.name: held[t.name] for t in mine}
+
+    @torch.no_grad()
+    def load_running(self, values: Mapping[str, Tensor]) -> None:
+        """Sets the running statistics, as all replicas of the stage hold them."""
+        for name, tensor in self.running.items():
+            tensor.copy_(values[name])
+        self._note_counters()
+
+    def _note_counters(self) -> None:
+        self.counted = {name: t.clone() for name, t in self.running.items() if not t.is_floating_point()}
 
     # -- computing --------------------------------------------------------------------------------
 
@@ -165,9 +181,14 @@ class StageModel:
         return self.end_op == len(self.workload.graph.ops)
 
     @property
+    def reads(self) -> frozenset[str]:
+        """What the stage reads of a micro-batch: inputs, labels, both or neither."""
+        return self.stage_ops.reads
+
+    @property
     def needs_batch(self) -> bool:
         """Whether it reads a micro-batch's inputs or labels."""
-        return self.stage_ops.needs_batch
+        return bool(self.reads)
 
     def forward(
         self, x_N: Tensor | None, batch: Batch | None, key: DrawKey | None = None, *, again: bool = False

@@ -85,13 +85,14 @@ class ProgramStage:
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None
         self.program, self.device = workload.program, device
+        self._casts = workload.dtype != "float32"
         self._nodes = _nodes_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
         if end_op == len(workload.graph.ops):
             self._outputs = [self.program.loss]
         read = {reference for node in self._nodes for reference in references(node)}
-        self.needs_batch = any(kind == "batch" for kind, _ in read)
+        self.reads = frozenset(name for kind, name in read if kind == "batch")
         self._places = _Places()
         self.running: dict[str, Tensor] = {}
         self._hold_buffers(workload, {name for kind, name in read if kind == "buffer"}, first_op, end_op)
@@ -167,7 +168,18 @@ class ProgramStage:
                 function = self._counted(function, everything["running_mean"]["buffer"])
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
             function = self._drawn(function, node.name)
+        if node.op is None and self._casts:
+            function = self._in_float32(function)
         return function, self._places.pick(arguments)
+
+    def _in_float32(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Free calls are computed as they are written, outside of autocast."""
+
+        def call(*arguments: Any) -> Any:
+            with torch.autocast(self.device.type, enabled=False):
+                return function(*arguments)
+
+        return call
 
     def _drawn(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -205,18 +217,32 @@ class ProgramStage:
         self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Performs the calls."""
-        env = self._places.values.copy()
-        for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
-            env[place] = x if x.dtype == dtype else x.to(dtype)
-        if batch is not None:
-            for place, tensor in zip(self._batch_places, batch, strict=True):
-                env[place] = tensor
+        env = self._env(inputs, batch)
         self._key, self._again = key or _EVALUATION, again
         for function, pick, place, dead in self._steps[key is not None]:
             env[place] = function(*pick(env))
             for i in dead:
                 env[i] = None
         return [env[place] for place in self._output_places]
+
+    def value_of(self, node: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """What a call of a whole model gives in evaluation."""
+        env, wanted, self._key = self._env([], batch), self._places.of("node", node), _EVALUATION
+        for function, pick, place, _ in self._steps[False]:
+            env[place] = function(*pick(env))
+            if place == wanted:
+                break
+        value: Tensor = env[wanted]
+        return value
+
+    def _env(self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None) -> Env:
+        env = self._places.values.copy()
+        for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
+            env[place] = x if x.dtype == dtype else x.to(dtype)
+        if batch is not None:
+            for place, tensor in zip(self._batch_places, batch, strict=True):
+                env[place] = tensor
+        return env
 
 
 def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 Shape legend: B samples of a micro-batch, T tokens, C channels, H height, W width.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,17 +37,20 @@ class Batches:
     micro_batch: int
     num_micro_batches: int
 
-    def draw(self, step: int, micro_batch: int, split: Split = "train") -> tuple[Tensor, Tensor]:
-        """Inputs (int64 [B, T] or float32 [B, C, H, W]) and labels (int64 [B, T] or [B]) of one micro-batch."""
-        return self.inputs(step, micro_batch, split), self.labels(step, micro_batch, split)
+    def draw(
+        self, step: int, micro_batch: int, split: Split = "train", *, reads: Container[str] = ("inputs", "labels")
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs (int64 [B, T] or float32 [B, C, H, W]) and labels (int64 [B, T] or [B]) of one micro-batch.
 
-    def inputs(self, step: int, micro_batch: int, split: Split = "train") -> Tensor:
-        """What the first stage reads."""
-        return torch.from_numpy(self.source.inputs(split, self.sample_ids(step, micro_batch, split)))
-
-    def labels(self, step: int, micro_batch: int, split: Split = "train") -> Tensor:
-        """What the last stage compares with; of images, no image is decoded for it."""
-        return torch.from_numpy(self.source.labels(split, self.sample_ids(step, micro_batch, split)))
+        Args:
+            step, micro_batch: which; micro-batches are numbered over all replicas.
+            split: training or validation.
+            reads: what is needed of the two; the other is empty, and no file is touched for it.
+        """
+        ids_B = self.sample_ids(step, micro_batch, split)
+        inputs = torch.from_numpy(self.source.inputs(split, ids_B)) if "inputs" in reads else torch.empty(0)
+        labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
+        return inputs, labels
 
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""

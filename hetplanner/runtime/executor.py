@@ -219,7 +219,7 @@ class Executor:
         if not chunk.model.needs_batch:
             return None
         assert self.batches is not None
-        return self.batches.draw(self._step, m, "train" if training else "validation")
+        return self.batches.draw(self._step, m, "train" if training else "validation", reads=chunk.model.reads)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch

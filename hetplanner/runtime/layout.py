@@ -104,6 +104,28 @@ def running_buffers(workload: Workload) -> tuple[RunningBuffer, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor of a saved model; the stage of `op` saves it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: int
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of it."""
+        return prod(self.shape)
+
+
+def saved_tensors(workload: Workload) -> tuple[SavedTensor, ...]:
+    """All weights and running statistics in op order: what a saved model holds, in this order."""
+    weights = [SavedTensor(w.name, w.shape, "float32", w.owner) for w in model_weights(workload)]
+    buffers = [SavedTensor(b.name, b.shape, b.dtype, b.op) for b in running_buffers(workload)]
+    return tuple(sorted((*weights, *buffers), key=lambda tensor: tensor.op))
+
+
+@dataclass(frozen=True, slots=True)
 class Crossing:
     """One tensor of a boundary: its op's index, and in a captured model the node that gives it."""
 

@@ -91,6 +91,7 @@ class _ChunkRehearsal:
         elements = executor.plan.boundary_elements
         self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1))
         self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage))
+        self.running = {name: tensor.clone() for name, tensor in chunk.model.running.items()}
 
     def forward(self) -> None:
         x = self.input.detach() if self.input is not None else None
@@ -98,6 +99,7 @@ class _ChunkRehearsal:
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)
+        self.chunk.model.load_running(self.running)
 
 
 class _Rehearsal:

@@ -26,6 +26,7 @@ from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
+from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
@@ -192,6 +193,7 @@ class Session:
     # -- after the last step ----------------------------------------------------------------------
 
     def _validate(self, executor: Executor) -> None:
+        merge_running(self.plan, self.place.rank, executor.chunks)
         loss_sum, num_tokens = executor.run_validation()
         if num_tokens:
             step = executor.completed_steps - 1

@@ -18,7 +18,8 @@ class TransformerStage:
         self.modules: list[OpModule] = [
             MODULES[op.kind](workload.transformer, first_op + i) for i, op in enumerate(self.graph.ops[first_op:end_op])
         ]
-        self.needs_batch = first_op == 0 or end_op == len(self.graph.ops)
+        ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
+        self.reads = frozenset(part for part, read in ends.items() if read)
         self.running: dict[str, Tensor] = {}
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:

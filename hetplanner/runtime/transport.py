@@ -32,6 +32,7 @@ class Topic(IntEnum):
     NORM = 3
     WEIGHTS = 4
     PROBE = 5
+    RUNNING = 6
 
 
 def tag_of(topic: Topic, index: int) -> int:

@@ -61,6 +61,20 @@ class OpGraph(Noun):
             seen.add(op.name)
         return self
 
+    def in_dtype(self, old_bytes: int, new_bytes: int) -> Self:
+        """The graph with elements of another size. What is kept is an estimate: masks and indices scale along."""
+        if old_bytes == new_bytes:
+            return self
+        return self.replace(
+            ops=tuple(
+                op.replace(
+                    activation_bytes=-(-op.activation_bytes * new_bytes // old_bytes),
+                    output_bytes=-(-op.output_bytes * new_bytes // old_bytes),
+                )
+                for op in self.ops
+            )
+        )
+
     @cached_property
     def num_params(self) -> int:
         """Parameters of the model; a tied weight counts once."""

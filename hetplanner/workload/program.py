@@ -154,7 +154,7 @@ def references(node: Node) -> list[tuple[str, str]]:
     return found
 
 
-def check_program(program: Program, graph: OpGraph) -> None:
+def check_fits_graph(program: Program, graph: OpGraph) -> None:
     """Refuses a program that does not belong to its graph.
 
     Every op's calls must read only earlier ops that it names as its inputs, and only floating-point outputs.

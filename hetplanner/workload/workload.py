@@ -9,7 +9,7 @@ from pydantic import model_validator
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import OpGraph
-from hetplanner.workload.program import Program, check_program
+from hetplanner.workload.program import Program, check_fits_graph
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
 
 
@@ -65,7 +65,7 @@ class Workload(Noun):
                 f"seq_len must be {program.num_targets}, for which the model was captured, got {self.seq_len};"
                 " capture it again with other example inputs"
             )
-        check_program(program, graph)
+        check_fits_graph(program, graph)
 
     @cached_property
     def graph(self) -> OpGraph:
@@ -110,6 +110,11 @@ class Workload(Noun):
     def most_stages_text(self) -> str:
         """The same in words, such as 'the model's 6 layers'."""
         return f"the model's {self.most_stages} {'layers' if self.transformer is not None else 'parts'}"
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a sample is a sequence of token ids."""
+        return self.program is None or (self.program.inputs_dtype == "int64" and len(self.program.inputs) == 2)
 
     @property
     def dtype_bytes(self) -> int:

@@ -349,6 +349,21 @@ def test_a_long_folder_is_checked_in_parts_spread_over_it(tmp_path: Path, monkey
 # -- what fits ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [
+        ("hf_gpt2", TokenNeed("hf_gpt2", 16, 256)),
+        ("tied_loss", TokenNeed("tied_loss", 5, 16)),
+        ("hf_resnet", ImageNeed("hf_resnet", 1, 32, 32, 10)),
+    ],
+)
+def test_a_captured_model_tells_its_need(name: str, need: TokenNeed | ImageNeed) -> None:
+    from hetplanner.capture.assemble import capture_workload
+    from tests.captured_models import FACTORIES
+
+    assert need_of(capture_workload(FACTORIES[name], name)) == need
+
+
 def test_a_program_tells_its_need() -> None:
     assert need_of(PICTURES) == ImageNeed("pictures", 3, 12, 16, 3)
     assert need_of(GPT) == TokenNeed(GPT.name, 32, 256)

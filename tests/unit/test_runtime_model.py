@@ -59,7 +59,7 @@ def test_initial_weights_and_outputs_do_not_depend_on_the_cut(name: str) -> None
     expected = model.forward(None, (tokens, labels))
     for cut in range(1, len(w.graph.ops)):
         front, back = StageModel(w, 0, cut, 5), StageModel(w, cut, len(w.graph.ops), 5)
-        saved = front.saved_weights() | back.saved_weights()
+        saved = front.saved_tensors() | back.saved_tensors()
         assert list(saved) == list(full)
         assert all(torch.equal(saved[k], full[k]) for k in full)
         middle = front.forward(None, (tokens, labels))
@@ -73,7 +73,7 @@ def test_a_tied_weight_on_two_stages_is_one_weight_twice() -> None:
     front, back = StageModel(w, 0, 3, 1), StageModel(w, 3, len(w.graph.ops), 1)
     (a, b), (c, d) = front.tied["embedding"], back.tied["embedding"]
     assert torch.equal(front.flat[a:b], back.flat[c:d])
-    assert "head.weight" not in back.saved_weights()
+    assert "head.weight" not in back.saved_tensors()
     assert front.own_end == a
     assert back.own_end == c
 
