@@ -7,6 +7,7 @@ from hetplanner.workload.program import Buffer, InitCall, Node, Parameter, Progr
 from hetplanner.workload.workload import Workload
 
 MICRO_BATCH, WIDTH, SIDE, CLASSES = 4, 6, 8, 10
+VOCAB = 256
 
 
 def node(name: str) -> dict[str, str]:
@@ -125,7 +126,7 @@ def residual_workload(*, dropout: float = 0.0, global_batch: int = 32) -> Worklo
 
 def tied_workload(*, global_batch: int = 8) -> Workload:
     """Tokens to logits by a table that the head shares; free positions; the owner of the shared weight has another."""
-    B, T, C, V = 2, 6, 8, 12
+    B, T, C, V = 2, 6, 8, VOCAB
     x = (B, T, C)
 
     def plain(name: str, call: str, op: str | None, *args: object, shape: tuple[int, ...] = x, **more: object) -> Node:

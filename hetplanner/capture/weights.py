@@ -7,6 +7,7 @@ a tensor is noted by the storage it writes to: what a parameter was filled with 
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,7 +84,13 @@ class _Recorder(TorchDispatchMode):
         self._told[_storage(tensor)] = _Told(story)
 
     def join(self, fake: Tensor, real: Tensor) -> None:
-        self._told[_storage(fake)] = self._told.setdefault(_storage(real), _Told(self.of(real)))
+        told = self._told.setdefault(_storage(real), _Told(self.of(real)))
+        self._told[_storage(fake)] = told
+        weakref.finalize(real, self._part, _storage(real), told)
+
+    def _part(self, key: int, told: _Told) -> None:
+        if self._told.get(key) is told:
+            del self._told[key]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -93,7 +100,9 @@ class _Recorder(TorchDispatchMode):
 
     def _note(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
         first = args[0] if args and isinstance(args[0], Tensor) else None
-        if first is not None and _storage(first) == _storage(result):
+        if name == "lift_fresh":  # torch.tensor(...): made of numbers, unseen until here
+            self.begin(result, _Story(lost="torch.tensor"))
+        elif first is not None and _storage(first) == _storage(result):
             if name.endswith("_") and not name.endswith("__"):
                 self.tell(first, self._after(self.of(first), name, args, kwargs, first))
         elif name in _CREATED:

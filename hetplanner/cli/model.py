@@ -47,7 +47,8 @@ def chosen_workload(
 ) -> "Workload":
     """The workload of MODEL or of `--model-code`, of which exactly one is given. Raises InvalidInput."""
     from hetplanner.workload.capturing import capture_model_code
-    from hetplanner.workload.load import changed_workload, load_workload
+    from hetplanner.workload.load import load_workload
+    from hetplanner.workload.presets import changed_workload
 
     if (model is None) == (model_code is None):
         given = "neither" if model is None else "both"

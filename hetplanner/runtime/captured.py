@@ -85,6 +85,7 @@ class ProgramStage:
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None
         self.program, self.device = workload.program, device
+        self._casts = workload.dtype != "float32"
         self._nodes = _nodes_of(workload, self.program, first_op, end_op)
         self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
         self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
@@ -167,7 +168,18 @@ class ProgramStage:
                 function = self._counted(function, everything["running_mean"]["buffer"])
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
             function = self._drawn(function, node.name)
+        if node.op is None and self._casts:
+            function = self._in_float32(function)
         return function, self._places.pick(arguments)
+
+    def _in_float32(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Free calls are computed as they are written, outside of autocast."""
+
+        def call(*arguments: Any) -> Any:
+            with torch.autocast(self.device.type, enabled=False):
+                return function(*arguments)
+
+        return call
 
     def _drawn(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:

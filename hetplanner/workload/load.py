@@ -8,7 +8,7 @@ from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.files import workload_from_data
 from hetplanner.workload.huggingface import has_formulas, workload_from_config
-from hetplanner.workload.presets import preset, preset_names, with_overrides
+from hetplanner.workload.presets import changed_workload, preset, preset_names
 from hetplanner.workload.workload import Workload
 
 
@@ -42,9 +42,3 @@ def _from_file(path: Path, overrides: dict[str, Any]) -> Workload:
         return workload_from_config(path, **overrides)
     sizes = {name: overrides.pop(name, None) for name in ("micro_batch", "global_batch", "seq_len")}
     return changed_workload(capture_config(path, **sizes), place, **overrides)
-
-
-def changed_workload(workload: Workload, place: str, *, layers: int | None = None, **overrides: Any) -> Workload:
-    """A workload with overrides as for `preset`; None = as is. Raises InvalidInput."""
-    fields = {name: getattr(workload, name) for name in Workload.model_fields}
-    return with_overrides(fields, place, layers=layers, **overrides)

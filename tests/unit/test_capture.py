@@ -10,6 +10,8 @@ from torch import nn
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import _Whole, _WithLoss
+from hetplanner.capture.presets import captured_preset
+from hetplanner.workload.presets import CAPTURED_PRESETS, preset
 from hetplanner.workload.program import references
 from hetplanner.workload.workload import Workload
 
@@ -139,3 +141,8 @@ def test_tied_head_with_its_own_bias_stays_a_pure_user():
     head = next(op for op in graph.ops if op.kind == "head")
     assert (head.tied, head.num_params) == ("table", 128)
     assert [op.num_params for op in graph.ops if op.kind == "parameter"] == [16]
+
+
+@pytest.mark.parametrize("name", CAPTURED_PRESETS)
+def test_packaged_presets_are_what_capture_gives(name):
+    assert captured_preset(name) == preset(name)

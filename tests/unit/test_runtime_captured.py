@@ -10,18 +10,19 @@ from hetplanner.runtime.aten import aten_call
 from hetplanner.runtime.build import StageModel, boundary_elements
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.layout import model_weights, running_buffers
+from hetplanner.runtime.sample import generate
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
-from tests.programs import CLASSES, MICRO_BATCH, SIDE, residual_workload, tied_workload
+from tests.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
 
 KEY = DrawKey(3, 1, 2)
 
 
 def batch_of(workload: Workload, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator, program = torch.Generator().manual_seed(seed), workload.program
-    classes = CLASSES if program.inputs_dtype == "float32" else 12
+    classes = CLASSES if program.inputs_dtype == "float32" else VOCAB
     labels = torch.randint(0, classes, program.labels, generator=generator)
     if program.inputs_dtype == "float32":
         return torch.randn(program.inputs, generator=generator), labels
@@ -144,8 +145,8 @@ def test_initial_weights_do_not_depend_on_the_cut_and_tied_replicas_are_equal() 
     for part in parts:
         assert all(torch.equal(w, whole.named_weights()[name]) for name, w in part.named_weights().items())
     front, back = parts
-    assert front.tied == {"table": (72, 168)}
-    assert back.tied == {"table": (0, 96)}
+    assert front.tied == {"table": (72, 72 + 8 * VOCAB)}
+    assert back.tied == {"table": (0, 8 * VOCAB)}
     assert (front.own_end, back.own_end) == (72, 0)
     assert list(back.saved_tensors()) == []
     assert not torch.equal(stages(workload, seed=6)[0].flat, whole.flat)
@@ -193,8 +194,21 @@ def test_programs_that_do_not_fit_their_graph_are_refused() -> None:
     workload = tied_workload()
     ops = list(workload.graph.ops)
     for changed, message in (
-        (workload.replace(captured=workload.graph.replace(ops=(ops[0].replace(num_params=7), *ops[1:]))), "104 in"),
+        (workload.replace(captured=workload.graph.replace(ops=(ops[0].replace(num_params=7), *ops[1:]))), "2056 in"),
         (workload.replace(program=None), "can only be planned"),
     ):
         with pytest.raises(InvalidInput, match=message):
             check_captured(changed)
+
+
+def test_a_model_that_looks_ahead_continues_no_text() -> None:
+    workload = tied_workload()
+    model = stages(workload)[0]
+    assert generate(model, "a", 3, seed=1).startswith("a")
+    nodes = [
+        n.replace(call="flip.default", args=({"node": "wide"}, [1])) if n.name == "turned" else n
+        for n in workload.program.nodes
+    ]
+    ahead = workload.replace(program=workload.program.replace(nodes=tuple(nodes)))
+    with pytest.raises(InvalidInput, match="a token sees those behind it"):
+        generate(stages(ahead)[0], "a", 3)
