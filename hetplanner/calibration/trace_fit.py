@@ -310,11 +310,11 @@ def _checks(measured: dict[str, float], before: dict[str, float], after: dict[st
 
 
 def _terms(trace: Trace) -> dict[str, float]:
-    """The step and its terms, the median over all steps but the first."""
-    steps = sorted({span.step for span in trace.spans})
+    """The step and its terms, the median over all steps whose beginning (the end of the step before) is known."""
+    steps = {span.step for span in trace.spans}
     summaries: list[Summary] = [
         summarise_trace(Trace(tuple(s for s in trace.spans if step - 1 <= s.step <= step), trace.rank_labels))
-        for step in steps[1:] or steps
+        for step in sorted(step for step in steps if step - 1 in steps) or sorted(steps)
     ]
     names = summaries[0].terms
     return {"step": median(s.step_s for s in summaries)} | {

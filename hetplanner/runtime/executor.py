@@ -34,7 +34,14 @@ TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 
 @dataclass
 class StepStats:
-    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only."""
+    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
+
+    Attributes:
+        grad_norm: global, before clipping; known where it is clipped by.
+        grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
+        in_flight: most micro-batches that were forward and not yet backward.
+        held: most messages whose buffers were kept.
+    """
 
     start_s: float = 0.0
     end_s: float = 0.0
@@ -43,6 +50,9 @@ class StepStats:
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
+    grad_square: float = 0.0
+    in_flight: int = 0
+    held: int = 0
 
 
 class Executor:
@@ -78,6 +88,7 @@ class Executor:
         )
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
+        self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
         self._tensors: dict[tuple[Topic, int], Tensor] = {}
         # By boundary and micro-batch: where top-k's activations were, for the gradients that follow.
@@ -181,9 +192,19 @@ class Executor:
         if not self._recording:
             return
         stage, peer, role = (transfer.stage, transfer.peer, transfer.role) if transfer else (self.stage, -1, "")
+        depth = None
+        if kind is Kind.FORWARD or kind is Kind.BACKWARD:
+            depth = self._in_flight, self.transport.num_posted, self.transport.num_held
         self.telemetry.span(
-            kind.value, self._step, micro_batch, start, end, num_bytes=num_bytes, peer=peer, stage=stage, role=role
-        )
+            kind.value, self._step, micro_batch, start, end,
+            num_bytes=num_bytes, peer=peer, stage=stage, role=role, depth=depth,
+        )  # fmt: skip
+
+    def _note_depth(self, change: int) -> None:
+        """A micro-batch went forward (+1) or backward (-1)."""
+        self._in_flight += change
+        self.stats.in_flight = max(self.stats.in_flight, self._in_flight)
+        self.stats.held = max(self.stats.held, self.transport.num_held)
 
     def _forward(self, m: int, *, training: bool) -> Callable[[], None]:
         def act() -> None:
@@ -198,6 +219,8 @@ class Executor:
                 self._losses.append(y)
             else:
                 self._tensors[Topic.ACTIVATION, m] = y
+            if training:
+                self._note_depth(+1)
             self._span(Kind.FORWARD, m, start, time.monotonic())
 
         return act
@@ -216,6 +239,7 @@ class Executor:
             gradient = self.runner.backward(m, self._tensors.pop((Topic.GRADIENT, m), None))
             if gradient is not None:
                 self._tensors[Topic.GRADIENT, m] = gradient
+            self._note_depth(-1)
             self._span(Kind.BACKWARD, m, start, time.monotonic())
 
         return act
@@ -279,6 +303,7 @@ class Executor:
     def _update(self) -> None:
         start = time.monotonic()
         self.average_gradients()
+        self.stats.grad_square = self._squared_norm()
         if self.config.clip_norm is not None:
             self._clip(self.config.clip_norm)
         with self.updating:
@@ -293,12 +318,11 @@ class Executor:
 
     def _clip(self, limit: float) -> None:
         """Scales the gradient down to a global norm of `limit`; stages and tied weights count once."""
-        mine = self._squared_norm()
-        squares = {self.rank: float(mine)}
+        squares = {self.rank: self.stats.grad_square}
         for peer in range(len(self.plan.ranks)):
             if peer != self.rank:
                 message = self.transport.buffer(8)
-                self.transport.payload(message).view(torch.float64).copy_(mine)
+                self.transport.payload(message).view(torch.float64).fill_(squares[self.rank])
                 self.transport.send(message, peer, Topic.NORM, 0)
         for peer in range(len(self.plan.ranks)):
             if peer != self.rank:
@@ -309,15 +333,16 @@ class Executor:
         if norm > limit:
             self.model.flat_grad.mul_(limit / (norm + 1e-6))
 
-    def _squared_norm(self) -> Tensor:
-        """This rank's share, float64 [1]: replica 0 speaks for its stage, a tied weight's owner for the weight."""
+    def _squared_norm(self) -> float:
+        """This rank's share: replica 0 speaks for its stage, a tied weight's owner for the weight."""
         if self.replica != 0:
-            return torch.zeros(1, dtype=torch.float64)
+            return 0.0
         graph = self.plan.problem.workload.graph
         owned = [self.model.flat_grad[: self.model.own_end]]
         own_names = {op.name for op in graph.ops[self.model.first_op : self.model.end_op]}
         owned += [self.model.flat_grad[a:b] for name, (a, b) in self.model.tied.items() if name in own_names]
-        return sum((part.double().square().sum() for part in owned), torch.zeros(1, dtype=torch.float64))
+        # One pass over the gradient; the optimiser makes about seven.
+        return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in owned)
 
 
 def proofs_of_delivery(schedule: Schedule, rank: int) -> dict[MessageKey, list[MessageKey]]:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -79,32 +80,8 @@ class Ranks:
         return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))
 
 
-def start_ranks(plan: Plan, config: TrainConfig, run_dir: Path, num_ranks: int | None = None) -> Ranks:
-    """Writes the run directory and starts every rank of the plan."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    save_plan(plan, run_dir / "plan.json")
-    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
-    (run_dir / "run.json").write_text(json.dumps(fields))
-    world = num_ranks or len(plan.ranks)
-    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
-    processes = [
-        _CONTEXT.Process(target=_rank, args=(str(run_dir), rank, world, store.port), name=f"rank-{rank}")
-        for rank in range(world)
-    ]
-    for process in processes:
-        process.start()
-    return Ranks(run_dir, processes, store)
-
-
-def train(plan: Plan, config: TrainConfig, run_dir: Path) -> Ranks:
-    """Runs to the end; every rank must succeed."""
-    ranks = start_ranks(plan, config, run_dir)
-    codes = ranks.wait()
-    assert codes == [0] * len(codes), ranks.logs()
-    return ranks
-
-
-def _rank(run_dir: str, rank: int, world: int, port: int) -> None:
+def run_rank(run_dir: str, rank: int, world: int, port: int) -> None:
+    """A rank's process: its environment as torchrun makes it, then the worker."""
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
@@ -118,3 +95,34 @@ def _rank(run_dir: str, rank: int, world: int, port: int) -> None:
     code = main([f"{run_dir}/plan.json"])
     sys.stdout.flush()
     os._exit(code)
+
+
+def start_ranks(
+    plan: Plan,
+    config: TrainConfig,
+    run_dir: Path,
+    num_ranks: int | None = None,
+    target: Callable[[str, int, int, int], None] = run_rank,
+) -> Ranks:
+    """Writes the run directory and starts every rank of the plan; `target` is what a rank's process runs."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    save_plan(plan, run_dir / "plan.json")
+    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
+    (run_dir / "run.json").write_text(json.dumps(fields))
+    world = num_ranks or len(plan.ranks)
+    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
+    processes = [
+        _CONTEXT.Process(target=target, args=(str(run_dir), rank, world, store.port), name=f"rank-{rank}")
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return Ranks(run_dir, processes, store)
+
+
+def train(plan: Plan, config: TrainConfig, run_dir: Path) -> Ranks:
+    """Runs to the end; every rank must succeed."""
+    ranks = start_ranks(plan, config, run_dir)
+    codes = ranks.wait()
+    assert codes == [0] * len(codes), ranks.logs()
+    return ranks
