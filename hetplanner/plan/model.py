@@ -26,7 +26,14 @@ ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
 
 
 class Stage(Noun):
-    """Ops `first_op` .. `end_op` (exclusive), its replicas, and how many micro-batches each may have in flight."""
+    """Ops `first_op` .. `end_op` (exclusive), its replicas, and how many micro-batches each may have in flight.
+
+    Attributes:
+        recompute: activations are computed again in the backward pass instead of kept.
+        reduce_codec: how gradients travel between the replicas (with local steps: changes of weights).
+        error_feedback: what `reduce_codec` loses is kept, in float32, and added before the next reduction. Without
+            it top-k is refused; a codec that loses nothing has nothing to keep.
+    """
 
     first_op: Annotated[int, Field(strict=True, ge=0)]
     end_op: Annotated[int, Field(strict=True, ge=1)]
@@ -34,13 +41,14 @@ class Stage(Noun):
     in_flight: Annotated[int, Field(strict=True, ge=1)]
     recompute: bool = False
     reduce_codec: Codec = NO_CODEC
+    error_feedback: bool = False
 
     @model_validator(mode="after")
     def _every_gradient_counts(self) -> Self:
-        if self.reduce_codec.name == "topk":
+        if self.reduce_codec.name == "topk" and not self.error_feedback:
             raise ValueError(
-                "reduce_codec: topk would drop gradients for good (nothing feeds the error back); use fp16, bf16, int8"
-                " or int4"
+                "reduce_codec: topk would drop gradients for good (nothing feeds the error back); set error_feedback,"
+                " or use fp16, bf16, int8 or int4"
             )
         return self
 
@@ -65,6 +73,17 @@ class LinkCodec(Noun):
     model_config = Noun.model_config | {"validate_by_name": True, "validate_by_alias": True}
 
 
+class OuterOptimizer(Noun):
+    """Nesterov's momentum on the averaged change of the weights since replicas were last equal.
+
+    With learning rate 1 and momentum 0 the new weights are the replicas' mean.
+    Source: Douillard et al. 2023 (DiLoCo, arXiv 2311.08105), whose defaults these are.
+    """
+
+    learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 0.7
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.9
+
+
 class Provenance(Noun):
     """Where a plan comes from; `simulated_step_s` is what the event simulator made of it, if the search asked."""
 
@@ -81,7 +100,12 @@ class Provenance(Noun):
 class Plan(Noun):
     """Who does what. See the module's words; `problem` makes it self-contained.
 
-    `overlap`: a stage reduces its gradients while earlier stages still drain; there is no other rule.
+    Attributes:
+        overlap: a stage reduces its gradients while earlier stages still drain; there is no other rule.
+        local_steps: optimiser steps that the replicas of a stage take by themselves, each with the gradients of its
+            own micro-batches, before the changes of their weights are averaged. 1 without `outer`: gradients are added
+            up in every step, and all replicas are equal all the time.
+        outer: what becomes of the averaged change; None takes it as it is (the mean of the replicas' weights).
     """
 
     problem: Problem
@@ -92,6 +116,8 @@ class Plan(Noun):
     link_codecs: tuple[LinkCodec, ...] = ()
     reducer: ReducerName = "sharded-ps"
     overlap: Literal[True] = True
+    local_steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    outer: OuterOptimizer | None = None
     ranks: Annotated[tuple[Name, ...], Field(min_length=1)]
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()
@@ -186,6 +212,17 @@ class Plan(Noun):
                     f" ({rule.to_device!r:.60} to {rule.from_device!r:.60}), which have {other}: gradients travel at"
                     " the activations' positions"
                 )
+
+    # -- local steps ------------------------------------------------------------------------------
+
+    @property
+    def is_local(self) -> bool:
+        """Whether replicas step by themselves and average changes of weights, instead of adding up gradients."""
+        return self.local_steps > 1 or self.outer is not None
+
+    def synchronises_at(self, step: int) -> bool:
+        """Whether replicas exchange anything in a step (counted from 0): in the last of every `local_steps`."""
+        return (step + 1) % self.local_steps == 0
 
     # -- look-ups ---------------------------------------------------------------------------------
 

@@ -40,12 +40,13 @@ class TrainConfig(Noun):
 
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
-    if plan.is_interleaved:
-        device = next(d for d, places in zip(plan.ranks, plan.places_of_rank, strict=True) if len(places) > 1)
+    if plan.is_local:
         raise InvalidInput(
-            f"schedule interleaved: {device} serves several stages; such plans are planned and simulated only, the"
-            " runtime holds one stage a process; train a plan of schedule 1f1b or gpipe"
+            "local_steps: replicas add up their gradients in every step here; use 1, and no outer optimizer"
         )
+    fed_back = next((s for s, stage in enumerate(plan.stages) if stage.error_feedback), None)
+    if fed_back is not None:
+        raise InvalidInput(f"stages[{fed_back}].error_feedback: the runtime keeps no errors yet; use false")
     check_trainable(plan.problem.workload)
 
 

@@ -19,14 +19,14 @@ from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.adamw import FlatAdamW
-from hetplanner.runtime.build import StageModel, boundary_shape
+from hetplanner.runtime.build import Batch
+from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
-from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reduce import GroupReducer
-from hetplanner.runtime.stage import StageRunner
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
+from hetplanner.runtime.update import Update
 from hetplanner.schedule.order import make_schedule
 
 TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
@@ -59,6 +59,7 @@ class Executor:
     """One rank at work.
 
     Attributes:
+        chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
         actions: this rank's, in order.
         reducers: by group, those this rank is a member of.
         completed_steps: steps whose update is in the weights.
@@ -70,63 +71,68 @@ class Executor:
         plan: Plan,
         rank: int,
         config: TrainConfig,
-        model: StageModel,
+        chunks: tuple[Chunk, ...],
         transport: Transport,
         batches: Batches | None,
         telemetry: Telemetry,
     ) -> None:
-        self.plan, self.rank, self.config, self.model = plan, rank, config, model
+        self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
-        self.stage, self.replica = plan.place_of_rank[rank]
-        self.runner = StageRunner(model, recompute=plan.stages[self.stage].recompute or plan.problem.workload.recompute)
-        self.optimizer = FlatAdamW(
-            model.flat,
-            model.flat_grad,
-            [w for w in model.named_weights().values() if w.ndim >= 2],
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-        )
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
         self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
-        self._tensors: dict[tuple[Topic, int], Tensor] = {}
+        self._num_micro_batches = plan.problem.workload.num_micro_batches
+        # By topic, boundary and micro-batch: what has arrived or waits to be sent.
+        self._tensors: dict[tuple[Topic, int, int], Tensor] = {}
         # By boundary and micro-batch: where top-k's activations were, for the gradients that follow.
         self._positions: dict[tuple[int, int], Tensor] = {}
         self._losses: list[Tensor] = []
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
-        self._proofs = proofs_of_delivery(schedule, rank)
+        self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
+        self._groups = reduction_groups(plan)
         self.reducers = self._make_reducers()
+        self.update = Update(plan, rank, config, chunks, transport)
         self._expected = [m for a in actions for m in self._messages_of(a)]
         self._program = [self._bound(a) for a in actions]
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
         self._expected_ahead = [m for a in ahead for m in self._messages_of(a)]
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
 
+    def chunk_of(self, stage: int) -> Chunk:
+        """The rank's chunk of a stage."""
+        return next(chunk for chunk in self.chunks if chunk.stage == stage)
+
+    @property
+    def has_last_stage(self) -> bool:
+        """Whether losses are computed here."""
+        return self.chunks[-1].model.is_last
+
     def _make_reducers(self) -> dict[int, GroupReducer]:
-        groups = reduction_groups(self.plan)
         return {
-            g: GroupReducer(group, (g, len(groups)), self.rank, self._bucket(group), self.transport)
-            for g, group in enumerate(groups)
+            g: GroupReducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
+            for g, group in enumerate(self._groups)
             if self.rank in group.ranks
         }
 
-    def _bucket(self, group: ReductionGroup) -> Tensor:
+    def _buckets(self, group: ReductionGroup) -> list[Tensor]:
+        """The slices of gradients that the group shares; several if the rank holds a tied weight more than once."""
         if not group.tied:
-            return self.model.flat_grad[: self.model.own_end]
-        first, end = self.model.tied[self.plan.problem.workload.graph.ops[group.ops[0]].name]
-        return self.model.flat_grad[first:end]
+            model = self.chunk_of(group.stages[0]).model
+            return [model.flat_grad[: model.own_end]]
+        return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
 
     def _messages_of(self, action: Action) -> list[Expected]:
         """What a rank takes from the network in an action."""
         if action.kind is Kind.RECV:
             num_bytes = self.plan.boundary_bytes(action.stage, action.peer, self.rank, role_of(action))
-            return [Expected(action.peer, TOPIC[action.role], action.micro_batch, num_bytes)]
+            index = message_index(action, self._num_micro_batches)
+            return [Expected(action.peer, TOPIC[action.role], index, num_bytes)]
         if action.kind is Kind.REDUCE:
             return self.reducers[action.group].expected
-        if action.kind is Kind.STEP and self.config.clip_norm is not None:
-            return [Expected(r, Topic.NORM, 0, 8) for r in range(len(self.plan.ranks)) if r != self.rank]
+        if action.kind is Kind.STEP:
+            return self.update.expected
         return []
 
     # -- steps ------------------------------------------------------------------------------------
@@ -139,7 +145,7 @@ class Executor:
         for act in self._program:
             act()
         self.transport.end_step()
-        if self.model.is_last:
+        if self.has_last_stage:
             self._take_loss()
         stats.end_s = time.monotonic()
         return stats
@@ -174,73 +180,75 @@ class Executor:
         """The action as a call without arguments; everything the plan fixes is looked up once."""
         match action.kind:
             case Kind.FORWARD:
-                return self._forward(action.micro_batch, training=training)
+                return self._forward(action, training=training)
             case Kind.BACKWARD:
-                return self._backward(action.micro_batch)
+                return self._backward(action)
             case Kind.SEND:
                 return self._send(action, training=training)
             case Kind.RECV:
                 return self._receive(action, training=training)
             case Kind.REDUCE:
-                return self._reduce(self.reducers[action.group])
+                return self._reduce(action)
             case Kind.STEP:
-                return self._update
+                return self._end(action)
 
-    def _span(
-        self, kind: Kind, micro_batch: int, start: float, end: float, num_bytes: int = 0, transfer: Action | None = None
-    ) -> None:
+    def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
         if not self._recording:
             return
-        stage, peer, role = (transfer.stage, transfer.peer, transfer.role) if transfer else (self.stage, -1, "")
         depth = None
-        if kind is Kind.FORWARD or kind is Kind.BACKWARD:
+        if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
             depth = self._in_flight, self.transport.num_posted, self.transport.num_held
         self.telemetry.span(
-            kind.value, self._step, micro_batch, start, end,
-            num_bytes=num_bytes, peer=peer, stage=stage, role=role, depth=depth,
+            action.kind.value, self._step, action.micro_batch, start_s, end_s,
+            num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role, depth=depth,
         )  # fmt: skip
 
     def _note_depth(self, change: int) -> None:
-        """A micro-batch went forward (+1) or backward (-1)."""
+        """A micro-batch went forward (+1) or backward (-1) through a chunk."""
         self._in_flight += change
         self.stats.in_flight = max(self.stats.in_flight, self._in_flight)
         self.stats.held = max(self.stats.held, self.transport.num_held)
 
-    def _forward(self, m: int, *, training: bool) -> Callable[[], None]:
+    def _forward(self, action: Action, *, training: bool) -> Callable[[], None]:
+        chunk, m = self.chunk_of(action.stage), action.micro_batch
+        source, target = (Topic.ACTIVATION, chunk.stage - 1, m), (Topic.ACTIVATION, chunk.stage, m)
+
         def act() -> None:
             start = time.monotonic()
-            tokens, labels = self.draw(m, training=training)
-            x = tokens if tokens is not None else self._tensors.pop((Topic.ACTIVATION, m))
+            batch = self.draw(chunk, m, training=training)
+            x = None if chunk.model.is_first else self._tensors.pop(source)
             if training:
-                y = self.runner.forward(m, x, labels, DrawKey(self.config.seed, self._step, m))
+                y = chunk.runner.forward(m, x, batch, DrawKey(self.config.seed, self._step, m))
             else:
-                y = self.runner.evaluate(x, labels)
-            if self.model.is_last:
+                y = chunk.runner.evaluate(x, batch)
+            if chunk.model.is_last:
                 self._losses.append(y)
             else:
-                self._tensors[Topic.ACTIVATION, m] = y
+                self._tensors[target] = y
             if training:
                 self._note_depth(+1)
-            self._span(Kind.FORWARD, m, start, time.monotonic())
+            self._span(action, start, time.monotonic())
 
         return act
 
-    def draw(self, m: int, *, training: bool = True) -> tuple[Tensor | None, Tensor | None]:
-        """Tokens on the first stage, labels on the last."""
-        if not (self.model.is_first or self.model.is_last):
-            return None, None
+    def draw(self, chunk: Chunk, m: int, *, training: bool = True) -> Batch | None:
+        """Inputs and labels of a micro-batch, where the chunk reads them."""
+        if not chunk.model.needs_batch:
+            return None
         assert self.batches is not None
-        tokens, labels = self.batches.draw(self._step, m, "train" if training else "validation")
-        return tokens if self.model.is_first else None, labels if self.model.is_last else None
+        return self.batches.draw(self._step, m, "train" if training else "validation")
 
-    def _backward(self, m: int) -> Callable[[], None]:
+    def _backward(self, action: Action) -> Callable[[], None]:
+        chunk, m = self.chunk_of(action.stage), action.micro_batch
+        source, target = (Topic.GRADIENT, chunk.stage, m), (Topic.GRADIENT, chunk.stage - 1, m)
+
         def act() -> None:
             start = time.monotonic()
-            gradient = self.runner.backward(m, self._tensors.pop((Topic.GRADIENT, m), None))
+            gradient = chunk.runner.backward(m, self._tensors.pop(source, None))
             if gradient is not None:
-                self._tensors[Topic.GRADIENT, m] = gradient
+                self._tensors[target] = gradient
             self._note_depth(-1)
-            self._span(Kind.BACKWARD, m, start, time.monotonic())
+            self._span(action, start, time.monotonic())
 
         return act
 
@@ -248,36 +256,34 @@ class Executor:
         topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
         codec = tensor_codec(self.plan.codec_between(self.rank, peer, role))
         num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
-        key = (topic, action.micro_batch)
+        key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
         def act() -> None:
             message = self.transport.buffer(num_bytes)
             self._codec_now(codec, action).encode(self._tensors.pop(key), self.transport.payload(message))
             if training:
                 self._note_positions(codec, action)
-            sent = self.transport.send(message, peer, topic, action.micro_batch)
+            sent = self.transport.send(message, peer, topic, index)
             self.stats.boundary_bytes += num_bytes
-            self._span(Kind.SEND, action.micro_batch, sent.start_s, sent.arrival_s, num_bytes, action)
+            self._span(action, sent.start_s, sent.arrival_s, num_bytes)
 
         return act
 
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
         codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
-        shape = boundary_shape(self.plan.problem.workload, self.plan.stages[action.stage].end_op - 1)
         (message,) = self._messages_of(action)
-        proven = self._proofs.get((peer, topic, action.micro_batch), []) if training else []
-        elements = self.plan.boundary_elements(action.stage)
+        proven = self._proofs.get((peer, topic, message.index), []) if training else []
+        elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
 
         def act() -> None:
             start = time.monotonic()
             data = self.transport.receive(message)
             self.transport.release(proven)
-            tensor = self._codec_now(codec, action).decode(data, elements)
-            self._tensors[topic, action.micro_batch] = tensor.view(shape)
+            self._tensors[key] = self._codec_now(codec, action).decode(data, elements)
             if training:
                 self._note_positions(codec, action)
-            self._span(Kind.RECV, action.micro_batch, start, time.monotonic(), message.num_bytes, action)
+            self._span(action, start, time.monotonic(), message.num_bytes)
 
         return act
 
@@ -291,61 +297,37 @@ class Executor:
         if isinstance(codec, TopK) and action.role == "activation":
             self._positions[action.stage, action.micro_batch] = codec.position_M
 
-    def _reduce(self, reducer: GroupReducer) -> Callable[[], None]:
+    def _reduce(self, action: Action) -> Callable[[], None]:
+        reducer, buckets = self.reducers[action.group], self._buckets(self._groups[action.group])
+
         def act() -> None:
             start = time.monotonic()
-            sent = reducer.reduce()
+            with added_up(buckets):
+                sent = reducer.reduce()
             self.stats.reduce_bytes += sent
-            self._span(Kind.REDUCE, -1, start, time.monotonic(), sent)
+            self._span(action, start, time.monotonic(), sent)
 
         return act
 
-    def _update(self) -> None:
-        start = time.monotonic()
-        self.average_gradients()
-        self.stats.grad_square = self._squared_norm()
-        if self.config.clip_norm is not None:
-            self._clip(self.config.clip_norm)
-        with self.updating:
-            self.optimizer.step(self.config.learning_rate_at(self._step))
-            self.completed_steps = self._step + 1
-        self.model.flat_grad.zero_()
-        self._span(Kind.STEP, -1, start, time.monotonic())
+    def _end(self, action: Action) -> Callable[[], None]:
+        def act() -> None:
+            start = time.monotonic()
+            self.stats.grad_norm = self.update.agree()
+            self.stats.grad_square = self.update.grad_square
+            with self.updating:
+                self.update.apply(self._step)
+                self.completed_steps = self._step + 1
+            self._span(action, start, time.monotonic())
 
-    def average_gradients(self) -> None:
-        """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""
-        self.model.flat_grad.mul_(1.0 / self.plan.problem.workload.tokens_per_step)
-
-    def _clip(self, limit: float) -> None:
-        """Scales the gradient down to a global norm of `limit`; stages and tied weights count once."""
-        squares = {self.rank: self.stats.grad_square}
-        for peer in range(len(self.plan.ranks)):
-            if peer != self.rank:
-                message = self.transport.buffer(8)
-                self.transport.payload(message).view(torch.float64).fill_(squares[self.rank])
-                self.transport.send(message, peer, Topic.NORM, 0)
-        for peer in range(len(self.plan.ranks)):
-            if peer != self.rank:
-                data = self.transport.receive(Expected(peer, Topic.NORM, 0, 8))
-                squares[peer] = float(data.view(torch.float64))
-        norm = math.sqrt(sum(squares[r] for r in sorted(squares)))
-        self.stats.grad_norm = norm
-        if norm > limit:
-            self.model.flat_grad.mul_(limit / (norm + 1e-6))
-
-    def _squared_norm(self) -> float:
-        """This rank's share: replica 0 speaks for its stage, a tied weight's owner for the weight."""
-        if self.replica != 0:
-            return 0.0
-        graph = self.plan.problem.workload.graph
-        owned = [self.model.flat_grad[: self.model.own_end]]
-        own_names = {op.name for op in graph.ops[self.model.first_op : self.model.end_op]}
-        owned += [self.model.flat_grad[a:b] for name, (a, b) in self.model.tied.items() if name in own_names]
-        # One pass over the gradient; the optimiser makes about seven.
-        return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in owned)
+        return act
 
 
-def proofs_of_delivery(schedule: Schedule, rank: int) -> dict[MessageKey, list[MessageKey]]:
+def message_index(action: Action, num_micro_batches: int) -> int:
+    """Tells a SEND's or RECV's message from all others of its topic between two ranks."""
+    return action.micro_batch + num_micro_batches * action.stage
+
+
+def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:
     """Which of a rank's messages have certainly arrived once it takes one from the same peer.
 
     What the peer took before it sent is delivered. So a rank keeps no more buffers than the plan has micro-batches
@@ -356,7 +338,7 @@ def proofs_of_delivery(schedule: Schedule, rank: int) -> dict[MessageKey, list[M
     for action in schedule.actions:
         if action.peer != rank:
             continue
-        key = (action.rank, TOPIC[action.role], action.micro_batch)
+        key = (action.rank, TOPIC[action.role], message_index(action, num_micro_batches))
         if action.kind is Kind.RECV:
             taken.setdefault(action.rank, []).append(key)
         else:

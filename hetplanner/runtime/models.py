@@ -8,30 +8,14 @@ Shape legend: B sequences in a micro-batch, T tokens, C hidden width, H heads, K
 V vocabulary.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.runtime.draws import DrawKey, stable_seed
 from hetplanner.workload.transformer import TransformerConfig
-
-
-@dataclass(frozen=True, slots=True)
-class DrawKey:
-    """What dropout is drawn from: the same masks whatever the cut, and again on recompute."""
-
-    seed: int
-    step: int
-    micro_batch: int
-
-
-def stable_seed(*parts: int) -> int:
-    """A 63-bit seed that depends on all parts; equal on every machine and Python."""
-    text = ",".join(map(str, parts)).encode()
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def drop(x: Tensor, share: float, key: DrawKey | None, op_index: int) -> Tensor:

@@ -9,9 +9,10 @@ Shape legend: N ranks.
 
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import cycle, pairwise
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,9 +24,9 @@ from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.runtime.build import boundary_shape
+from hetplanner.runtime.chunk import Chunk
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
-from hetplanner.runtime.models import DrawKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
@@ -37,16 +38,31 @@ MIN_LONG_BYTES, MAX_LONG_BYTES = 2**17, 2**20
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Seconds of one rank; the fields of `Durations`, and the CPU seconds per second that the rank got."""
+    """Seconds of one rank; the fields of `Durations`, and the CPU seconds per second that the rank got.
 
-    forward_s: float
-    backward_s: float
+    `forward_s` and `backward_s` by chunk, in stage order.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
     optimizer_s: float
     encode_s: float
     decode_s: float
     reduce_s: float
     message_s: float
     cores: float
+
+    def row(self) -> list[float]:
+        """All numbers, as they travel between ranks: chunk by chunk, then the rank's."""
+        forward_s, backward_s, *rest = astuple(self)
+        return [*forward_s, *backward_s, *rest]
+
+    @classmethod
+    def from_row(cls, row: list[float], num_chunks: int) -> Self:
+        """From `row`; what lies behind is ignored."""
+        numbers = iter(row)
+        forward_s, backward_s = (tuple(next(numbers) for _ in range(num_chunks)) for _ in range(2))
+        return cls(forward_s, backward_s, *(next(numbers) for _ in range(6)))
 
 
 class _Meter:
@@ -66,24 +82,39 @@ class _Meter:
         return self.total_s[name] / self.count[name] if name in self.count else 0.0
 
 
+class _ChunkRehearsal:
+    """One micro-batch through a chunk and back, on numbers of the right size."""
+
+    def __init__(self, executor: Executor, chunk: Chunk) -> None:
+        self.chunk, self.batch = chunk, executor.draw(chunk, 0)
+        elements = executor.plan.boundary_elements
+        self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1))
+        self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage))
+
+    def forward(self) -> None:
+        x = self.input.detach() if self.input is not None else None
+        self.chunk.runner.forward(0, x, self.batch, DrawKey(0, 0, 0))
+
+    def backward(self) -> None:
+        self.chunk.runner.backward(0, self.gradient)
+
+
 class _Rehearsal:
     """A rank's parts of a step, without the network: each attribute of `parts` does one once."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        plan, rank = executor.plan, executor.rank
-        self.workload = plan.problem.workload
-        self.shape = boundary_shape(self.workload, plan.stages[executor.stage].end_op - 1)
-        self.gradient = None if executor.model.is_last else torch.randn(self.shape)
-        first = executor.model.first_op
-        self.input = torch.randn(boundary_shape(self.workload, first - 1)) if first else torch.empty(0)
+        rank = executor.rank
         sends = [a for a in executor.actions if a.kind is Kind.SEND]
         takes = [a for a in executor.actions if a.kind is Kind.RECV]
         message = cache(self._message)
         # In turn, so that the mean weighs every message of the step alike.
         self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
         self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
-        self.parts: dict[str, Callable[[], object]] = {"forward": self.forward, "backward": self.backward}
+        self.parts: dict[str, Callable[[], object]] = {}
+        for chunk in executor.chunks:
+            part = _ChunkRehearsal(executor, chunk)
+            self.parts |= {f"forward {chunk.stage}": part.forward, f"backward {chunk.stage}": part.backward}
         if sends:
             self.parts["encode"] = self.encode
         if takes:
@@ -92,24 +123,18 @@ class _Rehearsal:
         if executor.reducers:
             self.parts["reduce"] = self.reduce
 
-    def forward(self) -> None:
-        e = self.executor
-        tokens, labels = e.draw(0)
-        e.runner.forward(0, tokens if tokens is not None else self.input.detach(), labels, DrawKey(0, 0, 0))
-
-    def backward(self) -> None:
-        self.executor.runner.backward(0, self.gradient)
-
     def optimizer(self) -> None:
         """A step that changes nothing: no gradient, no learning rate, so moments stay 0."""
-        self.executor.model.flat_grad.zero_()
-        self.executor.average_gradients()
-        self.executor.optimizer.step(0.0)
+        for chunk in self.executor.chunks:
+            chunk.model.flat_grad.zero_()
+        self.executor.update.average_gradients()
+        for chunk in self.executor.chunks:
+            chunk.optimizer.step(0.0)
 
     def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
         """A boundary's tensor, its codec, and its bytes on the wire."""
         plan = self.executor.plan
-        x = torch.randn(boundary_shape(self.workload, plan.stages[boundary].end_op - 1))
+        x = torch.randn(plan.boundary_elements(boundary))
         spec = plan.codec_between(source, target, role)
         codec: TensorCodec = tensor_codec(spec)
         if spec.name == "topk" and role == "gradient":
@@ -132,8 +157,9 @@ class _Rehearsal:
             reducer.rehearse()
 
     def end(self) -> None:
-        self.executor.model.flat_grad.zero_()
-        self.executor.optimizer.num_steps = 0
+        for chunk in self.executor.chunks:
+            chunk.model.flat_grad.zero_()
+            chunk.optimizer.num_steps = 0
 
 
 def profile_rank(executor: Executor) -> Profile:
@@ -153,8 +179,8 @@ def profile_rank(executor: Executor) -> Profile:
     message_s, byte_s = _message_seconds(executor)
     sent, taken, reduced = _mean_bytes(executor)
     return Profile(
-        forward_s=meter.mean_s("forward"),
-        backward_s=meter.mean_s("backward"),
+        forward_s=tuple(meter.mean_s(f"forward {chunk.stage}") for chunk in executor.chunks),
+        backward_s=tuple(meter.mean_s(f"backward {chunk.stage}") for chunk in executor.chunks),
         optimizer_s=meter.mean_s("optimizer"),
         encode_s=meter.mean_s("encode") + byte_s * sent,
         decode_s=meter.mean_s("decode") + byte_s * taken,
@@ -212,13 +238,15 @@ def _longest_message(plan: Plan) -> int:
     return max(lengths, default=0)
 
 
-def gather_profiles(mine: Profile) -> list[Profile]:
+def gather_profiles(mine: Profile, plan: Plan) -> list[Profile]:
     """All ranks' profiles, on every rank."""
-    row = torch.tensor(astuple(mine), dtype=torch.float64)
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    counts = [len(places) for places in plan.places_of_rank]
+    row = torch.zeros(2 * max(counts) + 6, dtype=torch.float64)
+    numbers = mine.row()
+    row[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+    rows = [torch.empty_like(row) for _ in counts]
     dist.all_gather(rows, row)
-    names = [f.name for f in fields(Profile)]
-    return [Profile(**dict(zip(names, r.tolist(), strict=True))) for r in rows]
+    return [Profile.from_row(other.tolist(), count) for other, count in zip(rows, counts, strict=True)]
 
 
 def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
@@ -228,8 +256,8 @@ def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
         return np.array([getattr(p, name) for p in profiles])
 
     return Durations(
-        forward_s_C=column("forward_s"),
-        backward_s_C=column("backward_s"),
+        forward_s_C=np.concatenate([p.forward_s for p in profiles]),
+        backward_s_C=np.concatenate([p.backward_s for p in profiles]),
         optimizer_s_N=column("optimizer_s"),
         encode_s_N=column("encode_s"),
         decode_s_N=column("decode_s"),

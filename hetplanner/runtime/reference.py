@@ -8,7 +8,7 @@ import torch
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import Batches, load_corpus
-from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.workload.workload import Workload
 
 
@@ -25,7 +25,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
     model = StageModel(workload, 0, len(workload.graph.ops), config.seed)
     corpus = load_corpus(config.data, workload)
     batches = Batches(corpus, config.seed, workload.micro_batch, workload.seq_len)
-    weights = list(model.parameters())
+    weights = model.parameters
     optimizer = torch.optim.AdamW(
         [
             {"params": [w for w in weights if w.ndim >= 2], "weight_decay": config.weight_decay},
@@ -39,8 +39,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         optimizer.zero_grad(set_to_none=False)
         loss_sum = 0.0
         for m in range(workload.num_micro_batches):
-            tokens, labels = batches.draw(step, m)
-            loss = model(tokens, labels, DrawKey(config.seed, step, m))
+            loss = model.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
             (loss / workload.tokens_per_step).backward()
             loss_sum += float(loss.detach())
         if config.clip_norm is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
+from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.schema import check_format, checked, parse_json, read_text
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -43,7 +44,7 @@ def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
     workload = checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
     model = StageModel(workload, 0, len(workload.graph.ops), seed=None)
     _fill(model, files)
-    return model.requires_grad_(False).eval()
+    return model
 
 
 @torch.no_grad()
@@ -85,14 +86,16 @@ def generate(model: StageModel, prompt: str, tokens: int = 200, temperature: flo
     if len(text) > MAX_PROMPT_BYTES:
         raise InvalidInput(f"sample: the prompt must be at most {MAX_PROMPT_BYTES} bytes, got {len(text)}")
     generator = torch.Generator().manual_seed(seed)
-    window = model.config.max_seq_len
+    assert model.workload.transformer is not None
+    window = model.workload.transformer.max_seq_len
     for _ in range(tokens):
         text.append(_next(model, torch.tensor([text[-window:]]), temperature, generator))
     return bytes(text).decode("utf-8", errors="replace")
 
 
 def _next(model: StageModel, tokens_1T: Tensor, temperature: float, generator: torch.Generator) -> int:
-    logits_V = model.logits(tokens_1T)[0, -1, :256]
+    assert isinstance(model.stage_ops, TransformerStage)
+    logits_V = model.stage_ops.logits(tokens_1T)[0, -1, :256]
     if temperature == 0:
         return int(logits_V.argmax())
     return int(torch.multinomial((logits_V / temperature).softmax(dim=0), 1, generator=generator))

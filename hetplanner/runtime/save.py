@@ -7,7 +7,7 @@ own (length, JSON header, bytes); it is written by hand because the library want
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.build import StageModel, saved_layout
+from hetplanner.runtime.chunk import Chunk
+from hetplanner.runtime.layout import model_weights
 from hetplanner.runtime.transport import Topic, tag_of
 
 MODEL_FILE = "model.safetensors"
@@ -32,50 +33,52 @@ def part_file(stage: int) -> str:
     return f"model-stage-{stage}.safetensors"
 
 
-def save_model(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path) -> None:
+def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
     """Writes model.safetensors and model.json; all ranks must call it.
 
     Args:
         plan: says which rank holds what.
         rank: this rank.
-        model: its stage.
+        chunks: what it holds, in stage order.
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
     """
-    stage, replica = plan.place_of_rank[rank]
     if rank == 0:
-        _write_model(plan, _all_weights(plan, model), run_dir)
+        _write_model(plan, _all_weights(plan, chunks), run_dir)
         write_info(plan, [step] * len(plan.stages), run_dir)
-    elif replica == 0 and plan.rank_at(stage, 0) == rank and not _rank_0_holds(plan, stage):
-        for weight in model.saved_weights().values():
+        return
+    for chunk in chunks:
+        if chunk.replica or _rank_0_holds(plan, chunk.stage):
+            continue
+        for weight in chunk.model.saved_weights().values():
             for piece in _pieces(weight):
                 dist.send(piece, 0, tag=tag_of(Topic.WEIGHTS, 0))
 
 
 def _rank_0_holds(plan: Plan, stage: int) -> bool:
-    return plan.place_of_rank[0][0] == stage
+    return any(stage == there for there, _ in plan.places_of_rank[0])
 
 
 def _header(plan: Plan) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "hetplanner": FORMAT}}
     end = 0
-    for name, shape, _ in saved_layout(plan.problem.workload):
-        start, end = end, end + 4 * torch.Size(shape).numel()
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    for weight in model_weights(plan.problem.workload):
+        start, end = end, end + 4 * weight.num_elements
+        entries[weight.name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _all_weights(plan: Plan, model: StageModel) -> Iterator[Tensor]:
+def _all_weights(plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Tensor]:
     """All weights in the file's order, piece by piece: rank 0's own, or received."""
-    own = model.saved_weights()
-    for name, shape, op_index in saved_layout(plan.problem.workload):
-        stage = plan.stage_of_op[op_index]
+    own = {name: weight for chunk in chunks for name, weight in chunk.model.saved_weights().items()}
+    for weight in model_weights(plan.problem.workload):
+        stage = plan.stage_of_op[weight.owner]
         if _rank_0_holds(plan, stage):
-            yield from _pieces(own[name])
+            yield from _pieces(own[weight.name])
             continue
-        for piece in _pieces(torch.empty(shape)):
+        for piece in _pieces(torch.empty(weight.shape)):
             dist.recv(piece, plan.rank_at(stage, 0), tag=tag_of(Topic.WEIGHTS, 0))
             yield piece
 
@@ -84,15 +87,16 @@ def _pieces(weight: Tensor) -> tuple[Tensor, ...]:
     return weight.detach().reshape(-1).split(PIECE_BYTES // 4)
 
 
-def save_part(plan: Plan, rank: int, model: StageModel, step: int, run_dir: Path) -> None:
-    """Writes this stage alone, for a rank that cannot reach the others; see `join_parts`."""
-    stage, replica = plan.place_of_rank[rank]
-    if replica:
-        return
-    path = run_dir / part_file(stage)
-    temporary = path.with_suffix(".tmp")
-    save_file(model.saved_weights(), temporary, metadata={"format": "pt", "hetplanner": FORMAT, "step": str(step)})
-    os.replace(temporary, path)
+def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
+    """Writes this rank's stages alone, for a rank that cannot reach the others; see `join_parts`."""
+    metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(step)}
+    for chunk in chunks:
+        if chunk.replica:
+            continue
+        path = run_dir / part_file(chunk.stage)
+        temporary = path.with_suffix(".tmp")
+        save_file(chunk.model.saved_weights(), temporary, metadata=metadata)
+        os.replace(temporary, path)
 
 
 def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
@@ -114,7 +118,7 @@ def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
     with ExitStack() as stack:
         parts = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
-        weights = (holder[name].get_tensor(name) for name, _, _ in saved_layout(plan.problem.workload))
+        weights = (holder[w.name].get_tensor(w.name) for w in model_weights(plan.problem.workload))
         _write_model(plan, weights, run_dir)
         write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
     for path in paths:

@@ -18,14 +18,14 @@ from torch.distributed import Store
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
-from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
-from hetplanner.runtime.save import join_parts, save_model, save_part, write_info
+from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
@@ -120,11 +120,9 @@ class Session:
 
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
-        place, _ = plan.place_of_rank[rank]
-        stage = plan.stages[place]
-        model = StageModel(workload, stage.first_op, stage.end_op, self.config.seed)
+        chunks = build_chunks(plan, rank, self.config)
         batches = None
-        if model.is_first or model.is_last:
+        if any(chunk.model.needs_batch for chunk in chunks):
             corpus = load_corpus(self.config.data, workload)
             batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
@@ -132,17 +130,17 @@ class Session:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():
                 emulator.draining.set()
-        transport = Transport(rank, emulator, window=2 * plan.held_S[place] + 4)
-        return Executor(plan, rank, self.config, model, transport, batches, self.telemetry)
+        transport = Transport(rank, emulator, window=sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4)
+        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry)
 
     def _predict(self, executor: Executor) -> None:
         self.telemetry.phase("profiling")
-        profiles = gather_profiles(profile_rank(executor))
+        profiles = gather_profiles(profile_rank(executor), self.plan)
         mine = profiles[self.place.rank]
         self.telemetry.write(
             "profile",
             rank=self.place.rank,
-            stage=executor.stage,
+            stages=[chunk.stage for chunk in executor.chunks],
             **{name: getattr(mine, name) for name in mine.__slots__},
         )
         self.telemetry.phase("predicting")
@@ -196,7 +194,7 @@ class Session:
             grad_norm=stats.grad_norm,
             grad_square=stats.grad_square,
             memory_bytes=_resident_bytes(),
-            device_bytes=_accelerator_bytes(executor.model.flat),
+            device_bytes=_accelerator_bytes(executor.chunks[0].model.flat),
             in_flight=stats.in_flight,
             held=stats.held,
         )
@@ -221,7 +219,7 @@ class Session:
         self.telemetry.phase("saving")
         try:
             executor.transport.finish()
-            save_model(self.plan, self.place.rank, executor.model, executor.completed_steps, self.run_dir)
+            save_model(self.plan, self.place.rank, executor.chunks, executor.completed_steps, self.run_dir)
             dist.barrier()
         except RuntimeError as error:
             if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
@@ -247,7 +245,7 @@ class Session:
             "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
         )
         rank = self.place.rank
-        save_part(self.plan, rank, executor.model, executor.completed_steps, self.run_dir)
+        save_parts(executor.chunks, executor.completed_steps, self.run_dir)
         deadline_s = self.watcher.asked_s + JOIN_PARTS_S
         if rank == 0 and not join_parts(self.plan, self.run_dir, deadline_s):
             write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.models import DrawKey
+from hetplanner.runtime.build import Batch, StageModel
+from hetplanner.runtime.draws import DrawKey
 
 
 @dataclass(slots=True)
 class _Live:
     """What backward needs of one micro-batch; with recompute the output is computed again."""
 
-    inputs: Tensor
-    labels: Tensor | None
+    inputs: Tensor | None
+    batch: Batch | None
     key: DrawKey
     output: Tensor | None
 
@@ -31,31 +31,40 @@ class StageRunner:
         self.model, self.recompute = model, recompute
         self._live: dict[int, _Live] = {}
 
-    def forward(self, micro_batch: int, x: Tensor, labels: Tensor | None, key: DrawKey) -> Tensor:
-        """The stage's output, detached: the next boundary's tensor, or the loss sum on the last stage."""
-        if not self.model.is_first:
+    def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: DrawKey) -> Tensor:
+        """The stage's output, detached: the next boundary's flat tensor, or the loss sum on the last stage.
+
+        Args:
+            micro_batch: its index.
+            x: the flat tensor of the boundary in front; None on the first stage.
+            batch: inputs and labels, where the model `needs_batch`.
+            key: what random calls draw from.
+        """
+        if x is not None:
             x.requires_grad_(True)
         with torch.set_grad_enabled(not self.recompute):
-            output = self.model(x, labels, key)
-        self._live[micro_batch] = _Live(x, labels, key, None if self.recompute else output)
+            output = self.model.forward(x, batch, key)
+        self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
         return output.detach()
 
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
-        """Adds to the weights' gradients; returns the gradient of the stage's input (None on the first stage).
+        """Adds to the weights' gradients; returns the flat gradient of the stage's input (None on the first stage).
 
         Args:
             micro_batch: one that went forward.
-            gradient: of the stage's output; None on the last stage, whose output is the loss.
+            gradient: of the stage's output, flat; None on the last stage, whose output is the loss.
         """
         live = self._live.pop(micro_batch)
-        output = live.output if live.output is not None else self.model(live.inputs, live.labels, live.key)
+        output = live.output
+        if output is None:
+            output = self.model.forward(live.inputs, live.batch, live.key, again=True)
         torch.autograd.backward(output, gradient)
-        return live.inputs.grad
+        return None if live.inputs is None else live.inputs.grad
 
     @torch.no_grad()
-    def evaluate(self, x: Tensor, labels: Tensor | None) -> Tensor:
-        """The output without dropout, nothing kept."""
-        return self.model(x, labels, None)
+    def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
+        """The output without dropout and by running statistics, nothing kept."""
+        return self.model.forward(x, batch)
 
     def forget(self) -> None:
         """Drops all micro-batches in flight."""

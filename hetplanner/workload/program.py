@@ -10,6 +10,7 @@ key for something else: {"node": name}, {"parameter": name}, {"buffer": name}, {
 """
 
 from collections.abc import Container
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -112,6 +113,21 @@ class Program(Noun):
             if name not in seen:
                 raise ValueError(f"outputs: {name!r:.60} is no node")
         return self
+
+    @cached_property
+    def users(self) -> dict[str, tuple[str, ...]]:
+        """By parameter, the ops that read it, in the order of their calls."""
+        found: dict[str, dict[str, None]] = {name: {} for name in self.parameters}
+        for node in self.nodes:
+            for kind, name in references(node):
+                if kind == "parameter" and node.op is not None:
+                    found[name][node.op] = None
+        return {name: tuple(ops) or (self.parameters[name].op,) for name, ops in found.items()}
+
+    @cached_property
+    def shape_of(self) -> dict[str, Shape]:
+        """By node with one output, its shape for one micro-batch."""
+        return {node.name: node.shape for node in self.nodes if node.shape is not None}
 
 
 def references(node: Node) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ LEFT_OUT_S = 0.3
 
 def switched_rank(run_dir: str, rank: int, world: int, port: int) -> None:
     """A rank whose telemetry is off in every second block of steps; it notes when its steps end, by two clocks."""
-    from hetplanner.runtime import executor, session
+    from hetplanner.runtime import executor, session, update
     from hetplanner.runtime.telemetry import Telemetry
     from hetplanner.runtime.traffic import Traffic
 
@@ -50,7 +50,7 @@ def switched_rank(run_dir: str, rank: int, world: int, port: int) -> None:
     only_when_on(Traffic, "count_sent", None)
     only_when_on(Traffic, "count_taken", None)
     only_when_on(session, "_resident_bytes", 0)
-    only_when_on(executor.Executor, "_squared_norm", 0.0)
+    only_when_on(update.Update, "_squared_norm", 0.0)
     only_when_on(executor.Executor, "_note_depth", None)
     only_when_on(executor, "keeps_spans", False)
     run_step = executor.Executor.run_step

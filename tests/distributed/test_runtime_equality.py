@@ -15,6 +15,7 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
+from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate, load_model
 from hetplanner.workload.transformer import TransformerConfig
@@ -63,6 +64,28 @@ def ragged_plan(workload: Workload, cluster: Cluster | None = None) -> Plan:
     )
 
 
+def back_and_forth_plan(workload: Workload, replicas: int) -> Plan:
+    """Three stages on two devices a route: the first device serves the embedding and the head, which are one weight."""
+    cluster = small_cluster(2 * replicas)
+    ids = cluster.device_ids
+    outer, inner = (tuple((d,) for d in part) for part in (ids[:replicas], ids[replicas:]))
+    edges = (0, 3, 8, len(workload.graph.ops))
+    return Plan(
+        problem=Problem(cluster=cluster, workload=workload),
+        stages=tuple(
+            Stage(first_op=a, end_op=b, replicas=where, in_flight=2)
+            for (a, b), where in zip(itertools.pairwise(edges), (outer, inner, outer), strict=True)
+        ),
+        routes=tuple(Route(replicas=(r,) * 3, micro_batches=8 // replicas) for r in range(replicas)),
+        schedule="interleaved",
+        ranks=ids,
+    )
+
+
+def recomputed(plan: Plan) -> Plan:
+    return plan.replace(stages=tuple(stage.replace(recompute=True) for stage in plan.stages))
+
+
 PLANS = {
     "2x2 uneven layers and shares": lambda: chain_plan([5, 3], [3], workload=gpt()),
     "3x2 uneven": lambda: chain_plan([7, 1], [1, 8], workload=gpt()),
@@ -73,6 +96,13 @@ PLANS = {
     "1-3-2 ragged": lambda: ragged_plan(gpt()),
     "2x2 llama": lambda: chain_plan([5, 3], [4], workload=llama()),
     "2x2 dropout": lambda: chain_plan([5, 3], [6], workload=gpt(dropout=0.1)),
+    "4x2 unequal shares": lambda: chain_plan([5, 3], [2, 5, 7], workload=gpt()),
+    "2x2 interleaved, two chunks": lambda: interleave(chain_plan([5, 3], [5], workload=gpt())),
+    "2x2 interleaved, dropout, recompute": lambda: recomputed(
+        interleave(chain_plan([4, 4], [4], workload=gpt(dropout=0.1)), in_flight=2)
+    ),
+    "1x2 interleaved, tied on one rank twice": lambda: back_and_forth_plan(gpt(), 1),
+    "2x2 interleaved, tied on every rank of a stage twice": lambda: back_and_forth_plan(gpt(), 2),
 }
 
 
@@ -124,9 +154,19 @@ def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: s
     assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_clipping_counts_every_weight_once_when_a_rank_holds_several_chunks(replicas: int, tmp_path: Path) -> None:
+    plan = back_and_forth_plan(gpt(), replicas)
+    config = TrainConfig(steps=10, seed=1, clip_norm=0.3, learning_rate=3e-3)
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+    norms = [{line["grad_norm"] for line in ranks.all_lines("step") if line["step"] == t} for t in range(10)]
+    assert all(len(n) == 1 and min(n) > 0.3 for n in norms), "all ranks clip by the same norm"
+
+
 def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:
-    plan = chain_plan([5, 3], [4], workload=gpt(dropout=0.1))
-    plan = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))
+    plan = recomputed(chain_plan([5, 3], [4], workload=gpt(dropout=0.1)))
     config = TrainConfig(steps=10, seed=1, clip_norm=0.5, learning_rate=3e-3)
     _, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path)

@@ -11,7 +11,6 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.plan.action import Kind
 from hetplanner.plan.files import load_plan, save_plan
-from hetplanner.plan.train import check_runnable
 from hetplanner.planners.schedules import interleave, reschedule
 from hetplanner.plots.data.grid import grid_columns, memory_columns
 from hetplanner.plots.data.spans import chosen_spans
@@ -117,11 +116,6 @@ def test_impossible_wishes_are_refused():
         reschedule(reschedule(deep_plan(), "interleaved"), "gpipe")
     with pytest.raises(InvalidInput, match="in_flight: must be at least 1"):
         reschedule(deep_plan(), "1f1b", in_flight=0)
-
-
-def test_interleaved_plans_are_not_trained():
-    with pytest.raises(InvalidInput, match="d0 serves several stages; such plans are planned and simulated only"):
-        check_runnable(reschedule(deep_plan(), "interleaved"))
 
 
 def test_a_device_may_serve_several_stages_only_when_interleaved():

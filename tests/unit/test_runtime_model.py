@@ -9,9 +9,11 @@ import torch
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
-from hetplanner.runtime.build import StageModel, boundary_shape, saved_layout
+from hetplanner.runtime.build import StageModel, boundary_elements
 from hetplanner.runtime.data import Batches, load_corpus
-from hetplanner.runtime.models import DrawKey, drop
+from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.layout import model_weights
+from hetplanner.runtime.models import drop
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate, load_model
 from hetplanner.workload.presets import preset
@@ -43,11 +45,11 @@ def test_modules_hold_exactly_the_parameters_of_the_graph(name: str) -> None:
     w = workload(**SHAPES[name])
     for i, op in enumerate(w.graph.ops):
         stage = StageModel(w, i, i + 1, 0)
-        assert sum(p.numel() for p in stage.parameters()) == op.num_params, op.name
+        assert sum(p.numel() for p in stage.parameters) == op.num_params, op.name
         assert stage.flat.numel() == op.num_params
     model = whole(w)
     assert model.flat.numel() == w.graph.num_params
-    assert sum(int(np.prod(shape)) for _, shape, _ in saved_layout(w)) == w.graph.num_params
+    assert sum(weight.num_elements for weight in model_weights(w)) == w.graph.num_params
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -55,15 +57,15 @@ def test_initial_weights_and_outputs_do_not_depend_on_the_cut(name: str) -> None
     w = workload(**SHAPES[name])
     model, full = whole(w, seed=5), whole(w, seed=5).named_weights()
     tokens, labels = torch.randint(0, 256, (2, 2, 16))
-    expected = model(tokens, labels)
+    expected = model.forward(None, (tokens, labels))
     for cut in range(1, len(w.graph.ops)):
         front, back = StageModel(w, 0, cut, 5), StageModel(w, cut, len(w.graph.ops), 5)
         saved = front.saved_weights() | back.saved_weights()
         assert list(saved) == list(full)
         assert all(torch.equal(saved[k], full[k]) for k in full)
-        middle = front(tokens)
-        assert middle.shape == boundary_shape(w, cut - 1)
-        assert torch.equal(back(middle, labels), expected)
+        middle = front.forward(None, (tokens, labels))
+        assert middle.shape == (boundary_elements(w, cut),)
+        assert torch.equal(back.forward(middle, (tokens, labels)), expected)
     assert not torch.equal(whole(w, seed=6).flat, model.flat)
 
 
@@ -80,10 +82,10 @@ def test_a_tied_weight_on_two_stages_is_one_weight_twice() -> None:
 def test_gradients_land_in_the_flat_buffer() -> None:
     model = whole(workload(**GPT))
     tokens, labels = torch.randint(0, 256, (2, 2, 16))
-    model(tokens, labels).backward()
+    model.forward(None, (tokens, labels)).backward()
     assert model.flat_grad.abs().sum() > 0
     storage = model.flat_grad.untyped_storage().data_ptr()
-    assert all(p.grad.untyped_storage().data_ptr() == storage for p in model.parameters())
+    assert all(p.grad.untyped_storage().data_ptr() == storage for p in model.parameters)
 
 
 @pytest.mark.parametrize("shape", [GPT, LLAMA], ids=["gpt", "llama"])
@@ -92,14 +94,15 @@ def test_attention_is_causal_and_positions_matter(shape: dict[str, object]) -> N
     tokens = torch.randint(0, 256, (1, 16))
     changed = tokens.clone()
     changed[0, 10] = (changed[0, 10] + 1) % 256
-    a, b = model.logits(tokens), model.logits(changed)
+    logits = model.stage_ops.logits
+    a, b = logits(tokens), logits(changed)
     assert torch.allclose(a[:, :10], b[:, :10], atol=1e-6)
     assert not torch.allclose(a[:, 10:], b[:, 10:])
     same = torch.full((1, 16), 7)
     same[0, 1] = 9
     moved = torch.full((1, 16), 7)
     moved[0, 5] = 9
-    assert not torch.allclose(model.logits(same)[0, -1], model.logits(moved)[0, -1], atol=1e-7)
+    assert not torch.allclose(logits(same)[0, -1], logits(moved)[0, -1], atol=1e-7)
 
 
 def test_dropout_depends_on_seed_step_micro_batch_and_op_alone() -> None:

@@ -15,8 +15,9 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.action import Kind
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
-from hetplanner.runtime.executor import proofs_of_delivery
+from hetplanner.runtime.executor import message_index, proofs_of_delivery
 from hetplanner.runtime.rendezvous import create_handler
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, run_directory
@@ -120,13 +121,16 @@ def test_watcher_sees_the_stop_file_and_signals(tmp_path: Path, how: str) -> Non
     assert (tmp_path / "stop.signalled").exists() == (how == "signal")
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
 def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) -> None:
-    plan = chain_plan([9, 3], [4, 8], schedule=schedule)
+    if schedule == "interleaved":
+        plan = interleave(chain_plan([9, 3], [5]))
+    else:
+        plan = chain_plan([9, 3], [4, 8], schedule=schedule)
     actions = make_schedule(plan).actions
-    place = {(a.kind, a.rank, a.peer, a.role, a.micro_batch): i for i, a in enumerate(actions)}
+    place = {(a.kind, a.rank, a.peer, a.role, message_index(a, 12)): i for i, a in enumerate(actions)}
     for rank in range(len(plan.ranks)):
-        proofs = proofs_of_delivery(make_schedule(plan), rank)
+        proofs = proofs_of_delivery(make_schedule(plan), rank, 12)
         proven = [key for keys in proofs.values() for key in keys]
         assert len(proven) == len(set(proven))
         for (peer, topic, m), keys in proofs.items():
@@ -135,8 +139,8 @@ def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) ->
                 assert other == peer
                 assert place[Kind.RECV, peer, rank, topic_taken.name.lower(), m_taken] < sent
     # With 1F1B the first stage learns of all activations but those of the last micro-batches it has in flight.
-    first = [key for keys in proofs_of_delivery(make_schedule(plan), 0).values() for key in keys]
-    assert len(first) == 9
+    first = [key for keys in proofs_of_delivery(make_schedule(plan), 0, 12).values() for key in keys]
+    assert len(first) == (9 if schedule != "interleaved" else 27)
 
 
 def parameters(endpoint: str, nodes: int = 1, **config: object) -> RendezvousParameters:

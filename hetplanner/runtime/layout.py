@@ -1,0 +1,99 @@
+"""The weights of a whole model and what crosses its boundaries, without allocating anything.
+
+All hosts agree on both: the flat buffers of a stage, the order in a saved model, and a boundary's flat tensor
+follow from them.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from hetplanner.runtime.models import MODULES
+from hetplanner.workload.program import Program
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeight:
+    """One weight of the model.
+
+    Attributes:
+        name: in a saved model.
+        users: indices of all ops that use it, ascending; the first owns it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    users: tuple[int, ...]
+
+    @property
+    def owner(self) -> int:
+        """The op that owns it."""
+        return self.users[0]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of it."""
+        return prod(self.shape)
+
+    def is_inside(self, first_op: int, end_op: int) -> bool:
+        """Whether no op outside the range uses it."""
+        return all(first_op <= op < end_op for op in self.users)
+
+
+def model_weights(workload: Workload) -> tuple[ModelWeight, ...]:
+    """All weights of the model in op order, each once."""
+    if workload.program is not None:
+        weights = _program_weights(workload, workload.program)
+    else:
+        assert workload.transformer is not None
+        weights = _transformer_weights(workload, workload.transformer)
+    return tuple(sorted(weights, key=lambda weight: weight.owner))  # stable: an op's weights stay in order
+
+
+def _transformer_weights(workload: Workload, config: TransformerConfig) -> list[ModelWeight]:
+    graph, found = workload.graph, []
+    for index, op in enumerate(graph.ops):
+        for local, weight in MODULES[op.kind](config, index).named_parameters():
+            if op.tied is None:
+                # Of an op that shares, only the table of tokens is shared.
+                shared = graph.tied_groups.get(op.name) if local == "tokens.weight" else None
+                found.append(ModelWeight(f"{op.name}.{local}", tuple(weight.shape), shared or (index,)))
+    return found
+
+
+def _program_weights(workload: Workload, program: Program) -> list[ModelWeight]:
+    index = {op.name: i for i, op in enumerate(workload.graph.ops)}
+    return [
+        ModelWeight(name, program.parameters[name].shape, tuple(sorted(index[op] for op in ops)))
+        for name, ops in program.users.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """One tensor of a boundary: its op's index, and in a captured model the node that gives it."""
+
+    op: int
+    node: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of it."""
+        return prod(self.shape)
+
+
+def crossing_tensors(workload: Workload, boundary: int) -> tuple[Crossing, ...]:
+    """What one micro-batch hands on in front of op `boundary`, in the order of the flat tensor."""
+    found = []
+    for index in workload.graph.crossing_ops[boundary]:
+        op = workload.graph.ops[index]
+        if workload.program is not None:
+            shapes = workload.program.shape_of
+            found += [Crossing(index, node, shapes[node]) for node in workload.program.outputs.get(op.name, ())]
+        else:
+            assert workload.transformer is not None
+            width = workload.transformer.vocab if op.kind == "head" else workload.transformer.hidden
+            found.append(Crossing(index, "", (workload.micro_batch, workload.seq_len, width)))
+    return tuple(found)

@@ -1,0 +1,52 @@
+"""The ops of a transformer's stage, each one of our modules."""
+
+from torch import Tensor, nn
+
+from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.layout import ModelWeight
+from hetplanner.runtime.models import MODULES, Loss, OpModule
+from hetplanner.workload.workload import Workload
+
+
+class TransformerStage:
+    """Modules of ops `first_op` to `end_op`; see `build.StageOps`."""
+
+    def __init__(self, workload: Workload, first_op: int, end_op: int) -> None:
+        assert workload.transformer is not None
+        self.graph, self.first_op = workload.graph, first_op
+        self.modules: list[OpModule] = [
+            MODULES[op.kind](workload.transformer, first_op + i) for i, op in enumerate(self.graph.ops[first_op:end_op])
+        ]
+        self.needs_batch = first_op == 0 or end_op == len(self.graph.ops)
+        self.running: dict[str, Tensor] = {}
+
+    def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
+        """Puts a weight into every module that uses it."""
+        local = weight.name.removeprefix(self.graph.ops[weight.owner].name + ".")
+        for index in weight.users:
+            if not 0 <= index - self.first_op < len(self.modules):
+                continue
+            holder, _, leaf = (local if index == weight.owner else "weight").rpartition(".")
+            module = self.modules[index - self.first_op]
+            setattr(module.get_submodule(holder) if holder else module, leaf, parameter)
+
+    def compute(
+        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False
+    ) -> list[Tensor]:
+        """Runs the modules one after the other."""
+        if inputs:
+            (x,) = inputs
+        else:
+            assert batch is not None
+            x = batch[0]
+        for module in self.modules:
+            x = module(x, batch[1]) if isinstance(module, Loss) and batch else module(x, key)
+        return [x]
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """[B, T, V] of a whole model, for sampling."""
+        x = tokens_BT
+        for module in self.modules:
+            if not isinstance(module, Loss):
+                x = module(x)
+        return x
