@@ -90,7 +90,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
             overlap_error=errors[1] if any(link.bandwidth_error is not None for link in links) else None,
         )
         # In the order of the plan that was run: on other links the scheduler might choose another one.
-        after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
+        after = simulate(fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
         wanted = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
@@ -102,7 +102,8 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
     return calibration.replace(checks=_checks(_terms(trace), _terms(before), _terms(after)))
 
 
-def _fitted_plan(plan: Plan, calibration: Calibration) -> Plan:
+def fitted_plan(plan: Plan, calibration: Calibration) -> Plan:
+    """The same plan on the calibrated cluster."""
     cluster = apply_calibration(calibration, plan.problem.cluster)
     return plan.replace(problem=plan.problem.replace(cluster=cluster))
 

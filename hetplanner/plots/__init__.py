@@ -24,6 +24,7 @@ _HOMES = {
     "gantt": "timelines",
     "loss": "training",
     "step_times": "training",
+    "report": "reports",
 }
 
 __all__ = ["live", *_HOMES]

@@ -88,7 +88,7 @@ class RankTelemetry:
         corrupted: lines that could not be read.
         boundary_bytes, reduce_bytes, late, late_s: totals over all steps.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
-        links_step: the last step that `links` counts; None in a run that did not write them.
+        links_steps: how many steps `links` counts; 0 in a run that did not write them.
     """
 
     rank: int
@@ -105,7 +105,7 @@ class RankTelemetry:
     late: int = 0
     late_s: float = 0.0
     links: dict[tuple[int, str], LinkTotal] = field(default_factory=dict)
-    links_step: int | None = None
+    links_steps: int = 0
 
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
@@ -205,12 +205,12 @@ class RankTelemetry:
             del self.steps[next(iter(self.steps))]
 
     def _links(self, record: dict[str, Any]) -> None:
-        step, rows = _whole(record["step"]), [_link_of(row) for row in record["links"]]
+        steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]
         for key, row in rows:
             total = self.links.setdefault(key, LinkTotal())
             for name, value in row.items():
                 setattr(total, name, getattr(total, name) + value)
-        self.links_step = step
+        self.links_steps += steps
 
     def _validation(self, record: dict[str, Any]) -> None:
         self.validation[_whole(record["step"])] = (float(record["loss_sum"]), _whole(record["num_tokens"]))

@@ -58,7 +58,7 @@ class Session:
     telemetry: Telemetry
     watcher: StopWatcher
     _step: int = -1
-    _links_told_s: float = 0.0
+    _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, store: Store | None = None) -> None:
@@ -198,13 +198,13 @@ class Session:
             in_flight=stats.in_flight,
             held=stats.held,
         )
-        if stats.end_s - self._links_told_s >= LINKS_EVERY_S:
-            self._links_told_s = stats.end_s
+        if stats.end_s - self._links_told[0] >= LINKS_EVERY_S:
             self._report_links(executor)
 
     def _report_links(self, executor: Executor) -> None:
-        """Bytes and waiting by link since the last such line."""
-        self.telemetry.write("links", step=self._step, links=executor.transport.traffic.take())
+        """Bytes and waiting by link since the last such line, and how many whole steps they count."""
+        steps, self._links_told = self._step - self._links_told[1], (time.monotonic(), self._step)
+        self.telemetry.write("links", step=self._step, steps=steps, links=executor.transport.traffic.take())
 
     # -- after the last step ----------------------------------------------------------------------
 

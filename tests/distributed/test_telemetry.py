@@ -26,7 +26,7 @@ def test_links_queues_and_gradient_norms_of_a_run(tmp_path: Path) -> None:
     assert first[2, "gradient"].taken_bytes == last[0, "gradient"].sent_bytes
     assert first[1, "reduce"].sent_bytes > 0
     assert set(first) == {(2, "activation"), (2, "gradient"), (1, "reduce")} | {k for k in first if k[1] == "reduce"}
-    assert run.ranks[0].links_step == STEPS - 1
+    assert run.ranks[0].links_steps == STEPS
     sent = sum(total.sent_bytes for t in run.ranks for (_, role), total in t.links.items() if role != "reduce")
     assert sent == run.bytes_boundary
     # A step waits at least one way there and one way back.

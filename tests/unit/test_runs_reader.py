@@ -283,14 +283,14 @@ def test_queue_depths_and_memory_come_with_the_trace(run_dir):
 def test_links_add_up_over_their_lines(run_dir):
     row = {"peer": 1, "role": "activation", "sent": 2, "sent_bytes": 100, "taken": 0, "taken_bytes": 0,
            "wait_s": 0.25, "late": 1, "late_s": 0.5}  # fmt: skip
-    write(run_dir, 0, {"type": "links", "step": 3, "links": [row]})
-    write(run_dir, 0, {"type": "links", "step": 7, "links": [row, row | {"peer": 2}]})
-    write(run_dir, 0, {"type": "links", "step": 8, "links": [row | {"wait_s": float("nan")}]})
+    write(run_dir, 0, {"type": "links", "step": 3, "steps": 4, "links": [row]})
+    write(run_dir, 0, {"type": "links", "step": 7, "steps": 4, "links": [row, row | {"peer": 2}]})
+    write(run_dir, 0, {"type": "links", "step": 8, "steps": 1, "links": [row | {"wait_s": float("nan")}]})
     first, second, *_ = RunReader(run_dir).read_all().ranks
     assert first.links[1, "activation"] == LinkTotal(4, 200, 0, 0, 0.5, 2, 1.0)
     assert first.links[2, "activation"].sent_bytes == 100
-    assert (first.links_step, first.corrupted) == (7, 1)
-    assert (second.links, second.links_step) == ({}, None)
+    assert (first.links_steps, first.corrupted) == (8, 1)
+    assert (second.links, second.links_steps) == ({}, 0)
 
 
 def test_memory_of_a_long_run_is_bounded(tmp_path, monkeypatch):
