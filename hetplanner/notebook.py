@@ -147,7 +147,8 @@ def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: i
         emulate_links: delay every transfer as the plan's links would.
         steps: optimiser steps.
         seed: of initialisation and data order.
-        data: folder of text files; None takes the Python standard library's sources.
+        data: path of text, token files, a saved Hugging Face data set or images, or "digits"; None takes the Python
+            standard library's sources, or digits for images.
 
     Raises:
         Infeasible: if this machine cannot hold the plan's ranks.

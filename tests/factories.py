@@ -149,3 +149,32 @@ def chain_plan(
         ranks=tuple(ids[: num_stages * replicas]),
         schedule=schedule,
     )
+
+
+def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *, global_batch: int = 8) -> Workload:
+    """A captured program: pictures, flattened, one linear layer, cross-entropy; micro-batches of 4."""
+    pixels = shape[0] * shape[1] * shape[2]
+    ops = [
+        {"name": "linear", "kind": "function", "num_params": classes * pixels, "output_bytes": 4 * classes},
+        {"name": "loss", "kind": "loss", "inputs": ("linear",), "output_bytes": 4},
+    ]
+    nodes = [
+        {"name": "flat", "call": "view.default", "args": ({"batch": "inputs"}, [4, pixels]), "shape": (4, pixels)},
+        {"name": "logits", "call": "linear.default", "op": "linear", "shape": (4, classes),
+         "args": ({"node": "flat"}, {"parameter": "weight"})},
+        {"name": "loss", "call": "cross_entropy_loss.default", "op": "loss", "shape": (),
+         "args": ({"node": "logits"}, {"batch": "labels"}, None, 2)},
+    ]  # fmt: skip
+    program = {
+        "micro_batch": 4,
+        "inputs": (4, *shape),
+        "inputs_dtype": "float32",
+        "labels": (4,),
+        "parameters": {"weight": {"shape": (classes, pixels), "op": "linear", "init": [{"call": "zero_"}]}},
+        "nodes": [node | {"dtype": "float32"} for node in nodes],
+        "outputs": {"linear": ("logits",), "loss": ()},
+        "loss": "loss",
+        "num_targets": 1,
+    }
+    fields = {"name": "pictures", "captured": {"ops": ops}, "program": program, "global_batch": global_batch}
+    return checked(Workload, fields | {"micro_batch": 4, "seq_len": 1, "dtype": "float32"}, "pictures")

@@ -1,27 +1,69 @@
-"""hetplanner workload show."""
+"""hetplanner workload show, hetplanner workload capture."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes
 
-app = typer.Typer(no_args_is_help=True, help="Look at models: operators, parameters, FLOPs, bytes.")
+if TYPE_CHECKING:
+    from hetplanner.workload.model import Op
+    from hetplanner.workload.workload import Workload
 
-Model = Annotated[
-    str, typer.Argument(help="A preset (tiny-gpt, gpt2, gpt3-xl, llama-8b …) or a Hugging Face config.json.")
+app = typer.Typer(no_args_is_help=True, help="Look at models and capture them: operators, parameters, FLOPs, bytes.")
+
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="A preset (tiny-gpt, gpt2, gpt3-xl, llama-8b, resnet101 …), a workload file or a Hugging Face config.json."
+    ),
+]
+ModelCode = Annotated[
+    str | None,
+    typer.Option(
+        "--model-code",
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="Instead of MODEL: your own function that returns (module, example inputs); it is run in a process of its"
+        " own, in this folder.",
+    ),
 ]
 Layers = Annotated[int | None, typer.Option("--layers", help="Layers instead of the preset's.")]
-GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Sequences in one step.")]
-MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Sequences in one micro-batch.")]
+GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Samples in one step.")]
+MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Samples in one micro-batch.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens in one sequence.")]
 Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 
 
+def chosen_workload(
+    model: str | None,
+    model_code: str | None,
+    *,
+    micro_batch: int | None,
+    global_batch: int | None,
+    **overrides: Any,
+) -> "Workload":
+    """The workload of MODEL or of `--model-code`, of which exactly one is given. Raises InvalidInput."""
+    from hetplanner.workload.capturing import capture_model_code
+    from hetplanner.workload.load import load_workload
+    from hetplanner.workload.presets import changed_workload
+
+    if (model is None) == (model_code is None):
+        given = "neither" if model is None else "both"
+        raise InvalidInput(f"exactly one of MODEL and --model-code must be given, got {given}")
+    if model_code is not None:
+        workload = capture_model_code(model_code, micro_batch=micro_batch, global_batch=global_batch)
+        return changed_workload(workload, "--model-code", **overrides)
+    assert model is not None
+    return load_workload(model, micro_batch=micro_batch, global_batch=global_batch, **overrides)
+
+
 @app.command()
 def show(
-    model: Model,
+    model: OptionalModel = None,
+    model_code: ModelCode = None,
     layers: Layers = None,
     global_batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
@@ -29,37 +71,123 @@ def show(
     dtype: Precision = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a model's operators with what each computes, keeps and sends, per sample."""
-    from hetplanner.workload.load import load_workload
-
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    """Print a model's operators with what each reads, computes, keeps and sends, per sample."""
+    workload = chosen_workload(
+        model,
+        model_code,
+        layers=layers,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        dtype=dtype,
     )
-    graph = workload.graph
     if as_json:
-        data = workload.model_dump(mode="json", exclude_none=True)
-        totals = {
-            "num_params": graph.num_params,
-            "num_layers": graph.num_layers,
-            "forward_flops": sum(op.forward_flops for op in graph.ops),
-            "backward_flops": sum(op.backward_flops for op in graph.ops),
-        }
-        print_json(data | totals | {"ops": [op.model_dump(mode="json", exclude_none=True) for op in graph.ops]})
-        return
-    console.print(
-        f"[bold]{workload.name}[/bold]  {graph.num_params:,} parameters, {graph.num_layers} layers, {workload.dtype};"
-        f" a step is {workload.global_batch} × {workload.seq_len} tokens in {workload.num_micro_batches} micro-batches"
+        print_json(_shown(workload))
+    else:
+        _print(workload)
+
+
+@app.command()
+def capture(
+    config: Annotated[
+        Path | None, typer.Argument(help="A Hugging Face config.json, or the folder that holds it.")
+    ] = None,
+    model_code: ModelCode = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the workload file here.")] = None,
+    micro_batch: MicroBatch = None,
+    global_batch: GlobalBatch = None,
+    seq_len: SeqLen = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture a model without its weights into a workload file: any machine can plan and train it without the code."""
+    from hetplanner.schema import check_writable
+    from hetplanner.workload.capturing import capture_config, capture_model_code
+    from hetplanner.workload.files import save_workload
+
+    if out is None:
+        raise InvalidInput("-o: must name the workload file to write, such as -o model.json")
+    check_writable(out)
+    if (config is None) == (model_code is None):
+        given = "neither" if config is None else "both"
+        raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
+    if model_code is not None:
+        if seq_len is not None:
+            raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
+        workload = capture_model_code(model_code, micro_batch=micro_batch, global_batch=global_batch)
+    else:
+        assert config is not None
+        workload = capture_config(config, micro_batch=micro_batch, global_batch=global_batch, seq_len=seq_len)
+    save_workload(workload, out)
+    if as_json:
+        print_json(_totals(workload) | {"ops": len(workload.graph.ops), "workload": str(out)})
+    else:
+        console.print(_headline(workload))
+        console.print(f"workload written to {out}; look at it with: hetplanner workload show {out}")
+
+
+def _totals(workload: "Workload") -> dict[str, Any]:
+    graph = workload.graph
+    return {
+        "num_params": graph.num_params,
+        "num_layers": graph.num_layers,
+        "forward_flops": sum(op.forward_flops for op in graph.ops),
+        "backward_flops": sum(op.backward_flops for op in graph.ops),
+    }
+
+
+def _shown(workload: "Workload") -> dict[str, Any]:
+    data = workload.model_dump(mode="json", exclude_none=True, exclude={"captured", "program"})
+    ops = [op.model_dump(mode="json", exclude_none=True) for op in workload.graph.ops]
+    return data | _totals(workload) | {"trainable": _is_trainable(workload), "ops": ops}
+
+
+def _is_trainable(workload: "Workload") -> bool:
+    return workload.transformer is not None or workload.program is not None
+
+
+def _headline(workload: "Workload") -> str:
+    graph, is_text = workload.graph, workload.seq_len > 1
+    batch = f"{workload.global_batch} × {workload.seq_len} tokens" if is_text else f"{workload.global_batch} samples"
+    only_planned = "" if _is_trainable(workload) else "; it has no program, so it can be planned but not trained"
+    return (
+        f"[bold]{workload.name}[/bold]  {graph.num_params:,} parameters, {len(graph.ops)} operators,"
+        f" {graph.num_layers} layers, {workload.dtype}; a step is {batch} in {workload.num_micro_batches}"
+        f" micro-batches{only_planned}"
     )
+
+
+def _print(workload: "Workload") -> None:
+    console.print(_headline(workload))
+    if workload.provenance:
+        console.print(workload.provenance, style="dim", markup=False)
     columns = ("parameters", "forward", "backward", "kept", "sent")
-    ops = table("Operators, per sample", "op", "kind", *columns, right=columns)
-    for op in graph.ops:
-        ops.add_row(
-            op.name + (f" (tied to {op.tied})" if op.tied else ""),
-            op.kind,
-            f"{op.num_params:,}",
-            f"{op.forward_flops / 1e9:.3g} GFLOP",
-            f"{op.backward_flops / 1e9:.3g} GFLOP",
-            short_bytes(op.activation_bytes),
-            short_bytes(op.output_bytes),
-        )
+    with_reads = workload.captured is not None
+    names = ("op", "kind", "layer", *(("also reads",) if with_reads else ()))
+    ops = table("Operators, per sample", *names, *columns, right=("layer", *columns))
+    previous = ""
+    for op in workload.graph.ops:
+        reads = (", ".join(name for name in op.inputs if name != previous),) if with_reads else ()
+        ops.add_row(*(_escaped(cell) for cell in (*_what(op), *reads)), *_costs(op))
+        previous = op.name
     console.print(ops)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _what(op: "Op") -> tuple[str, str, str]:
+    name = op.name + (f" (tied to {op.tied})" if op.tied else "")
+    return name, op.kind, "" if op.layer is None else str(op.layer)
+
+
+def _costs(op: "Op") -> tuple[str, ...]:
+    return (
+        f"{op.num_params:,}",
+        f"{op.forward_flops / 1e9:.3g} GFLOP",
+        f"{op.backward_flops / 1e9:.3g} GFLOP",
+        short_bytes(op.activation_bytes),
+        short_bytes(op.output_bytes),
+    )

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetplanner.cli.cluster import ClusterFile
-from hetplanner.cli.model import GlobalBatch, Layers, MicroBatch, Model, Precision, SeqLen
+from hetplanner.cli.model import (
+    GlobalBatch,
+    Layers,
+    MicroBatch,
+    ModelCode,
+    OptionalModel,
+    Precision,
+    SeqLen,
+    chosen_workload,
+)
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.reducers.names import REDUCER_NAMES
@@ -22,7 +31,8 @@ Loader = Callable[[], "Problem"]
 
 def load_problem(
     cluster: ClusterFile,
-    model: Model,
+    model: OptionalModel = None,
+    model_code: ModelCode = None,
     objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
     stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
@@ -48,10 +58,15 @@ def load_problem(
     from hetplanner.cluster.files import load_cluster
     from hetplanner.plan.problem import Problem
     from hetplanner.schema import checked
-    from hetplanner.workload.load import load_workload
 
-    workload = load_workload(
-        model, layers=layers, global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len, dtype=dtype
+    workload = chosen_workload(
+        model,
+        model_code,
+        layers=layers,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        dtype=dtype,
     )
     constraints = {
         "stages": stages,

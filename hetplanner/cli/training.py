@@ -30,10 +30,20 @@ def train(
         bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
     ] = False,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 100,
-    data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's own sources.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Text, token files (.bin), a saved Hugging Face data set, a folder of images, or 'digits'; default:"
+            " Python's own sources, digits for images."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-3,
     warmup_steps: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 20,
+    lr_schedule: Annotated[
+        str, typer.Option(help="How the learning rate falls after the warm-up: constant, linear or cosine.")
+    ] = "constant",
+    lr_floor: Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")] = 0.1,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
@@ -43,6 +53,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
+    from hetplanner.data.registry import absolute_data, check_data
     from hetplanner.plan.files import load_plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.schema import checked
@@ -51,14 +62,17 @@ def train(
     fields = {
         "steps": steps,
         "seed": seed,
-        "data": str(data.absolute()) if data is not None else None,
+        "data": absolute_data(data),
         "emulate_links": emulate_links,
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
+        "lr_schedule": lr_schedule,
+        "lr_floor": lr_floor,
         "clip_norm": clip_norm,
     }
     config = checked(TrainConfig, fields, "train")
     if dry_run:
+        check_data(config.data, plan.problem.workload)
         _print_request(_request(plan, config, launcher, out), as_json)
         return
 

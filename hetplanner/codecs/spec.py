@@ -1,7 +1,7 @@
 """What a codec is called and how many bytes it puts on the wire; no torch, no data.
 
 To add a codec: a name in `CodecName`, its size in `wire_bytes`, its work in `WORK_PASSES`, its place in
-`CODEC_NAMES` (weakest first), its tensor half in `torch_codecs.py`; the conformance tests then run over it.
+`CODEC_NAMES` (weakest first), its tensor half in a `torch_*.py` beside; the conformance tests then run over it.
 """
 
 import math
@@ -41,14 +41,14 @@ class Work(NamedTuple):
 # Measured by tests/benchmarks/bench_codecs.py, 4 M elements on one core, where a copy is two passes.
 WORK_PASSES: dict[str, Work] = {
     "none": Work(0.0, 0.0),
-    "fp16": Work(4.0, 1.0),
-    "bf16": Work(4.0, 1.0),
-    "int8": Work(10.0, 2.0),
-    "int4": Work(15.0, 4.0),
-    "topk": Work(25.0, 12.0),
+    "fp16": Work(2.0, 1.5),
+    "bf16": Work(2.0, 1.5),
+    "int8": Work(2.5, 2.5),
+    "int4": Work(2.5, 2.0),
+    "topk": Work(15.0, 6.0),
 }
 # Top-k's gradients: gather and scatter at positions that are known.
-WORK_AT_POSITIONS = Work(5.0, 5.0)
+WORK_AT_POSITIONS = Work(5.0, 3.0)
 
 # Bytes on the wire per element, scales of blocks left out.
 _ELEMENT_BYTES: dict[str, float] = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -100,6 +100,11 @@ class Codec(Noun):
             case "topk":
                 kept = self.kept(num_elements)
                 return kept * VALUE_BYTES + (0 if positions_known else min(position_bytes(num_elements, kept)))
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether what comes out may differ from what went in."""
+        return self.name != "none"
 
     def scale_bytes(self, num_elements: int) -> int:
         """Bytes of a block codec's scales: one float32 a block."""
@@ -167,6 +172,12 @@ def least_wire_bytes(
     return min(least, pressed), min(least, max(VALUE_BYTES, pressed / 3.0))
 
 
-def least_reduction_bytes(allowed: Iterable[AllowedCodec]) -> float:
+def least_reduction_bytes(allowed: Iterable[AllowedCodec], max_ratio: float) -> float:
     """Fewest bytes on the wire of one weight's gradient (float32 when dense) with any of the codecs allowed."""
-    return min([4.0, *(_ELEMENT_BYTES[name] for name in allowed if name in _ELEMENT_BYTES)])
+    names = set(allowed)
+    least = min([4.0, *(_ELEMENT_BYTES[name] for name in names if name in _ELEMENT_BYTES)])
+    if not names & {"topk", "adatopk"}:
+        return least
+    # Of a short range a third less may be kept than the ratio says: 1 of 1.5 times the ratio's elements.
+    kept = 1.0 / (1.5 * max_ratio)
+    return min(least, kept * (VALUE_BYTES + 2), kept * VALUE_BYTES + 0.125)

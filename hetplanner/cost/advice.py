@@ -63,12 +63,12 @@ def fitting_shape(capacity: Capacity, problem: Problem) -> tuple[int, int] | Non
 def allowed_shapes(problem: Problem) -> Iterator[tuple[int, int]]:
     """Shapes within the constraints; of free replicas only one each, which needs least of the devices."""
     wanted = problem.constraints
-    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    usable, most = len(problem.usable_devices), problem.workload.most_stages
     replicas = wanted.replicas or 1
     if replicas > problem.workload.num_micro_batches:
         return
-    for stages in [wanted.stages] if wanted.stages else range(1, layers + 1):
-        if stages <= layers and stages * replicas <= usable:
+    for stages in [wanted.stages] if wanted.stages else range(1, min(most, usable) + 1):
+        if stages <= most and stages * replicas <= usable:
             yield stages, replicas
 
 
@@ -88,9 +88,9 @@ def _changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 def _shape_changes(problem: Problem) -> Iterator[tuple[str, Problem]]:
     wanted = problem.constraints
-    layers = problem.workload.graph.num_layers
     if wanted.stages is not None:
-        for stages in range(wanted.stages + 1, layers + 1):
+        most = min(problem.workload.most_stages, len(problem.usable_devices) // (wanted.replicas or 1))
+        for stages in range(wanted.stages + 1, most + 1):
             changed = wanted.replace(stages=stages)
             text = f"more stages would help ({stages} instead of {wanted.stages}; they recompute activations)"
             yield text, problem.replace(constraints=changed)
@@ -153,7 +153,7 @@ def _more_devices(tables: CostTables) -> str | None:
         more_D = np.concatenate((np.full(count, memory_D[0]), memory_D))
         return _fits_some(bytes_KK, more_D[replicas - 1 :: replicas], problem)
 
-    low, high = 0, (problem.constraints.stages or problem.workload.graph.num_layers) * replicas
+    low, high = 0, (problem.constraints.stages or tables.most_stages) * replicas
     if not fits(high):
         return None
     while high - low > 1:
@@ -185,6 +185,6 @@ def _group_limits(capacity: Capacity, size: int) -> FloatArray:
 
 def _fits_some(bytes_KK: FloatArray, limits_G: FloatArray, problem: Problem) -> bool:
     """Whether some number of stages within the constraints fits into the first so many groups."""
-    layers, wanted = problem.workload.graph.num_layers, problem.constraints.stages
-    numbers = [wanted] if wanted else range(1, layers + 1)
+    wanted, most = problem.constraints.stages, min(problem.workload.most_stages, len(bytes_KK) - 1)
+    numbers = [wanted] if wanted else range(1, most + 1)
     return any(s <= len(limits_G) and find_fit(bytes_KK, limits_G[:s]) is not None for s in numbers)

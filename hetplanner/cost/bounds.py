@@ -77,7 +77,7 @@ class _Bounds:
     def shapes(self) -> Iterator[tuple[int, int]]:
         """All shapes within the constraints."""
         wanted, workload = self.tables.problem.constraints, self.tables.problem.workload
-        most_stages = min(workload.graph.num_layers, len(self.usable), len(self.edges_K) - 1)
+        most_stages = min(self.tables.most_stages, len(self.usable))
         for stages in [wanted.stages] if wanted.stages else range(1, most_stages + 1):
             most = min(len(self.usable) // stages, workload.num_micro_batches)
             for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):
@@ -264,7 +264,8 @@ class _Bounds:
     @property
     def _gradient_bytes(self) -> float:
         """Fewest bytes on the wire of one gradient."""
-        return least_reduction_bytes(self.tables.problem.constraints.codecs)
+        wanted = self.tables.problem.constraints
+        return least_reduction_bytes(wanted.codecs, wanted.max_ratio)
 
     @cached_property
     def _reductions(self) -> ReductionBounds:

@@ -87,22 +87,18 @@ class Capacity:
         kept_K = self.tables.activation_bytes_O[self.edges_K]
         boundary_K = self.tables.boundary_bytes_O[self.edges_K]
         kept_KK = kept_K[None, :] - kept_K[:, None]
-        kept_KK = kept_KK + boundary_K[:, None] * in_flight if recompute else kept_KK * in_flight
+        kept_KK = kept_KK + boundary_K[:, None] * in_flight if recompute else (kept_KK + self._relayed_KK) * in_flight
         state_KK = self._params_KK * (STATE_BYTES_PER_PARAM if state is None else state)
         total_KK = state_KK + kept_KK + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 
     @cached_property
     def _params_KK(self) -> FloatArray:
-        """Weights that a stage between two places holds; one tied inside it counts once."""
-        graph = self.tables.problem.workload.graph
-        prefix = np.concatenate(([0.0], np.cumsum([op.num_params for op in graph.ops])))[self.edges_K]
-        params_KK = prefix[None, :] - prefix[:, None]
-        for owner, *users in graph.tied_groups.values():
-            for user in users:
-                inside = (self.edges_K[:, None] <= owner) & (self.edges_K[None, :] > user)
-                params_KK -= np.where(inside, graph.ops[user].num_params, 0.0)
-        return params_KK
+        return self.tables.params_between(self.edges_K)
+
+    @cached_property
+    def _relayed_KK(self) -> FloatArray:
+        return self.tables.relayed_between(self.edges_K)
 
     def limits_G(self, stages: int, replicas: int) -> FloatArray:
         """Memory of the smallest device of each group."""

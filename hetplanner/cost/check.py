@@ -11,7 +11,7 @@ from hetplanner.cost.advice import advise, allowed_shapes, fitting_shape
 from hetplanner.cost.capacity import Capacity, Shortage
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
-from hetplanner.plan.model import Plan
+from hetplanner.plan.model import Plan, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reach import find_gap
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -61,9 +61,17 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
+        + _kept_error_bytes(plan, stage) * tables.stage_params(stage.first_op, stage.end_op)
         for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def _kept_error_bytes(plan: Plan, stage: Stage) -> float:
+    """Bytes per parameter of what a reduction's codec has lost: one float32, of exchanges and of their sums two."""
+    if not (stage.error_feedback and stage.reduce_codec.is_lossy and len(stage.replicas) > 1):
+        return 0.0
+    return 8.0 if plan.reducer == "hierarchical" else 4.0
 
 
 def memory_limits(plan: Plan, tables: CostTables) -> list[float]:
@@ -79,10 +87,10 @@ def check_problem(problem: Problem, stages: int, replicas: int) -> None:
         InvalidInput: if there are too few devices, layers or micro-batches for the shape.
         Infeasible: if the model's state alone exceeds the memory of the devices.
     """
-    layers, usable = problem.workload.graph.num_layers, len(problem.usable_devices)
-    if stages > layers:
+    workload, usable = problem.workload, len(problem.usable_devices)
+    if stages > workload.most_stages:
         raise InvalidInput(
-            f"constraints.stages: must be at most the model's {layers} layers, got {stages}; use fewer stages"
+            f"constraints.stages: must be at most {workload.most_stages_text}, got {stages}; use fewer stages"
         )
     if stages * replicas > usable:
         raise InvalidInput(
@@ -146,6 +154,17 @@ def _check_codecs(plan: Plan) -> None:
             )
     if "topk" in allowed:
         _check_ratios(plan)
+        _check_reduce_ratios(plan)
+
+
+def _check_reduce_ratios(plan: Plan) -> None:
+    limit = plan.problem.constraints.max_ratio
+    for s, stage in enumerate(plan.stages):
+        if stage.reduce_codec.name == "topk" and stage.reduce_codec.ratio > limit:
+            raise InvalidInput(
+                f"stages[{s}].reduce_codec: topk keeps one gradient in {stage.reduce_codec.ratio:g}, beyond"
+                f" constraints.max_ratio {limit:g}; use a smaller ratio or raise it"
+            )
 
 
 def _check_ratios(plan: Plan) -> None:

@@ -45,7 +45,9 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     first_S = np.array([stage.first_op for stage in plan.stages])
     end_S = np.array([stage.end_op for stage in plan.stages])
     params_S = np.array([tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages], dtype=np.float64)
-    passes_S = np.array([REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec) for stage in plan.stages])
+    passes_S = np.array(
+        [REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec, stage.error_feedback) for stage in plan.stages]
+    )
     shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], params_S * passes_S, 0.0)
     recompute_S = np.array([stage.recompute for stage in plan.stages])
     first, end = first_S[stage_C], end_S[stage_C]
@@ -67,11 +69,13 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     )
 
 
-def reduce_codec_passes(codec: Codec) -> float:
+def reduce_codec_passes(codec: Codec, error_feedback: bool = False) -> float:
     """Passes over a rank's gradients for a reduction's codec: all parts are encoded once, and decoded twice (taken as
-    parts by the shard's owner, as sums by everybody)."""
+    parts by the shard's owner, as sums by everybody). To feed errors back, what was encoded is decoded where it was,
+    and errors are added and taken: three passes each."""
     work = codec.work()
-    return work.encode + 2.0 * work.decode
+    fed_back = work.decode + 6.0 if error_feedback and codec.is_lossy else 0.0
+    return work.encode + 2.0 * work.decode + fed_back
 
 
 def _codec_s(

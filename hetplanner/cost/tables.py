@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cost.cuts import choose_cuts
 from hetplanner.cost.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES
@@ -67,10 +69,8 @@ class CostTables:
     @cached_property
     def boundary_bytes_O(self) -> FloatArray:
         """Dense bytes of one micro-batch that cross each boundary (0 at both ends)."""
-        crossing = np.zeros(self.num_ops + 1)
-        crossing[1:] = self._per_op("output_bytes") * self.problem.workload.micro_batch
-        crossing[-1] = 0.0
-        return crossing
+        workload = self.problem.workload
+        return np.array(workload.boundary_elements, dtype=np.float64) * workload.dtype_bytes
 
     @property
     def num_ops(self) -> int:
@@ -79,34 +79,69 @@ class CostTables:
 
     @cached_property
     def cuts(self) -> IntArray:
-        """Op boundaries where a stage may end: between layers, where only the last op's output crosses."""
-        ops = self.problem.workload.graph.ops
-        index = {op.name: i for i, op in enumerate(ops)}
-        # A boundary k is closed if some op at or behind k reads an op before k - 1.
-        reach = np.zeros(self.num_ops + 1, dtype=np.int64)
-        for i, op in enumerate(ops):
-            for name in op.inputs:
-                reach[index[name] + 2 : i + 1] = 1
-        layered = self.problem.workload.graph.num_layers < self.num_ops
-        return np.array(
-            [
-                k
-                for k in range(1, self.num_ops)
-                if not reach[k] and ops[k - 1].output_bytes and (not layered or ops[k].layer != ops[k - 1].layer)
-            ],
-            dtype=np.int64,
-        )
+        """Op boundaries where planners may end a stage; see :mod:`hetplanner.cost.cuts`."""
+        return choose_cuts(self.problem.workload, self.problem.constraints.stages)
+
+    @property
+    def most_stages(self) -> int:
+        """The most stages that planners cut the model into."""
+        return min(self.problem.workload.most_stages, len(self.cuts) + 1)
 
     def stage_params(self, first: int, end: int) -> int:
         """Weights that a stage holds: a weight tied inside the stage once, one tied to another stage too."""
+        twice = sum(shared for one, two, shared in self._tied_pairs if first <= one and two < end)
+        return int(self._params_O[end] - self._params_O[first]) - twice
+
+    def params_between(self, edges_K: IntArray) -> FloatArray:
+        """Weights that stages between all pairs of op boundaries hold."""
+        before_K = self._params_O[edges_K]
+        params_KK = before_K[None, :] - before_K[:, None]
+        for one, two, shared in self._tied_pairs:
+            params_KK -= np.where((edges_K[:, None] <= one) & (edges_K[None, :] > two), shared, 0.0)
+        return params_KK
+
+    def own_params_between(self, edges_K: IntArray) -> FloatArray:
+        """The same without what is tied to another stage: what the stage's replicas reduce among themselves."""
         ops = self.problem.workload.graph.ops
-        inside = {op.name for op in ops[first:end]}
-        return sum(op.num_params for op in ops[first:end] if op.tied is None or op.tied not in inside)
+        before_K = _prefix(np.array([op.num_params if op.tied is None else 0 for op in ops], dtype=np.float64))[edges_K]
+        params_KK = before_K[None, :] - before_K[:, None]
+        for members in self.problem.workload.graph.tied_groups.values():
+            owned = (edges_K[:, None] <= members[0]) & (edges_K[None, :] > members[0])
+            left = owned & (edges_K[None, :] <= members[-1])
+            params_KK -= np.where(left, ops[members[1]].num_params, 0.0)
+        return params_KK
+
+    def relayed_between(self, edges_K: IntArray) -> FloatArray:
+        """Bytes of one micro-batch that stages between all pairs of op boundaries pass on and read nothing of."""
+        relayed_KK = np.zeros((len(edges_K), len(edges_K)))
+        for used, next_use, size in self._waits:
+            relayed_KK += np.where((edges_K[:, None] > used) & (edges_K[None, :] <= next_use), size, 0.0)
+        return relayed_KK
+
+    @cached_property
+    def _waits(self) -> list[tuple[int, int, float]]:
+        """Two neighbouring uses of an output, and its bytes for one micro-batch."""
+        workload = self.problem.workload
+        sizes = workload.output_elements
+        return [
+            (used, next_use, float(sizes[op] * workload.dtype_bytes)) for op, used, next_use in workload.graph.waits
+        ]
+
+    @cached_property
+    def _params_O(self) -> FloatArray:
+        return _prefix(self._per_op("num_params"))
+
+    @cached_property
+    def _tied_pairs(self) -> list[tuple[int, int, int]]:
+        """Neighbouring users of a tied weight, and its size: a stage with both holds it once less."""
+        graph = self.problem.workload.graph
+        groups = graph.tied_groups.values()
+        return [(a, b, graph.ops[b].num_params) for members in groups for a, b in pairwise(members)]
 
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
 
-            16 x parameters + in_flight x activations + 2 x (input + output)
+            16 x parameters + in_flight x (activations + relayed) + 2 x (input + output)
             16 x parameters + activations + in_flight x input + 2 x (input + output)      with recomputation
 
         With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
@@ -118,7 +153,8 @@ class CostTables:
         """
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
-        kept = kept + inputs * in_flight if recompute else kept * in_flight
+        relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
+        kept = kept + inputs * in_flight if recompute else (kept + relayed) * in_flight
         return self.stage_params(first, end) * STATE_BYTES_PER_PARAM + kept + 2.0 * (inputs + outputs)
 
     @cached_property

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.units import short_bytes
@@ -16,12 +17,8 @@ milliseconds; beyond this the ranks' own book-keeping delays the emulated delive
 PROCESS_BYTES = 350 * 10**6
 """Resident bytes of one rank before its model: Python, torch (CPU) and gloo."""
 
-STATE_BYTES_PER_PARAM = 16
-"""Weight, gradient and the two AdamW moments in float32: a run on CPU computes in float32 whatever the plan's
-dtype. A reduction bucket lives on top of that for a moment; MEMORY_SHARE leaves room for it."""
-
 MEMORY_SHARE = 0.9
-"""Share of the free memory that a run may take; the rest is for the page, the agent and the reduction."""
+"""Share of the free memory that a run may take; the rest is for the page, the agent and a reduction's bucket."""
 
 REHEARSE = (
     "rehearse it instead: `hetplanner rehearse PLAN` (or Rehearse on the Run page) keeps the sites and links, with"
@@ -46,17 +43,15 @@ def this_machine() -> Machine:
 def estimated_rank_bytes(plan: Plan) -> list[int]:
     """Estimated resident bytes of every rank when all of them run on CPUs in float32.
 
-    The process itself, 16 bytes a parameter, and the activations of the micro-batches in flight.
+    The process itself, and what its stages need (`CostTables.stage_bytes`) with activations and messages in float32.
     """
-    workload = plan.problem.workload
-    to_float32 = 4 / workload.dtype_bytes
+    tables = CostTables(plan.problem)
+    to_float32 = 4 / plan.problem.workload.dtype_bytes
     stage_bytes = []
     for s, stage in enumerate(plan.stages):
-        ops = plan.ops_of(s)
-        state = STATE_BYTES_PER_PARAM * sum(op.num_params for op in ops)
-        kept = max(op.output_bytes for op in ops) if stage.recompute else sum(op.activation_bytes for op in ops)
-        activations = plan.held_S[s] * workload.micro_batch * kept * to_float32
-        stage_bytes.append(state + int(activations))
+        state = STATE_BYTES_PER_PARAM * tables.stage_params(stage.first_op, stage.end_op)
+        needed = tables.stage_bytes(stage.first_op, stage.end_op, plan.held_S[s], stage.recompute)
+        stage_bytes.append(state + int((needed - state) * to_float32))
     return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]
 
 

@@ -140,6 +140,11 @@ class Plan(Noun):
                     f" {expected} and a larger end_op, got {stage.first_op} to {stage.end_op}"
                 )
             expected = stage.end_op
+            if expected < num_ops and not self.problem.workload.boundary_elements[expected]:
+                raise ValueError(
+                    f"stages[{s}].end_op: nothing crosses boundary {expected} of {self.problem.workload.name}, so later"
+                    " stages would have no input; end the stage elsewhere"
+                )
         if expected != num_ops:
             raise ValueError(f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}")
 
@@ -321,12 +326,11 @@ class Plan(Noun):
         return self._codecs.get((self.ranks[from_rank], self.ranks[to_rank], role), NO_CODEC)
 
     def boundary_elements(self, stage: int) -> int:
-        """Elements of one micro-batch's tensor that stage `stage` sends to the next (0 after the last)."""
-        if stage + 1 >= len(self.stages):
-            return 0
-        workload = self.problem.workload
-        last_op = workload.graph.ops[self.stages[stage].end_op - 1]
-        return last_op.output_bytes * workload.micro_batch // workload.dtype_bytes
+        """Elements of one micro-batch's tensors that stage `stage` sends to the next (0 after the last).
+
+        All outputs that later stages read, those of earlier stages included, as one flat message.
+        """
+        return self.problem.workload.boundary_elements[self.stages[stage].end_op]
 
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""

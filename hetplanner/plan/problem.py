@@ -23,9 +23,9 @@ class Constraints(Noun):
     Attributes:
         excluded: devices that must not be used.
         pinned: stage (counted from 0) that a device must serve, by device.
-        codecs: what may travel between stages and, `topk` and `adatopk` apart, in gradient reductions; more than `none`
-            changes the numbers trained. `topk`: the weakest ratio that is enough on each link; `adatopk`: ratios by
-            FusionLLM's rule. The two exclude each other.
+        codecs: what may travel between stages and in gradient reductions (there int4 and top-k with error feedback);
+            more than `none` changes the numbers trained. `topk`: the weakest ratio that is enough on each link;
+            `adatopk`: ratios by FusionLLM's rule. The two exclude each other.
         codec_block: elements that share a scale (int8, int4).
         max_ratio: greatest compression by top-k, dense bytes over bytes sent; the slowest link's with `adatopk`.
         reducers: how the replicas of a stage may add up their gradients; all give the same sums.
@@ -73,16 +73,19 @@ class Problem(Noun):
 
     def _check_pins(self, known: set[str]) -> None:
         """Refuses pins that no plan can honour."""
-        wanted, layers = self.constraints, self.workload.graph.num_layers
+        wanted, most_stages = self.constraints, self.workload.most_stages
         for device, stage in wanted.pinned.items():
             place = f"constraints.pinned.{device!r:.60}"
             if device not in known:
                 raise ValueError(f"{place}: unknown device")
             if device in wanted.excluded:
                 raise ValueError(f"{place}: the device is excluded too; drop one of the two")
-            if stage >= (wanted.stages or layers):
-                most = f"{wanted.stages} stages" if wanted.stages else f"the model's {layers} layers, so as many stages"
-                raise ValueError(f"{place}: must be below {wanted.stages or layers} (there are {most}), got {stage}")
+            if stage >= (wanted.stages or most_stages):
+                text = f"{self.workload.most_stages_text}, so as many stages"
+                most = f"{wanted.stages} stages" if wanted.stages else text
+                raise ValueError(
+                    f"{place}: must be below {wanted.stages or most_stages} (there are {most}), got {stage}"
+                )
         counts = Counter(wanted.pinned.values())
         for stage, count in counts.items():
             if wanted.replicas is not None and count > wanted.replicas:

@@ -1,25 +1,34 @@
 """How a plan is trained: what is the user's choice at launch, not the planner's. Saved as `run.json`."""
 
-from typing import TYPE_CHECKING, Annotated
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
+from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 
 if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
 
 
+LrSchedule = Literal["constant", "linear", "cosine"]
+
+
 class TrainConfig(Noun):
     """Settings of one run.
 
     Attributes:
-        data: a folder of text files; None takes the Python standard library's own sources.
+        data: a path (text, token files, a saved Hugging Face data set, images) or the word of a kind of data, see
+            `hetplanner.data`; None takes the Python standard library's own sources, or digits for images.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
         warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
             updates of AdamW are so large that rounding alone parts two runs.
+        lr_schedule: how the learning rate falls from the end of the warm-up to the last step.
+        lr_floor: share of the learning rate that is left at the last step (linear, cosine).
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
     """
 
@@ -29,13 +38,28 @@ class TrainConfig(Noun):
     emulate_links: bool = False
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 1e-3
     warmup_steps: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 20
+    lr_schedule: LrSchedule = "constant"
+    lr_floor: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
 
     def learning_rate_at(self, step: int) -> float:
-        """Learning rate of a step (from 0)."""
-        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
+        """Learning rate of a step (from 0). Source for cosine: Loshchilov and Hutter 2017 (SGDR), without restarts."""
+        if step < self.warmup_steps:
+            return self.learning_rate * ((step + 1) / self.warmup_steps)
+        if self.lr_schedule == "constant":
+            return self.learning_rate
+        done = min(1.0, (step + 1 - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        left = 1.0 - done if self.lr_schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
+        return self.learning_rate * (self.lr_floor + (1.0 - self.lr_floor) * left)
+
+
+def exchanges_norms(config: TrainConfig, dtype: DType) -> bool:
+    """Whether all ranks tell each other the size of their gradients in every step: to clip them, or because float16
+    gradients can overflow.
+    """
+    return config.clip_norm is not None or dtype == "float16"
 
 
 def check_runnable(plan: "Plan") -> None:
@@ -44,21 +68,10 @@ def check_runnable(plan: "Plan") -> None:
         raise InvalidInput(
             "local_steps: replicas add up their gradients in every step here; use 1, and no outer optimizer"
         )
-    fed_back = next((s for s, stage in enumerate(plan.stages) if stage.error_feedback), None)
-    if fed_back is not None:
-        raise InvalidInput(f"stages[{fed_back}].error_feedback: the runtime keeps no errors yet; use false")
     check_trainable(plan.problem.workload)
 
 
 def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
-        raise InvalidInput(
-            f"workload {workload.name}: only transformers can be trained, this is a captured graph;"
-            " plan with a preset or a config.json"
-        )
-    if workload.dtype != "float32":
-        raise InvalidInput(
-            f"workload {workload.name}: dtype must be float32 to be trained, got {workload.dtype};"
-            " plan again with --dtype float32, or rehearse it: hetplanner rehearse"
-        )
+        check_captured(workload)

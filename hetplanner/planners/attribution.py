@@ -149,7 +149,8 @@ def _with_usual_depth(plan: Plan, model: CostModel) -> Plan:
 
 
 def _without_codecs(plan: Plan, model: CostModel) -> Plan:
-    return plan.replace(link_codecs=(), stages=tuple(stage.replace(reduce_codec=NO_CODEC) for stage in plan.stages))
+    dense = {"reduce_codec": NO_CODEC, "error_feedback": False}
+    return plan.replace(link_codecs=(), stages=tuple(stage.replace(**dense) for stage in plan.stages))
 
 
 def _with_first_reducer(plan: Plan, model: CostModel) -> Plan:

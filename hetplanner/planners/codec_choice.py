@@ -8,7 +8,8 @@ Two rules say how many bytes a link may carry, and then the weakest codec within
     adatopk                            FusionLLM's rule: 1 / max(1, R x dense seconds / the slowest link's) of the dense
                                        bytes, R the greatest ratio allowed
 
-Gradient reductions then take the weakest codec with which the step stays as short. What a codec does to the quality of
+Gradient reductions then take the weakest codec with which the step stays as short, with error feedback where it is
+coarse (int4, top-k). What a codec does to the quality of
 training is not modelled: "weakest" goes by the order of `CODEC_NAMES` and by the ratio.
 
 Legend of array suffixes: D devices, S stages.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, most_kept, topk_of
+from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.durations import durations_of, reduce_codec_passes
@@ -44,8 +46,10 @@ NEARLY_BEST = 0.02
 # Plans estimated in each sweep (of targets from the slowest dense message down, apart by equal factors; of what may be
 # dropped again), so that all of them together have about so many devices.
 LEAST_TRIALS, MOST_TRIALS, TRIED_DEVICES = 6, 16, 4096
-# Reductions whose sums the runtime adds up without feeding errors back: 4 bits are too coarse for that.
-REDUCTION_CODECS = ("fp16", "bf16", "int8")
+# Reductions by these are too coarse to train unless what they lose is fed back.
+FED_BACK = ("int4", "topk")
+# Top-k's ratios that a reduction may have: the first is where it gets shorter than int4, then each so many times more.
+FIRST_RATIO, RATIO_STEP = 10.0, 10.0**0.5
 
 
 def choose_codecs(plan: Plan, model: CostModel) -> Plan:
@@ -94,8 +98,15 @@ class Allowed:
 
     @cached_property
     def reductions(self) -> list[Codec]:
-        """Those that gradient reductions may use."""
-        return [codec for codec in self.fixed if codec.name in ("none", *REDUCTION_CODECS)]
+        """Those that gradient reductions may use, weakest first."""
+        wanted = self.problem.constraints
+        if not {"topk", "adatopk"} & set(wanted.codecs) or wanted.max_ratio < FIRST_RATIO:
+            return self.fixed
+        num_ratios = 1 + math.floor(math.log(wanted.max_ratio / FIRST_RATIO, RATIO_STEP) + 1e-9)
+        ratios = [FIRST_RATIO * RATIO_STEP**k for k in range(num_ratios)]
+        if ratios[-1] < wanted.max_ratio * (1 - 1e-9):
+            ratios.append(wanted.max_ratio)
+        return self.fixed + [Codec(name="topk", ratio=min(ratio, wanted.max_ratio)) for ratio in ratios]
 
     def sizes(self, num_elements: int) -> list[int]:
         """Bytes of a tensor with each of the codecs without a ratio."""
@@ -189,7 +200,8 @@ def best_reduction(problem: Problem) -> tuple[float, float]:
     codecs = Allowed(problem).reductions
     elements = 64 * problem.constraints.codec_block
     share, passes = min(
-        (codec.wire_bytes(elements, GRADIENT_ELEMENT_BYTES), reduce_codec_passes(codec)) for codec in codecs
+        (codec.wire_bytes(elements, GRADIENT_ELEMENT_BYTES), reduce_codec_passes(codec, codec.name in FED_BACK))
+        for codec in codecs
     )
     return share / (elements * GRADIENT_ELEMENT_BYTES), passes
 
@@ -345,10 +357,16 @@ def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
 
 def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
     """The weakest codec for all reductions that is nearly best; stages that others outlast stay dense."""
-    codecs = Allowed(plan.problem).reductions
-    if len(codecs) == 1 or not any(len(stage.replicas) > 1 for stage in plan.stages):
+    if not any(len(stage.replicas) > 1 for stage in plan.stages):
         return plan
     everywhere = set(range(len(plan.stages)))
+    codecs = [
+        codec
+        for codec in Allowed(plan.problem).reductions
+        if codec.name not in FED_BACK or _has_room(_with_reduction(plan, codec, everywhere), model)
+    ]
+    if len(codecs) == 1:
+        return plan
     trials = [(codec, rough_objective(_with_reduction(plan, codec, everywhere), model)) for codec in codecs]
     dense = trials[0][1]
     best = min(value for _, value in trials)
@@ -360,6 +378,14 @@ def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
     if rough_objective(fewer, model) <= value * (1 + WORTH_A_CODEC):
         return fewer
     return _with_reduction(plan, codec, everywhere)
+
+
+def _has_room(plan: Plan, model: CostModel) -> bool:
+    """Whether devices hold what codecs have lost too, whichever reducer is chosen then."""
+    if "hierarchical" in plan.problem.constraints.reducers:
+        plan = plan.replace(reducer="hierarchical")
+    needed, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
+    return all(n <= limit for n, limit in zip(needed, limits, strict=True))
 
 
 def _stages_in_need(plan: Plan, codec: Codec, model: CostModel) -> set[int]:
@@ -378,5 +404,6 @@ def _stages_in_need(plan: Plan, codec: Codec, model: CostModel) -> set[int]:
 
 
 def _with_reduction(plan: Plan, codec: Codec, where: set[int]) -> Plan:
-    stages = (stage.replace(reduce_codec=codec) if s in where else stage for s, stage in enumerate(plan.stages))
+    fields = {"reduce_codec": codec, "error_feedback": codec.name in FED_BACK}
+    stages = (stage.replace(**fields) if s in where else stage for s, stage in enumerate(plan.stages))
     return plan.replace(stages=tuple(stages))

@@ -66,9 +66,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         spaces = [
             StepLayouts(
                 model,
-                StepSpecies(
-                    model, shape, 0, "structured", recompute=recompute, space=tables.of(shape[0], recompute=recompute)
-                ),
+                StepSpecies(model, shape, 0, "structured", recompute=recompute, space=tables.of(recompute=recompute)),
             )
             for shape, recompute in shapes
         ]

@@ -259,7 +259,7 @@ class _FrontSearch:
         for shape, recompute in feasible_shapes(
             self._model, free_shapes(self._problem, self._model.tables, spare=True)
         ):
-            yield _Shape(self._model, shape, self._seed, recompute, spaces.of(shape[0], recompute=recompute))
+            yield _Shape(self._model, shape, self._seed, recompute, spaces.of(recompute=recompute))
 
     def _points(self) -> list[tuple[float, float]]:
         """Seconds, and dollars per million tokens, of what is on the front so far."""

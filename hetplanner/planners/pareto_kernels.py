@@ -51,12 +51,14 @@ def make_archive(room: int, num_devices: int, stages: int, replicas: int) -> Arc
 
 
 @kernel
-def price_layout(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, step_s: float) -> float:
+def price_layout(
+    problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, step_s: float, work: StepWork
+) -> float:
     """Dollars of one step that takes so long."""
     hourly = 0.0
     for i in range((len(cut_S) - 1) * len(share_R)):
         hourly += problem.price_D[place_N[i]]
-    return step_s * hourly + egress_usd(problem, place_N, cut_S, share_R)
+    return step_s * hourly + egress_usd(problem, place_N, cut_S, share_R, work)
 
 
 @kernel
@@ -142,7 +144,7 @@ def score_both(
 ) -> tuple[float, float]:
     """Step time and dollars of a layout, offered to an archive."""
     step_s, _ = evaluate(problem, place_N, cut_S, share_R, work)
-    usd = price_layout(problem, place_N, cut_S, share_R, step_s)
+    usd = price_layout(problem, place_N, cut_S, share_R, step_s, work)
     offer(problem, archive, step_s, usd, place_N, cut_S, share_R)
     return step_s, usd
 
@@ -188,7 +190,7 @@ def anneal_front(
         elif not mutate(place_N, cut_S, share_R, state, work):
             continue
         step_s, soft = evaluate(problem, place_N, cut_S, share_R, work)
-        usd = price_layout(problem, place_N, cut_S, share_R, step_s)
+        usd = price_layout(problem, place_N, cut_S, share_R, step_s, work)
         offer(problem, archive, step_s, usd, place_N, cut_S, share_R)
         # Means guide where the step has maxima, in both objectives alike.
         softer = 1.0 + guide_weight * soft / step_s

@@ -14,7 +14,15 @@ import numpy as np
 
 from hetplanner.kernels import kernel
 from hetplanner.planners.kernel_random import next_below, next_uniform
-from hetplanner.planners.step_kernels import OVERFLOW_PENALTY, PIN_PENALTY, depth_of, reduce_phase, tied_egress_usd
+from hetplanner.planners.step_kernels import (
+    OVERFLOW_PENALTY,
+    PIN_PENALTY,
+    depth_of,
+    is_tied,
+    reduce_phase,
+    tied_egress_usd,
+    tied_phase,
+)
 from hetplanner.planners.step_space import Array, RaggedWork, StepProblem
 
 
@@ -58,7 +66,7 @@ def _load_nics(
                 work.pipe_H[host] += size * work.share_P[k]
                 work.pipe_H[other] += size * work.share_P[k]
         count = first_S[s + 1] - first_S[s]
-        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / count
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / count
         for i in range(first_S[s], first_S[s + 1]):
             work.count_H[problem.host_D[place_N[i]]] += 1
         for i in range(first_S[s], first_S[s + 1]):
@@ -169,28 +177,29 @@ def evaluate_ragged(
             work.end_S[s] = max(work.end_S[s], end - work.drain_PS[k, s])
     step = 0.0
     optimizer = 0.0
-    tied_ready = 0.0
     for s in range(num_stages):
         count = first_S[s + 1] - first_S[s]
-        params = (problem.state_K[cut_S[s + 1]] - problem.state_K[cut_S[s]]) / 16.0
+        params = problem.state_KK[cut_S[s], cut_S[s + 1]] / 16.0
         phase = 0.0
         adding = 0.0
-        if count > 1:
-            reduced = problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]
+        reduced = problem.reduced_KK[cut_S[s], cut_S[s + 1]]
+        reduces = count > 1 and reduced > 0
+        if reduces:
             phase = reduce_phase(problem, place_N, first_S[s], count, reduced)
         for i in range(first_S[s], first_S[s + 1]):
             a = place_N[i]
             optimizer = max(optimizer, params * problem.optimizer_rate_D[a])
-            if count > 1:
+            if reduces:
                 adding = max(adding, params * problem.add_rate_D[a])
                 if problem.has_nics:
                     phase = max(phase, work.reduce_H[problem.host_D[a]])
         done = work.end_S[s] + 2.0 * phase + adding
         step = max(step, done)
-        if s == 0 or s == num_stages - 1:
-            tied_ready = max(tied_ready, done)
-    if problem.tied_bytes > 0 and num_stages > 1:
-        step = max(step, tied_ready + 2.0 * _tied_phase(problem, place_N, first_S, work))
+        work.end_S[s] = done
+    for g in range(len(problem.tied_bytes_G)):
+        count, ready = _tied_members(problem, place_N, first_S, cut_S, g, work)
+        phase = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[g], work.count_H)
+        step = max(step, ready + 2.0 * phase)
     value = step + optimizer
     if problem.priced:
         price = 0.0
@@ -203,29 +212,22 @@ def evaluate_ragged(
     return value * penalty
 
 
-@kernel
-def _tied_phase(problem: StepProblem, place_N: Array, first_S: Array, work: RaggedWork) -> float:
-    """First and last stage reduce a weight that both hold, with the NICs to themselves."""
-    num_stages = len(first_S) - 1
-    num_first = first_S[1]
-    last = first_S[num_stages - 1]
-    total = num_first + first_S[num_stages] - last
-    shard = problem.tied_bytes / total
-    worst = 0.0
-    for i in range(total):
-        a = place_N[i if i < num_first else last + i - num_first]
-        work.count_H[problem.host_D[a]] += 1
-        for j in range(total):
-            b = place_N[j if j < num_first else last + j - num_first]
-            if i != j:
-                worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
-    for i in range(total):
-        host = problem.host_D[place_N[i if i < num_first else last + i - num_first]]
-        slower = max(problem.nic_out_H[host], problem.nic_in_H[host])
-        worst = max(worst, shard * work.count_H[host] * (total - work.count_H[host]) * slower)
-    for i in range(total):
-        work.count_H[problem.host_D[place_N[i if i < num_first else last + i - num_first]]] = 0
-    return worst
+@kernel(forceinline=True)
+def _tied_members(
+    problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, group: int, work: RaggedWork
+) -> tuple[int, float]:
+    """The devices of all stages that use a tied weight: how many (0 if it is one stage), and when all are done."""
+    count = 0
+    stages = 0
+    ready = 0.0
+    for s in range(len(first_S) - 1):
+        if is_tied(problem, cut_S, group, s):
+            stages += 1
+            ready = max(ready, work.end_S[s])
+            for i in range(first_S[s], first_S[s + 1]):
+                work.member_N[count] = place_N[i]
+                count += 1
+    return count if stages > 1 else 0, ready
 
 
 @kernel
@@ -240,13 +242,13 @@ def _egress_usd(
             a, b = place_N[work.path_PS[k, s]], place_N[work.path_PS[k, s - 1]]
             total += size * work.share_P[k] * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
         count = first_S[s + 1] - first_S[s]
-        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / count
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / count
         for i in range(first_S[s], first_S[s + 1]):
             for j in range(first_S[s], first_S[s + 1]):
                 total += 2.0 * shard * problem.egress_DD[place_N[i], place_N[j]]
-    if problem.tied_bytes > 0 and len(first_S) > 2:
-        last = first_S[len(first_S) - 2]
-        total += tied_egress_usd(problem, place_N, first_S[1], last, first_S[len(first_S) - 1] - last)
+    for g in range(len(problem.tied_bytes_G)):
+        count, _ = _tied_members(problem, place_N, first_S, cut_S, g, work)
+        total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
     return total
 
 

@@ -62,15 +62,14 @@ def interleave(plan: Plan, chunks: int = 2, *, in_flight: int | None = None, mod
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
     """
-    num_stages, layers = len(plan.stages), plan.problem.workload.graph.num_layers
+    num_stages, model = len(plan.stages), model or CostModel.of(plan.problem)
     if chunks < 2 or num_stages < 2:
         raise InvalidInput(f"interleaving takes at least 2 chunks a device and 2 stages, got {chunks} and {num_stages}")
-    if chunks * num_stages > layers:
+    if chunks * num_stages > model.tables.most_stages:
         raise InvalidInput(
-            f"interleaving: {chunks} chunks x {num_stages} stages need at least as many layers, the model has {layers};"
-            " use fewer chunks or stages"
+            f"interleaving: {chunks} chunks x {num_stages} stages are more than the {model.tables.most_stages} that the"
+            " model can be cut into; use fewer chunks or stages"
         )
-    model = model or CostModel.of(plan.problem)
     made = _dealt(plan, chunks, model)
     if in_flight is not None:
         return _with_depths(made, [in_flight] * len(made.stages))

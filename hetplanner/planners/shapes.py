@@ -27,7 +27,7 @@ def fixed_shape(problem: Problem) -> tuple[int, int]:
         InvalidInput: if neither degree is given, or they do not fit the cluster or the model.
     """
     wanted = problem.constraints
-    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    usable, most_stages = len(problem.usable_devices), problem.workload.most_stages
     most_replicas = problem.workload.num_micro_batches
     if wanted.stages is None and wanted.replicas is None:
         raise InvalidInput("constraints: give the number of stages or of replicas (the other follows)")
@@ -35,7 +35,7 @@ def fixed_shape(problem: Problem) -> tuple[int, int]:
         stages, replicas = wanted.stages, wanted.replicas or max(1, min(usable // wanted.stages, most_replicas))
     else:
         assert wanted.replicas is not None
-        stages, replicas = max(1, min(usable // wanted.replicas, layers)), wanted.replicas
+        stages, replicas = max(1, min(usable // wanted.replicas, most_stages)), wanted.replicas
     check_problem(problem, stages, replicas)
     return stages, replicas
 
@@ -58,12 +58,12 @@ def free_shapes(problem: Problem, tables: CostTables, *, spare: bool = False) ->
     if wanted.stages is not None and wanted.replicas is not None:
         check_problem(problem, wanted.stages, wanted.replicas)
         return shapes_with_room([(wanted.stages, wanted.replicas)], problem)
-    usable, layers = len(problem.usable_devices), problem.workload.graph.num_layers
+    usable = len(problem.usable_devices)
     if wanted.stages is not None or wanted.replicas is not None:
         check_problem(problem, wanted.stages or 1, wanted.replicas or 1)
     most = problem.workload.num_micro_batches
     shapes = []
-    for stages in [wanted.stages] if wanted.stages else range(1, min(layers, usable) + 1):
+    for stages in [wanted.stages] if wanted.stages else range(1, min(tables.most_stages, usable) + 1):
         top = min(usable // stages, most)
         options = {wanted.replicas} if wanted.replicas else {top}
         if not wanted.replicas and spare:

@@ -234,7 +234,8 @@ def _keep(work: StepWork, kept: StepWork, stale_S: Array, stale_R: Array, everyt
         # A depth or NIC that changed moves the ends of pipelines that were not touched.
         kept.nic_R[p] = work.nic_R[p]
         kept.end_R[p] = work.end_R[p]
-    kept.tied_1[0] = work.tied_1[0]
+    for g in range(len(work.tied_G)):
+        kept.tied_G[g] = work.tied_G[g]
 
 
 @kernel

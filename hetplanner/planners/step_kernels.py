@@ -33,9 +33,9 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
 @kernel(forceinline=True)
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
-    state = problem.state_K[end] - problem.state_K[first]
+    state = problem.state_KK[first, end]
     buffers = 2.0 * (problem.boundary_K[first] + problem.boundary_K[end])
-    each = problem.kept_K[end] - problem.kept_K[first]
+    each = problem.kept_KK[first, end]
     if problem.recompute:
         buffers += each
         each = problem.boundary_K[first]
@@ -82,7 +82,7 @@ def refresh_stage(
         work.depth_S[s] = depth
         work.nic_R[:] = -1.0
     work.missing_S[s] = missing
-    params = (problem.state_K[end] - problem.state_K[first]) / 16.0
+    params = problem.state_KK[first, end] / 16.0
     optimizer = 0.0
     adding = 0.0
     for p in range(num_replicas):
@@ -92,9 +92,9 @@ def refresh_stage(
     work.optimizer_S[s] = params * optimizer
     work.phase_S[s] = 0.0
     work.adding_S[s] = 0.0
-    if num_replicas > 1:
+    reduced = problem.reduced_KK[first, end]
+    if num_replicas > 1 and reduced > 0:
         work.adding_S[s] = params * adding
-        reduced = problem.reduced_K[end] - problem.reduced_K[first]
         work.phase_S[s] = reduce_phase(problem, place_N, base, num_replicas, reduced)
 
 
@@ -168,7 +168,7 @@ def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array
                 if host != other:
                     work.pipe_H[host] += size * share_R[p]
                     work.pipe_H[other] += size * share_R[p]
-        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / num_replicas
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / num_replicas
         for p in range(num_replicas):
             host = problem.host_D[place_N[base + p]]
             work.reduce_H[host] += shard * (num_replicas - work.count_H[host])
@@ -181,12 +181,12 @@ def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array
 
 
 @kernel
-def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array) -> float:
+def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> float:
     """Dollars for bytes that leave a site in one step."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     total = 0.0
     for s in range(num_stages):
-        shard = (problem.reduced_K[cut_S[s + 1]] - problem.reduced_K[cut_S[s]]) / num_replicas
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / num_replicas
         for p in range(num_replicas):
             a = place_N[s * num_replicas + p]
             if s:
@@ -195,21 +195,44 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
                 total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
             for q in range(num_replicas):
                 total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
-    if problem.tied_bytes > 0 and num_stages > 1:
-        total += tied_egress_usd(problem, place_N, num_replicas, (num_stages - 1) * num_replicas, num_replicas)
+    for g in range(len(problem.tied_bytes_G)):
+        count = tied_members(problem, place_N, cut_S, g, num_replicas, work.member_N)
+        total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
     return total
 
 
 @kernel
-def tied_egress_usd(problem: StepProblem, place_N: Array, num_first: int, last: int, num_last: int) -> float:
-    """Dollars for the reduction of a weight that first and last stage hold; the latter begins at position ``last``."""
-    total = num_first + num_last
+def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes: float) -> float:
+    """Dollars for the reduction of a weight that so many devices hold."""
     usd = 0.0
-    for i in range(total):
-        a = place_N[i if i < num_first else last + i - num_first]
-        for j in range(total):
-            usd += problem.egress_DD[a, place_N[j if j < num_first else last + j - num_first]]
-    return usd * 2.0 * problem.tied_bytes / total
+    for i in range(count):
+        for j in range(count):
+            usd += problem.egress_DD[member_N[i], member_N[j]]
+    return usd * 2.0 * num_bytes / max(count, 1)
+
+
+@kernel(forceinline=True)
+def is_tied(problem: StepProblem, cut_S: Array, group: int, stage: int) -> bool:
+    """Whether a stage uses a tied weight."""
+    for m in range(problem.tied_GM.shape[1]):
+        place = problem.tied_GM[group, m]
+        if cut_S[stage] <= place and place < cut_S[stage + 1]:
+            return True
+    return False
+
+
+@kernel(forceinline=True)
+def tied_members(
+    problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, member_N: Array
+) -> int:
+    """The devices of all stages that use a tied weight; returns how many, 0 if it is one stage alone."""
+    count = 0
+    for s in range(len(cut_S) - 1):
+        if is_tied(problem, cut_S, group, s):
+            for p in range(num_replicas):
+                member_N[count] = place_N[s * num_replicas + p]
+                count += 1
+    return count if count > num_replicas else 0
 
 
 @kernel
@@ -224,14 +247,12 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
 def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
     """The same where only stale stages and pipelines have changed since the last call; leaves nothing stale."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
-    tied = problem.tied_bytes > 0 and num_stages > 1
-    tied_is_stale = tied and (work.stale_S[0] or work.stale_S[num_stages - 1])
+    for g in range(len(problem.tied_bytes_G)):
+        refresh_tied(problem, place_N, cut_S, g, num_replicas, work)
     for s in range(num_stages):
         if work.stale_S[s]:
             refresh_stage(problem, place_N, cut_S, s, num_replicas, work)
             work.stale_S[s] = False
-    if tied_is_stale:
-        work.tied_1[0] = tied_phase(problem, place_N, num_replicas, (num_stages - 1) * num_replicas, num_replicas, work)
     if problem.has_nics:
         load_nics(problem, place_N, cut_S, share_R, work)
     soft = 0.0
@@ -253,30 +274,32 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
     step = 0.0
     optimizer = 0.0
     missing = 0.0
-    tied_ready = 0.0
     for s in range(num_stages):
         end = 0.0
         for p in range(num_replicas):
             end = max(end, work.end_R[p] - work.drain_SR[s, p])
         phase = work.phase_S[s]
-        if problem.has_nics and num_replicas > 1:
+        if problem.has_nics and num_replicas > 1 and problem.reduced_KK[cut_S[s], cut_S[s + 1]] > 0:
             for p in range(num_replicas):
                 phase = max(phase, work.reduce_H[problem.host_D[place_N[s * num_replicas + p]]])
         reduction = 2.0 * phase + work.adding_S[s]
         soft += reduction / num_stages
+        work.done_S[s] = end + reduction
         step = max(step, end + reduction)
         optimizer = max(optimizer, work.optimizer_S[s])
         missing += work.missing_S[s]
-        if s == 0 or s == num_stages - 1:
-            tied_ready = max(tied_ready, end + reduction)
-    if tied:
-        step = max(step, tied_ready + 2.0 * work.tied_1[0])
+    for g in range(len(problem.tied_bytes_G)):
+        ready = 0.0
+        for s in range(num_stages):
+            if is_tied(problem, cut_S, g, s):
+                ready = max(ready, work.done_S[s])
+        step = max(step, ready + 2.0 * work.tied_G[g])
     value = step + optimizer
     if problem.priced:
         price = 0.0
         for i in range(num_stages * num_replicas):
             price += problem.price_D[place_N[i]]
-        egress = egress_usd(problem, place_N, cut_S, share_R)
+        egress = egress_usd(problem, place_N, cut_S, share_R, work)
         value = value * price + egress
         soft = soft * price + egress
     penalty = 1.0 + OVERFLOW_PENALTY * missing
@@ -297,29 +320,38 @@ def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replica
 
 
 @kernel(forceinline=True)
-def tied_phase(problem: StepProblem, place_N: Array, num_first: int, last: int, num_last: int, work: StepWork) -> float:
-    """Slowest link or NIC of one phase in which first and last stage reduce a weight that both hold.
+def refresh_tied(
+    problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, work: StepWork
+) -> None:
+    """One phase of the reduction of a tied weight, if a stage that uses it changed."""
+    for s in range(len(cut_S) - 1):
+        if work.stale_S[s] and is_tied(problem, cut_S, group, s):
+            count = tied_members(problem, place_N, cut_S, group, num_replicas, work.member_N)
+            work.tied_G[group] = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[group], work.count_H)
+            return
 
-    The last stage's devices begin at position ``last``. Tied weights follow when their stages are through, so they
-    have the NICs to themselves.
+
+@kernel(forceinline=True)
+def tied_phase(problem: StepProblem, member_N: Array, count: int, num_bytes: float, count_H: Array) -> float:
+    """Slowest link or NIC of one phase in which so many devices reduce a weight that all of them hold.
+
+    Tied weights follow when their stages are through, so they have the NICs to themselves.
     """
-    total = num_first + num_last
-    shard = problem.tied_bytes / total
+    shard = num_bytes / max(count, 1)
     worst = 0.0
-    for i in range(total):
-        a = place_N[i if i < num_first else last + i - num_first]
+    for i in range(count):
+        a = member_N[i]
         if problem.has_nics:
-            work.count_H[problem.host_D[a]] += 1
-        for j in range(total):
-            b = place_N[j if j < num_first else last + j - num_first]
+            count_H[problem.host_D[a]] += 1
+        for j in range(count):
+            b = member_N[j]
             if i != j:
                 worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
     if problem.has_nics:
-        for i in range(total):
-            host = problem.host_D[place_N[i if i < num_first else last + i - num_first]]
-            count = work.count_H[host]
+        for i in range(count):
+            host = problem.host_D[member_N[i]]
             slower = max(problem.nic_out_H[host], problem.nic_in_H[host])
-            worst = max(worst, shard * count * (total - count) * slower)
-        for i in range(total):
-            work.count_H[problem.host_D[place_N[i if i < num_first else last + i - num_first]]] = 0
+            worst = max(worst, shard * count_H[host] * (count - count_H[host]) * slower)
+        for i in range(count):
+            count_H[problem.host_D[member_N[i]]] = 0
     return worst

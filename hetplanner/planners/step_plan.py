@@ -94,7 +94,7 @@ class StepSearch:
 
     def _equal(self, options: list[Option], seed: int) -> Iterator[StepSpecies]:
         for shape, recompute in options:
-            space, starts = self._spaces.of(shape[0], recompute=recompute), self._settings.starts
+            space, starts = self._spaces.of(recompute=recompute), self._settings.starts
             yield StepSpecies(self._model, shape, seed, starts, recompute=recompute, begin=self._begin, space=space)
 
     def _ragged(self, options: list[Option], seed: int) -> Iterator[RaggedSpecies]:
@@ -102,7 +102,7 @@ class StepSearch:
         if self._model.tables.problem.constraints.replicas is not None:
             return
         for stages, recompute in sorted({(shape[0], recompute) for shape, recompute in options}):
-            space = self._spaces.of(stages, recompute=recompute)
+            space = self._spaces.of(recompute=recompute)
             if 1 < stages < len(self._spaces.usable):
                 yield RaggedSpecies(
                     self._model, stages, seed, recompute=recompute, space=space, begin=self._start, walk=self._walk

@@ -82,13 +82,14 @@ class StepSpecies:
         self.recompute = recompute
         self._model, self._starts, self._begin = model, starts, begin
         self.rival: Candidate | None = None
-        self._space = space or StepSpaces(model).of(self.stages, recompute=recompute)
+        self._space = space or StepSpaces(model).of(recompute=recompute)
         self._rng = np.random.default_rng([seed, *shape])
         self._state = self._rng.integers(1, 2**63, size=1, dtype=np.uint64)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
         hosts = len(model.links.nic_out_seconds_per_byte_H)
-        self.work = make_work(self.stages, self.replicas, hosts)
-        self._kept = make_work(self.stages, self.replicas, hosts)
+        tied = len(self._space.problem.tied_bytes_G)
+        self.work = make_work(self.stages, self.replicas, hosts, tied)
+        self._kept = make_work(self.stages, self.replicas, hosts, tied)
 
     def first_guesses(self) -> list[Candidate]:
         """One pipeline per site with an even cut, by the closed form itself."""

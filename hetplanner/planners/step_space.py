@@ -34,17 +34,20 @@ IntArray = NDArray[np.int64]
 class StepProblem(NamedTuple):
     """All that a search never changes; links in seconds per byte, for pipelines with each link's best codec.
 
-    A pinned device has its stage in `pin_D`, any other -1.
+    A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of a
+    micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
+    `tied_GM` are the users of each tied weight, each as the last cut point not behind it, -1 where there are fewer.
     """
 
     class_D: Array
     forward_CK: Array
     backward_CK: Array
     boundary_K: Array
-    state_K: Array
-    kept_K: Array
-    reduced_K: Array
-    tied_bytes: float
+    state_KK: Array
+    kept_KK: Array
+    reduced_KK: Array
+    tied_GM: Array
+    tied_bytes_G: Array
     memory_D: Array
     optimizer_rate_D: Array
     add_rate_D: Array
@@ -72,9 +75,9 @@ class StepWork(NamedTuple):
         trip_SR: from a micro-batch's forward at a stage to the end of its backward there.
         drain_SR: from a stage's last backward to the end of the pipeline's.
         load_R, nic_R, end_R: busiest device or link; NIC wait that the end stands for; end of the last backward.
-        tied_1: one phase of the reduction of tied weights.
+        tied_G: one phase of the reduction of each tied weight.
         pipe_H, reduce_H: NIC seconds of every host, of pipelines and of one reduction phase.
-        count_H: scratch.
+        count_H, member_N, done_S: scratch; the last is when each stage's gradients are summed.
         stale_S, stale_R: what has to be computed anew.
     """
 
@@ -88,16 +91,18 @@ class StepWork(NamedTuple):
     load_R: Array
     nic_R: Array
     end_R: Array
-    tied_1: Array
+    tied_G: Array
     pipe_H: Array
     reduce_H: Array
     count_H: Array
+    member_N: Array
+    done_S: Array
     stale_S: Array
     stale_R: Array
 
 
-def make_work(stages: int, replicas: int, hosts: int) -> StepWork:
-    """Scratch for layouts of one shape."""
+def make_work(stages: int, replicas: int, hosts: int, tied: int) -> StepWork:
+    """Scratch for layouts of one shape of a model with so many tied weights."""
     s, r, h = np.zeros(stages), np.zeros(replicas), np.zeros(hosts)
     return StepWork(
         depth_S=np.zeros(stages, dtype=np.int64),
@@ -110,10 +115,12 @@ def make_work(stages: int, replicas: int, hosts: int) -> StepWork:
         load_R=r.copy(),
         nic_R=r.copy(),
         end_R=r.copy(),
-        tied_1=np.zeros(1),
+        tied_G=np.zeros(tied),
         pipe_H=h.copy(),
         reduce_H=h.copy(),
         count_H=np.zeros(hosts, dtype=np.int64),
+        member_N=np.zeros(stages * replicas, dtype=np.int64),
+        done_S=s.copy(),
         stale_S=np.ones(stages, dtype=np.bool_),
         stale_R=np.ones(replicas, dtype=np.bool_),
     )
@@ -131,7 +138,7 @@ class RaggedWork(NamedTuple):
         mean_N: round trip of the device at a position, the mean over its routes.
         at_S, left_S: where laying routes out stands.
         depth_S, end_S: in-flight depth; end of the last backward.
-        pipe_H, reduce_H, count_H: as in `StepWork`.
+        pipe_H, reduce_H, count_H, member_N: as in `StepWork`.
     """
 
     path_PS: Array
@@ -148,6 +155,7 @@ class RaggedWork(NamedTuple):
     pipe_H: Array
     reduce_H: Array
     count_H: Array
+    member_N: Array
 
 
 def make_ragged_work(devices: int, stages: int, hosts: int) -> RaggedWork:
@@ -167,6 +175,7 @@ def make_ragged_work(devices: int, stages: int, hosts: int) -> RaggedWork:
         pipe_H=np.zeros(hosts),
         reduce_H=np.zeros(hosts),
         count_H=np.zeros(hosts, dtype=np.int64),
+        member_N=np.zeros(devices, dtype=np.int64),
     )
 
 
@@ -200,14 +209,13 @@ class StepSpaces:
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
-        self._made: dict[tuple[bool, bool], SearchSpace] = {}
+        self._made: dict[bool, SearchSpace] = {}
 
-    def of(self, stages: int, *, recompute: bool) -> SearchSpace:
-        """The space of a number of stages: a tied weight is held twice only if there are two or more."""
-        key = (stages == 1, recompute)
-        if key not in self._made:
-            self._made[key] = self._space(stages == 1, recompute)
-        return self._made[key]
+    def of(self, *, recompute: bool) -> SearchSpace:
+        """The space of stages that do, or do not, recompute."""
+        if recompute not in self._made:
+            self._made[recompute] = self._space(recompute)
+        return self._made[recompute]
 
     @cached_property
     def usable(self) -> IntArray:
@@ -263,20 +271,23 @@ class StepSpaces:
             "priced": problem.objective == "cost",
         }
 
-    def _space(self, alone: bool, recompute: bool) -> SearchSpace:
+    def _space(self, recompute: bool) -> SearchSpace:
         tables = self.model.tables
         cuts = np.concatenate(([0], tables.cuts, [tables.num_ops])).astype(np.int64)
-        held, reduced, tied_bytes = _weights(self.model, alone)
         share, _ = best_reduction(tables.problem)
         forward = np.ascontiguousarray(tables.forward_s_CO[:, cuts])
+        kept_K = tables.activation_bytes_O[cuts]
+        kept_KK = kept_K[None, :] - kept_K[:, None]
+        tied_GM, tied_bytes_G = _tied_weights(self.model, cuts)
         packed = StepProblem(
             forward_CK=forward,
             backward_CK=np.ascontiguousarray(tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)),
             boundary_K=tables.boundary_bytes_O[cuts],
-            state_K=held[cuts] * STATE_BYTES_PER_PARAM,
-            kept_K=tables.activation_bytes_O[cuts],
-            reduced_K=reduced[cuts] * GRADIENT_ELEMENT_BYTES * share,
-            tied_bytes=float(tied_bytes) * share,
+            state_KK=tables.params_between(cuts) * STATE_BYTES_PER_PARAM,
+            kept_KK=kept_KK if recompute else kept_KK + tables.relayed_between(cuts),
+            reduced_KK=tables.own_params_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
+            tied_GM=tied_GM,
+            tied_bytes_G=tied_bytes_G * share,
             recompute=recompute,
             **self._shared,
         )
@@ -315,31 +326,30 @@ def even_shares(micro_batches: int, replicas: int) -> IntArray:
     return share
 
 
-def _weights(model: CostModel, alone: bool) -> tuple[FloatArray, FloatArray, float]:
-    """Prefix sums of weights held and reduced per stage, and bytes of weights tied across stages.
+def _tied_weights(model: CostModel, cuts: IntArray) -> tuple[IntArray, FloatArray]:
+    """Users of each weight that a cut may tear apart, as cut points, and its bytes; of equal users the largest weight.
 
-    With one stage (`alone`) a tied weight is held once; with more, its first and last user are taken to be apart.
+    Weights with the same users are reduced at once, so only the largest counts.
     """
     graph = model.tables.problem.workload.graph
-    held = np.array([op.num_params for op in graph.ops], dtype=np.float64)
-    own = np.array([op.num_params if op.tied is None else 0 for op in graph.ops], dtype=np.float64)
-    tied = 0.0
-    if alone:
-        held = own
-    else:
-        for members in graph.tied_groups.values():
-            shared = graph.ops[members[1]].num_params
-            own[members[0]] -= shared
-            tied += shared * GRADIENT_ELEMENT_BYTES
-    prefix = [np.concatenate(([0.0], np.cumsum(values))) for values in (held, own)]
-    return prefix[0], prefix[1], tied
+    largest: dict[tuple[int, ...], int] = {}
+    for members in graph.tied_groups.values():
+        places = tuple(dict.fromkeys(int(k) for k in np.searchsorted(cuts, members, side="right") - 1))
+        if len(places) > 1:
+            largest[places] = max(largest.get(places, 0), graph.ops[members[1]].num_params)
+    width = max((len(places) for places in largest), default=1)
+    rows = [[*places, *[-1] * (width - len(places))] for places in largest]
+    return (
+        np.array(rows, dtype=np.int64).reshape(-1, width),
+        np.array([size * GRADIENT_ELEMENT_BYTES for size in largest.values()], dtype=np.float64),
+    )
 
 
 def _layers_before(model: CostModel, cuts: IntArray) -> IntArray:
-    """Layers that end before each cut, and in all."""
+    """Layers that end before each cut, and in all; where there are none, ops take their place."""
     ops = model.tables.problem.workload.graph.ops
-    numbers = [op.layer if op.layer is not None else -1 for op in ops]
-    if max(numbers) < 0:
+    last = {op.layer: i for i, op in enumerate(ops) if op.layer is not None}
+    if not last:
         return np.array([*cuts, len(ops)], dtype=np.int64)
-    seen = [len({n for n in numbers[:k] if n >= 0}) for k in (*cuts, len(ops))]
-    return np.array(seen, dtype=np.int64)
+    ends = np.sort(np.array(list(last.values()), dtype=np.int64))
+    return np.searchsorted(ends, [*cuts, len(ops)], side="left").astype(np.int64)

@@ -75,7 +75,7 @@ class WarmStart:
         edges = (0, *(stage.end_op for stage in plan.stages))
         if plan.problem.workload.graph == self._problem.workload.graph:
             return edges
-        if len(plan.stages) > self._problem.workload.graph.num_layers:
+        if len(plan.stages) > self._model.tables.most_stages:
             return None
         flops = CostModel.of(plan.problem).tables.flops_O
         return proportional_cut(self._model, np.array([flops[b] - flops[a] for a, b in pairwise(edges)]))

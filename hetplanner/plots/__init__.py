@@ -21,6 +21,8 @@ _HOMES = {
     "compare_traces": "bars",
     "calibration": "calibrations",
     "published": "calibrations",
+    "dag": "dags",
+    "write_dag": "dags",
     "gantt": "timelines",
     "loss": "training",
     "step_times": "training",

@@ -22,6 +22,18 @@ TERM_COLOURS = {
 }
 """Terms of the cost model."""
 
+OP_COLOURS = {
+    "embedding": "#AA3377",
+    "attention": "#4477AA",
+    "mlp": "#228833",
+    "parameter": "#66CCEE",
+    "norm": "#CCBB44",
+    "function": "#999999",
+    "head": "#EE8866",
+    "loss": "#EE6677",
+}
+"""Kinds of operators."""
+
 KIND_COLOURS = {
     "forward": "#4477AA",
     "backward": "#66CCEE",

@@ -13,6 +13,7 @@ from typing import Any
 import filelock
 import httpx
 
+from hetplanner.data.registry import absolute_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files import plan_to_data
@@ -63,8 +64,7 @@ class AgentClient:
             InvalidInput, Infeasible: plan, data or machine do not allow it.
             RunError: the queue is full, or the agent is gone.
         """
-        if config.data is not None:
-            config = config.replace(data=str(Path(config.data).expanduser().absolute()))
+        config = config.replace(data=absolute_data(config.data))
         make_launcher(launcher)  # an unknown name is refused here, with the list of those there are
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher

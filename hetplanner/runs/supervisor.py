@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from hetplanner.data.registry import check_data
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.interface import Launcher, LaunchRequest
@@ -122,15 +123,14 @@ class Supervisor:
 
         Raises:
             Infeasible: cores or memory do not suffice.
-            InvalidInput: the data folder is not there.
+            InvalidInput: the runtime cannot train the plan, or the data is missing, broken, or of the wrong kind.
         """
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
         check_capacity(plan, machine)
         check_runnable(plan)
-        if config.data is not None and not Path(config.data).is_dir():
-            raise InvalidInput(f"data: must be a folder of text files, {config.data!r:.200} is none")
+        check_data(config.data, plan.problem.workload)
 
     def submit(self, plan: Plan, config: TrainConfig, out: Path | None = None) -> RunStatus:
         """Registers a run; it starts at the next tick that has room for it.

@@ -5,6 +5,7 @@ stage, is: the stage's own weights in op order, then every weight that is tied a
 boundary is flat too: one float32 tensor, whatever the ops in front of it give.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
+from hetplanner.runtime.captured import ProgramStage
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.initial import fill_transformer_weight
-from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights
+from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights, saved_tensors
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
@@ -27,15 +28,18 @@ class StageOps(Protocol):
     """The ops of one stage, wherever they come from, without storage for their weights.
 
     Attributes:
-        needs_batch: whether they read a micro-batch's inputs or labels.
+        reads: what they read of a micro-batch: inputs, labels, both or neither.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
     """
 
-    needs_batch: bool
+    reads: frozenset[str]
     running: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight where the stage's ops use it."""
+
+    def fill(self, weight: ModelWeight, values: Tensor, seed: int) -> None:
+        """Writes initial values: a function of (seed, name), so the same in every stage that holds the weight."""
 
     def compute(
         self, inputs: list[Tensor], batch: Batch | None, key: DrawKey | None, *, again: bool = False
@@ -44,7 +48,7 @@ class StageOps(Protocol):
 
         Args:
             inputs: in the boundary's order, none on the first stage.
-            batch: given where the stage `needs_batch`.
+            batch: given where the stage `reads` of it; what it does not read is empty.
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
         """
@@ -68,6 +72,12 @@ class Weight:
 class StageModel:
     """The ops of one stage. `seed` None leaves the weights unset, to be loaded.
 
+    Args:
+        workload: what is trained; a transformer or a captured model with its program.
+        first_op, end_op: the stage's range of ops.
+        seed: of initial weights.
+        device: where weights live and calls compute.
+
     Attributes:
         weights: every weight once, in the flat buffer's order; `op_index` is its owner's.
         parameters: the same as leaves of autograd, their gradients views into `flat_grad`.
@@ -75,14 +85,29 @@ class StageModel:
         own_end: elements in front of it are the stage's own; what follows is tied across stages.
         tied: owner's name -> element range of the weights of that op that are tied across stages.
         running: statistics that training moves without gradients, by name in a saved model.
+        counted: those that count, as they were when all replicas were last equal.
     """
 
-    def __init__(self, workload: Workload, first_op: int, end_op: int, seed: int | None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        first_op: int,
+        end_op: int,
+        seed: int | None,
+        device: torch.device | None = None,
+    ) -> None:
         check_trainable(workload)
+        self.device = device or torch.device("cpu")
         self.workload, self.first_op, self.end_op = workload, first_op, end_op
         self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
-        self.stage_ops: StageOps = TransformerStage(workload, first_op, end_op)
+        self.stage_ops: StageOps = (
+            ProgramStage(workload, first_op, end_op, self.device)
+            if workload.program is not None
+            else TransformerStage(workload, first_op, end_op)
+        )
         self.running = self.stage_ops.running
+        self.counted: dict[str, Tensor] = {}
+        self._note_counters()
         self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
         self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
@@ -96,7 +121,7 @@ class StageModel:
         crossing = [w for w in held if not w.is_inside(self.first_op, self.end_op)]
         self.own_end = sum(w.num_elements for w in own)
         end = sum(w.num_elements for w in held)
-        self.flat, self.flat_grad = torch.empty(end), torch.zeros(end)
+        self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
         weights: list[Weight] = []
         self.parameters: list[nn.Parameter] = []
         for w in (*own, *crossing):
@@ -105,7 +130,7 @@ class StageModel:
             self.parameters.append(self._parameter(weight))
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
-                self._fill(weight, seed)
+                self._fill(w, weight, seed)
         for weight in weights[len(own) :]:
             owner = self.workload.graph.ops[weight.op_index].name
             self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
@@ -116,20 +141,32 @@ class StageModel:
         parameter.grad = self.flat_grad[weight.first : weight.end].view(weight.shape)
         return parameter
 
-    def _fill(self, weight: Weight, seed: int) -> None:
-        config, values = self.workload.transformer, self.flat[weight.first : weight.end].view(weight.shape)
-        assert config is not None
-        fill_transformer_weight(values, weight.name, config, seed)
+    def _fill(self, weight: ModelWeight, place: Weight, seed: int) -> None:
+        values = torch.empty(weight.shape)  # drawn on the CPU: the same numbers on every device
+        self.stage_ops.fill(weight, values, seed)
+        self.flat[place.first : place.end].copy_(values.view(-1))
 
     def named_weights(self) -> dict[str, Tensor]:
         """Views of all weights by the name they have in a saved model."""
         return {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
 
-    def saved_weights(self) -> dict[str, Tensor]:
-        """The weights that this stage saves, in the saved model's order: all but replicas of another stage's."""
-        held = self.named_weights()
-        mine = (w for w in model_weights(self.workload) if self.first_op <= w.owner < self.end_op)
-        return {w.name: held[w.name] for w in mine}
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """What this stage saves, in the saved model's order: running statistics, and all weights but replicas of
+        another stage's.
+        """
+        held = self.named_weights() | self.running
+        mine = (t for t in saved_tensors(self.workload) if self.first_op <= t.op < self.end_op)
+        return {t.name: held[t.name] for t in mine}
+
+    @torch.no_grad()
+    def load_running(self, values: Mapping[str, Tensor]) -> None:
+        """Sets the running statistics, as all replicas of the stage hold them."""
+        for name, tensor in self.running.items():
+            tensor.copy_(values[name])
+        self._note_counters()
+
+    def _note_counters(self) -> None:
+        self.counted = {name: t.clone() for name, t in self.running.items() if not t.is_floating_point()}
 
     # -- computing --------------------------------------------------------------------------------
 
@@ -144,9 +181,14 @@ class StageModel:
         return self.end_op == len(self.workload.graph.ops)
 
     @property
+    def reads(self) -> frozenset[str]:
+        """What the stage reads of a micro-batch: inputs, labels, both or neither."""
+        return self.stage_ops.reads
+
+    @property
     def needs_batch(self) -> bool:
         """Whether it reads a micro-batch's inputs or labels."""
-        return self.stage_ops.needs_batch
+        return bool(self.reads)
 
     def forward(
         self, x_N: Tensor | None, batch: Batch | None, key: DrawKey | None = None, *, again: bool = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK, tensor_codec
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
@@ -23,6 +23,7 @@ from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
@@ -41,6 +42,7 @@ class StepStats:
         grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
         in_flight: most micro-batches that were forward and not yet backward.
         held: most messages whose buffers were kept.
+        skipped: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
     """
 
     start_s: float = 0.0
@@ -53,6 +55,8 @@ class StepStats:
     grad_square: float = 0.0
     in_flight: int = 0
     held: int = 0
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 class Executor:
@@ -236,7 +240,7 @@ class Executor:
         if not chunk.model.needs_batch:
             return None
         assert self.batches is not None
-        return self.batches.draw(self._step, m, "train" if training else "validation")
+        return self.batches.draw(self._step, m, "train" if training else "validation", reads=chunk.model.reads)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
@@ -244,7 +248,8 @@ class Executor:
 
         def act() -> None:
             start = time.monotonic()
-            gradient = chunk.runner.backward(m, self._tensors.pop(source, None))
+            above = self.update.loss_factor if chunk.model.is_last else self._tensors.pop(source)
+            gradient = chunk.runner.backward(m, above)
             if gradient is not None:
                 self._tensors[target] = gradient
             self._note_depth(-1)
@@ -254,7 +259,7 @@ class Executor:
 
     def _send(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
-        codec = tensor_codec(self.plan.codec_between(self.rank, peer, role))
+        codec = boundary_codec(self.plan.codec_between(self.rank, peer, role), self.plan.problem.workload.dtype)
         num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
         key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
@@ -271,7 +276,8 @@ class Executor:
 
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
-        codec = tensor_codec(self.plan.codec_between(peer, self.rank, role_of(action)))
+        spec = self.plan.codec_between(peer, self.rank, role_of(action))
+        codec = boundary_codec(spec, self.plan.problem.workload.dtype)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, message.index), []) if training else []
         elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
@@ -312,8 +318,10 @@ class Executor:
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
+            self.stats.loss_scale = self.update.scale.value if self.update.scale else None
             self.stats.grad_norm = self.update.agree()
             self.stats.grad_square = self.update.grad_square
+            self.stats.skipped = self.update.overflowed
             with self.updating:
                 self.update.apply(self._step)
                 self.completed_steps = self._step + 1

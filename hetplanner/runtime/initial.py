@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from hetplanner.errors import InvalidInput
 from hetplanner.runtime.draws import stable_seed
+from hetplanner.workload.program import INIT_CALLS, RANDOM_INIT_CALLS, Parameter
 from hetplanner.workload.transformer import TransformerConfig
 
 WEIGHT_STD = 0.02
@@ -29,3 +31,44 @@ def fill_transformer_weight(weight: Tensor, name: str, config: TransformerConfig
         residual = name.endswith((".out.weight", ".down.weight"))
         std = WEIGHT_STD / (2 * config.layers) ** 0.5 if residual else WEIGHT_STD
         weight.normal_(0.0, std, generator=torch.Generator().manual_seed(stable_seed(seed, name)))
+
+
+@torch.no_grad()
+def fill_program_weight(weight: Tensor, name: str, parameter: Parameter, seed: int) -> None:
+    """Fills one weight of a captured model in place by the calls that filled it when the model was built.
+
+    A weight without recorded calls (its memory was never filled) starts as a transformer's would: biases at 0,
+    other vectors at 1, the rest normal with `WEIGHT_STD`.
+
+    Args:
+        weight: what to fill, contiguous.
+        name: of the weight in the model.
+        parameter: its recorded calls.
+        seed: the run's seed.
+
+    Raises:
+        InvalidInput: a call fills something outside of the weight.
+    """
+    generator = torch.Generator().manual_seed(stable_seed(seed, name))
+    if not parameter.init:
+        if weight.ndim >= 2:
+            weight.normal_(0.0, WEIGHT_STD, generator=generator)
+        else:
+            weight.fill_(0.0 if name.endswith("bias") else 1.0)
+    for i, call in enumerate(parameter.init):
+        part = weight if call.view is None else _part_of(weight, call.view, f"parameter {name}: init[{i}].view")
+        if call.call == "values_":
+            part.copy_(torch.tensor(call.args, dtype=torch.float32).view(part.shape))
+        elif call.call in RANDOM_INIT_CALLS:
+            getattr(part, call.call)(*call.args, generator=generator)
+        elif call.call in INIT_CALLS:
+            getattr(part, call.call)(*call.args)
+
+
+def _part_of(weight: Tensor, view: tuple[int, tuple[int, ...], tuple[int, ...]], place: str) -> Tensor:
+    """A view of a weight. Weights lie side by side in one buffer, so torch's own check is not enough."""
+    offset, sizes, strides = view
+    reach = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if offset < 0 or min((*sizes, *strides, 1)) < 0 or (0 not in sizes and reach >= weight.numel()):
+        raise InvalidInput(f"{place}: must lie inside the parameter's {weight.numel()} elements, reaches {reach}")
+    return weight.as_strided(sizes, strides, weight.storage_offset() + offset)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import prod
 
 from hetplanner.runtime.models import MODULES
-from hetplanner.workload.program import Program
+from hetplanner.workload.calls import STATISTICS_CALLS
+from hetplanner.workload.program import Program, references
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
@@ -68,6 +69,60 @@ def _program_weights(workload: Workload, program: Program) -> list[ModelWeight]:
         ModelWeight(name, program.parameters[name].shape, tuple(sorted(index[op] for op in ops)))
         for name, ops in program.users.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBuffer:
+    """Statistics that training moves, by their name in the model, and the op that moves them first."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: int
+
+
+def running_buffers(workload: Workload) -> tuple[RunningBuffer, ...]:
+    """All running statistics of the model in op order, counters of batches included."""
+    program = workload.program
+    if program is None:
+        return ()
+    index = {op.name: i for i, op in enumerate(workload.graph.ops)}
+    moved_by: dict[str, int] = {}
+    for node in program.nodes:
+        if node.call in STATISTICS_CALLS and node.op is not None:
+            for kind, name in references(node):
+                if kind == "buffer":
+                    moved_by.setdefault(name, index[node.op])
+                    # No call reads the counter next to the running mean.
+                    moved_by.setdefault(name.removesuffix("running_mean") + "num_batches_tracked", index[node.op])
+    found = [
+        RunningBuffer(name, buffer.shape, buffer.dtype, moved_by[name])
+        for name, buffer in program.buffers.items()
+        if buffer.running and name in moved_by
+    ]
+    return tuple(sorted(found, key=lambda buffer: buffer.op))
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor of a saved model; the stage of `op` saves it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: int
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of it."""
+        return prod(self.shape)
+
+
+def saved_tensors(workload: Workload) -> tuple[SavedTensor, ...]:
+    """All weights and running statistics in op order: what a saved model holds, in this order."""
+    weights = [SavedTensor(w.name, w.shape, "float32", w.owner) for w in model_weights(workload)]
+    buffers = [SavedTensor(b.name, b.shape, b.dtype, b.op) for b in running_buffers(workload)]
+    return tuple(sorted((*weights, *buffers), key=lambda tensor: tensor.op))
 
 
 @dataclass(frozen=True, slots=True)

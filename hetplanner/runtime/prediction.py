@@ -8,7 +8,7 @@ import numpy as np
 
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
-from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.simulator.simulation import simulate, summarise_trace
 
 PREDICTION_FILE = "prediction.json"
@@ -19,7 +19,7 @@ NUM_STEPS = 4
 def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, object]:
     """The fields of prediction.json."""
     summary = summarise_trace(simulate(plan, durations, steps=NUM_STEPS))
-    clip_s = _clip_seconds(plan) if config.clip_norm is not None else 0.0
+    clip_s = _clip_seconds(plan) if exchanges_norms(config, plan.problem.workload.dtype) else 0.0
     return {
         "format": "hetplanner/prediction@1",
         "step_s": summary.step_s + clip_s,

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, tensor_codec
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec
 from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
@@ -27,6 +27,7 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
+from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
@@ -90,6 +91,7 @@ class _ChunkRehearsal:
         elements = executor.plan.boundary_elements
         self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1))
         self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage))
+        self.running = {name: tensor.clone() for name, tensor in chunk.model.running.items()}
 
     def forward(self) -> None:
         x = self.input.detach() if self.input is not None else None
@@ -97,6 +99,7 @@ class _ChunkRehearsal:
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)
+        self.chunk.model.load_running(self.running)
 
 
 class _Rehearsal:
@@ -136,7 +139,7 @@ class _Rehearsal:
         plan = self.executor.plan
         x = torch.randn(plan.boundary_elements(boundary))
         spec = plan.codec_between(source, target, role)
-        codec: TensorCodec = tensor_codec(spec)
+        codec = boundary_codec(spec, plan.problem.workload.dtype)
         if spec.name == "topk" and role == "gradient":
             kept = spec.kept(x.numel())
             codec = AtPositions(torch.arange(kept) * (x.numel() // kept))

@@ -3,17 +3,27 @@
 The program fixes who adds what in which order, so the result does not depend on who is fast. What is copied is
 rounded at its origin as well and passed on byte by byte, so all members end with the same bits even when the codec
 loses some. See :mod:`hetplanner.plan.reducers`.
+
+With error feedback whoever encodes a range keeps what the codec has lost of it and adds that before encoding the range
+for the same purpose again: the sender of a part, both sides of an exchange, and the member that rounds a finished sum.
+So the sums over all steps lack only what is kept at the end. Where two members round the same sum (one per site), both
+start from the same bits and keep the same.
+Source: Seide et al. 2014 (1-bit SGD), Tang et al. 2019 (DoubleSqueeze: errors kept on both sides).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.reducers.groups import Message, ReductionGroup
+from hetplanner.plan.reducers.program import Effect
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 Span = tuple[int, int]  # first and end element of a range
+Lost = dict[tuple[Effect, Span], Tensor]  # by what an encoded range was for: what the codec has lost of it, float32
 
 
 class GroupReducer:
@@ -39,30 +49,58 @@ class GroupReducer:
         self.expected = [self._expected(m) for part in self.rounds for m in part.takes]
         # Ranges that this rank copies to others: what it sends of them first, or takes, is kept to be passed on.
         self._copied = {_range(m) for part in self.rounds for m in part.sends if m.transfer.effect == "copy"}
+        self._lost: Lost = self._nothing_lost()
         self._blanks: dict[int, Tensor] = {}  # by length, for rehearsals
+
+    def _nothing_lost(self) -> Lost:
+        group = self.group
+        if not (group.error_feedback and group.codec.is_lossy):
+            return {}
+        zeros = self.bucket.new_zeros
+        sends = [m for part in self.rounds for m in part.sends]
+        taken = {_range(m) for part in self.rounds for m in part.takes if m.transfer.effect == "copy"}
+        # What was taken as a copy is passed on as it came.
+        encoded = {(m.transfer.effect, _range(m)) for m in sends} - {("copy", span) for span in taken}
+        return {(effect, span): zeros(span[1] - span[0]) for effect, span in sorted(encoded)}
+
+    def state(self) -> dict[str, Tensor]:
+        """What codecs have lost so far, by name: part of the training's state where errors are fed back."""
+        return {_name(effect, span): lost for (effect, span), lost in self._lost.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes back what `state` gave. Raises InvalidInput when it is another plan's."""
+        mine = self.state()
+        if {name: lost.shape for name, lost in mine.items()} != {name: lost.shape for name, lost in state.items()}:
+            raise InvalidInput(
+                f"state of {self.group.name}: has {', '.join(sorted(state)) or 'nothing'}, but this plan keeps errors"
+                f" of {', '.join(sorted(mine)) or 'nothing'}; resume with the plan that was saved"
+            )
+        for name, lost in mine.items():
+            lost.copy_(state[name])
 
     def reduce(self) -> int:
         """Replaces the bucket by the sum over all members. Returns the bytes this rank has sent."""
-        self._perform(self.bucket, self._post, lambda m: self.transport.receive(self._expected(m)))
+        self._perform(self.bucket, self._lost, self._post, lambda m: self.transport.receive(self._expected(m)))
         return sum(m.num_bytes for part in self.rounds for m in part.sends)
 
     def rehearse(self) -> None:
         """The computing that `reduce` does, on scratch memory and without the network (for the profile)."""
-        self._perform(self.bucket.clone(), lambda message, buffer: None, self._blank)
+        self._perform(self.bucket.clone(), self._nothing_lost(), lambda message, buffer: None, self._blank)
 
     def _perform(
-        self, bucket: Tensor, post: Callable[[Message, Tensor], None], take: Callable[[Message], Tensor]
+        self, bucket: Tensor, lost: Lost, post: Callable[[Message, Tensor], None], take: Callable[[Message], Tensor]
     ) -> None:
         copies: dict[Span, Tensor] = {}
         for part in self.rounds:
             for message in part.sends:
-                self._send(bucket, message, copies, post)
+                buffer = self._filled(bucket, lost, message, copies)
+                if message.peer != self.rank:
+                    post(message, buffer)
             for message in part.takes:
                 self._add_or_copy(bucket, message, copies, take(message))
 
-    def _send(
-        self, bucket: Tensor, message: Message, copies: dict[Span, Tensor], post: Callable[[Message, Tensor], None]
-    ) -> None:
+    def _filled(self, bucket: Tensor, lost: Lost, message: Message, copies: dict[Span, Tensor]) -> Tensor:
+        """The message's buffer, ready to be sent."""
         span, effect = _range(message), message.transfer.effect
         if effect == "copy" and span in copies:
             # Every transfer has its own arrival stamp, so every message its own buffer.
@@ -72,13 +110,25 @@ class GroupReducer:
             values = bucket[span[0] : span[1]]
             buffer = self.transport.buffer(self.group.wire_bytes(values.numel()))
             payload = self.transport.payload(buffer)
-            self.codec.encode(values, payload)
-            if effect != "add" and self.group.codec.name != "none":
-                values.copy_(self.codec.decode(payload, values.numel()))
+            self._encode(values, payload, effect, lost.get((effect, span)))
             if effect == "copy":
                 copies[span] = payload
-        if message.peer != self.rank:
-            post(message, buffer)
+        return buffer
+
+    def _encode(self, values: Tensor, payload: Tensor, effect: Effect, lost: Tensor | None) -> None:
+        """Encodes a range; what stays of it here becomes what the others get."""
+        if lost is not None:
+            values.add_(lost)
+        self.codec.encode(values, payload)
+        if not self.group.codec.is_lossy or (effect == "add" and lost is None):
+            return
+        decoded = self.codec.decode(payload, values.numel())
+        if lost is not None:
+            torch.sub(values, decoded, out=lost)
+            # Gradients that are no numbers spoil the step, which is skipped or ends the run, but none that follows.
+            lost.nan_to_num_(0.0, 0.0, 0.0)
+        if effect != "add":
+            values.copy_(decoded)
 
     def _add_or_copy(self, bucket: Tensor, message: Message, copies: dict[Span, Tensor], data: Tensor) -> None:
         span = _range(message)
@@ -110,3 +160,7 @@ class GroupReducer:
 
 def _range(message: Message) -> Span:
     return message.transfer.first, message.transfer.end
+
+
+def _name(effect: Effect, span: Span) -> str:
+    return f"{effect}.{span[0]}-{span[1]}"

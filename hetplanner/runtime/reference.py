@@ -7,8 +7,9 @@ import torch
 
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.data import Batches, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.precision import autocast
 from hetplanner.workload.workload import Workload
 
 
@@ -23,8 +24,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         The model, and the mean loss (nats per token) of every step.
     """
     model = StageModel(workload, 0, len(workload.graph.ops), config.seed)
-    corpus = load_corpus(config.data, workload)
-    batches = Batches(corpus, config.seed, workload.micro_batch, workload.seq_len)
+    batches = open_batches(config, workload)
     weights = model.parameters
     optimizer = torch.optim.AdamW(
         [
@@ -34,18 +34,22 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         lr=config.learning_rate,
         betas=config.betas,
     )
+    scaler = torch.amp.GradScaler("cpu", enabled=workload.dtype == "float16")
     losses = []
     for step in range(config.steps):
         optimizer.zero_grad(set_to_none=False)
         loss_sum = 0.0
         for m in range(workload.num_micro_batches):
-            loss = model.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
-            (loss / workload.tokens_per_step).backward()
+            with autocast(workload.dtype):
+                loss = model.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
+            scaler.scale(loss / workload.tokens_per_step).backward()
             loss_sum += float(loss.detach())
+        scaler.unscale_(optimizer)
         if config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, config.clip_norm)
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate_at(step)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(loss_sum / workload.tokens_per_step)
     return model, losses

@@ -3,7 +3,9 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.captured import ProgramStage
+from hetplanner.runtime.predict import captured_predictor
 from hetplanner.runtime.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.schema import check_format, checked, parse_json, read_text
@@ -18,6 +22,8 @@ from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
 MAX_PROMPT_BYTES = 100_000
+VOCAB = 256
+"""Text is bytes; a model may know more tokens."""
 
 
 def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
@@ -39,17 +45,23 @@ def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
     info = check_format(
         parse_json(read_text(folder / MODEL_INFO_FILE), MODEL_INFO_FILE), "model", int(FORMAT[-1]), MODEL_INFO_FILE
     )
-    config = checked(TransformerConfig, info.get("transformer"), f"{MODEL_INFO_FILE}: transformer", from_file=True)
-    fields = {"name": config.name, "transformer": config, "global_batch": 1, "micro_batch": 1, "dtype": "float32"}
-    workload = checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
+    workload = _workload_of(info)
     model = StageModel(workload, 0, len(workload.graph.ops), seed=None)
     _fill(model, files)
     return model
 
 
+def _workload_of(info: dict[str, Any]) -> Workload:
+    if "workload" in info:
+        return checked(Workload, info["workload"], f"{MODEL_INFO_FILE}: workload", from_file=True)
+    config = checked(TransformerConfig, info.get("transformer"), f"{MODEL_INFO_FILE}: transformer", from_file=True)
+    fields = {"name": config.name, "transformer": config, "global_batch": 1, "micro_batch": 1, "dtype": "float32"}
+    return checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
+
+
 @torch.no_grad()
 def _fill(model: StageModel, files: list[Path]) -> None:
-    missing = model.saved_weights()
+    missing = model.saved_tensors()
     for path in files:
         try:
             with safe_open(path, framework="pt") as file:
@@ -78,7 +90,8 @@ def generate(model: StageModel, prompt: str, tokens: int = 200, temperature: flo
         The prompt and its continuation; bytes that are no UTF-8 show as replacement characters.
 
     Raises:
-        InvalidInput: a negative temperature or number of tokens, or a prompt that is too long.
+        InvalidInput: a negative temperature or number of tokens, a prompt that is too long, or a model that does
+            not continue text.
     """
     if temperature < 0 or tokens < 0:
         raise InvalidInput(f"sample: tokens and temperature must be 0 or more, got {tokens} and {temperature}")
@@ -86,16 +99,23 @@ def generate(model: StageModel, prompt: str, tokens: int = 200, temperature: flo
     if len(text) > MAX_PROMPT_BYTES:
         raise InvalidInput(f"sample: the prompt must be at most {MAX_PROMPT_BYTES} bytes, got {len(text)}")
     generator = torch.Generator().manual_seed(seed)
-    assert model.workload.transformer is not None
-    window = model.workload.transformer.max_seq_len
+    predict, window = _predictor(model)
     for _ in range(tokens):
-        text.append(_next(model, torch.tensor([text[-window:]]), temperature, generator))
+        text.append(_drawn(predict(text[-window:])[:VOCAB], temperature, generator))
     return bytes(text).decode("utf-8", errors="replace")
 
 
-def _next(model: StageModel, tokens_1T: Tensor, temperature: float, generator: torch.Generator) -> int:
-    assert isinstance(model.stage_ops, TransformerStage)
-    logits_V = model.stage_ops.logits(tokens_1T)[0, -1, :256]
+def _predictor(model: StageModel) -> tuple[Callable[[list[int]], Tensor], int]:
+    """Logits [V] of the token behind some tokens, and how many of them the model can see."""
+    ops, config = model.stage_ops, model.workload.transformer
+    if isinstance(ops, TransformerStage):
+        assert config is not None
+        return lambda text: ops.logits(torch.tensor([text]))[0, -1], config.max_seq_len
+    assert isinstance(ops, ProgramStage)
+    return captured_predictor(ops, model.workload)
+
+
+def _drawn(logits_V: Tensor, temperature: float, generator: torch.Generator) -> int:
     if temperature == 0:
         return int(logits_V.argmax())
     return int(torch.multinomial((logits_V / temperature).softmax(dim=0), 1, generator=generator))

@@ -18,13 +18,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
+from hetplanner.runtime.aten import DTYPES
 from hetplanner.runtime.chunk import Chunk
-from hetplanner.runtime.layout import model_weights
+from hetplanner.runtime.layout import saved_tensors
+from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.transport import Topic, tag_of
 
 MODEL_FILE = "model.safetensors"
 MODEL_INFO_FILE = "model.json"
 PIECE_BYTES = 4 * 2**20
+HEADER_TYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
+                "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
+"""Safetensors' names of element types."""
 FORMAT = "hetplanner/model@1"
 
 
@@ -34,7 +39,7 @@ def part_file(stage: int) -> str:
 
 
 def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
-    """Writes model.safetensors and model.json; all ranks must call it.
+    """Writes model.safetensors and model.json, running statistics merged over replicas; all ranks must call it.
 
     Args:
         plan: says which rank holds what.
@@ -43,15 +48,16 @@ def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_di
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
     """
+    merge_running(plan, rank, chunks)
     if rank == 0:
-        _write_model(plan, _all_weights(plan, chunks), run_dir)
+        _write_model(plan, _all_tensors(plan, chunks), run_dir)
         write_info(plan, [step] * len(plan.stages), run_dir)
         return
     for chunk in chunks:
         if chunk.replica or _rank_0_holds(plan, chunk.stage):
             continue
-        for weight in chunk.model.saved_weights().values():
-            for piece in _pieces(weight):
+        for tensor in chunk.model.saved_tensors().values():
+            for piece in _pieces(tensor):
                 dist.send(piece, 0, tag=tag_of(Topic.WEIGHTS, 0))
 
 
@@ -62,29 +68,33 @@ def _rank_0_holds(plan: Plan, stage: int) -> bool:
 def _header(plan: Plan) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "hetplanner": FORMAT}}
     end = 0
-    for weight in model_weights(plan.problem.workload):
-        start, end = end, end + 4 * weight.num_elements
-        entries[weight.name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [start, end]}
+    for tensor in saved_tensors(plan.problem.workload):
+        start, end = end, end + DTYPES[tensor.dtype].itemsize * tensor.num_elements
+        entries[tensor.name] = {
+            "dtype": HEADER_TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _all_weights(plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Tensor]:
-    """All weights in the file's order, piece by piece: rank 0's own, or received."""
-    own = {name: weight for chunk in chunks for name, weight in chunk.model.saved_weights().items()}
-    for weight in model_weights(plan.problem.workload):
-        stage = plan.stage_of_op[weight.owner]
+def _all_tensors(plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Tensor]:
+    """All tensors in the file's order, piece by piece: rank 0's own, or received."""
+    own = {name: tensor for chunk in chunks for name, tensor in chunk.model.saved_tensors().items()}
+    for tensor in saved_tensors(plan.problem.workload):
+        stage = plan.stage_of_op[tensor.op]
         if _rank_0_holds(plan, stage):
-            yield from _pieces(own[weight.name])
+            yield from _pieces(own[tensor.name])
             continue
-        for piece in _pieces(torch.empty(weight.shape)):
+        for piece in _pieces(torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype])):
             dist.recv(piece, plan.rank_at(stage, 0), tag=tag_of(Topic.WEIGHTS, 0))
             yield piece
 
 
-def _pieces(weight: Tensor) -> tuple[Tensor, ...]:
-    return weight.detach().reshape(-1).split(PIECE_BYTES // 4)
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    return tensor.detach().cpu().reshape(-1).split(PIECE_BYTES // tensor.element_size())
 
 
 def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
@@ -95,7 +105,7 @@ def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
             continue
         path = run_dir / part_file(chunk.stage)
         temporary = path.with_suffix(".tmp")
-        save_file(chunk.model.saved_weights(), temporary, metadata=metadata)
+        save_file(chunk.model.saved_tensors(), temporary, metadata=metadata)
         os.replace(temporary, path)
 
 
@@ -118,8 +128,8 @@ def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
     with ExitStack() as stack:
         parts = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
-        weights = (holder[w.name].get_tensor(w.name) for w in model_weights(plan.problem.workload))
-        _write_model(plan, weights, run_dir)
+        tensors = (holder[t.name].get_tensor(t.name) for t in saved_tensors(plan.problem.workload))
+        _write_model(plan, (piece for tensor in tensors for piece in _pieces(tensor)), run_dir)
         write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
     for path in paths:
         path.unlink()
@@ -137,15 +147,16 @@ def _write_model(plan: Plan, pieces: Iterable[Tensor], run_dir: Path) -> None:
 
 def write_info(plan: Plan, steps: list[int], run_dir: Path) -> None:
     """Writes model.json: what is needed to build the model again."""
-    config = plan.problem.workload.transformer
-    assert config is not None
-    info = {
-        "format": FORMAT,
-        "transformer": config.model_dump(mode="json", exclude_none=True),
-        "seq_len": plan.problem.workload.seq_len,
-        "tokenizer": "bytes",
-        "steps_of_stages": steps,
-    }
+    workload = plan.problem.workload
+    info: dict[str, object] = {"format": FORMAT}
+    if workload.transformer is not None:
+        info["transformer"] = workload.transformer.model_dump(mode="json", exclude_none=True)
+        info["seq_len"] = workload.seq_len
+    else:
+        info["workload"] = workload.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if workload.reads_tokens:
+        info["tokenizer"] = "bytes"
+    info["steps_of_stages"] = steps
     temporary = run_dir / (MODEL_INFO_FILE + ".part")
     temporary.write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, run_dir / MODEL_INFO_FILE)

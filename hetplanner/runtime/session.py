@@ -15,16 +15,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
-from hetplanner.runtime.data import Batches, check_vocabulary, load_corpus
+from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.prediction import predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
+from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
@@ -88,7 +90,8 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
-        check_vocabulary(self.plan.problem.workload)
+        if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
+            check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -121,10 +124,8 @@ class Session:
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
         chunks = build_chunks(plan, rank, self.config)
-        batches = None
-        if any(chunk.model.needs_batch for chunk in chunks):
-            corpus = load_corpus(self.config.data, workload)
-            batches = Batches(corpus, self.config.seed, workload.micro_batch, workload.seq_len)
+        needs_batch = any(chunk.model.needs_batch for chunk in chunks)
+        batches = open_batches(self.config, workload) if needs_batch else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
@@ -193,6 +194,7 @@ class Session:
             late_s=round(late_s, 6),
             grad_norm=stats.grad_norm,
             grad_square=stats.grad_square,
+            **({} if stats.loss_scale is None else {"loss_scale": stats.loss_scale, "skipped": stats.skipped}),
             memory_bytes=_resident_bytes(),
             device_bytes=_accelerator_bytes(executor.chunks[0].model.flat),
             in_flight=stats.in_flight,
@@ -209,6 +211,7 @@ class Session:
     # -- after the last step ----------------------------------------------------------------------
 
     def _validate(self, executor: Executor) -> None:
+        merge_running(self.plan, self.place.rank, executor.chunks)
         loss_sum, num_tokens = executor.run_validation()
         if num_tokens:
             step = executor.completed_steps - 1

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hetplanner.runtime.build import Batch, StageModel
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.precision import autocast
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class StageRunner:
 
     def __init__(self, model: StageModel, *, recompute: bool = False) -> None:
         self.model, self.recompute = model, recompute
+        self._dtype = model.workload.dtype
         self._live: dict[int, _Live] = {}
 
     def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: DrawKey) -> Tensor:
@@ -42,7 +44,7 @@ class StageRunner:
         """
         if x is not None:
             x.requires_grad_(True)
-        with torch.set_grad_enabled(not self.recompute):
+        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype):
             output = self.model.forward(x, batch, key)
         self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
         return output.detach()
@@ -52,19 +54,22 @@ class StageRunner:
 
         Args:
             micro_batch: one that went forward.
-            gradient: of the stage's output, flat; None on the last stage, whose output is the loss.
+            gradient: of the stage's output, flat; on the last stage, whose output is the loss, the factor by which
+                the loss counts, or None for 1.
         """
         live = self._live.pop(micro_batch)
         output = live.output
         if output is None:
-            output = self.model.forward(live.inputs, live.batch, live.key, again=True)
+            with autocast(self._dtype):
+                output = self.model.forward(live.inputs, live.batch, live.key, again=True)
         torch.autograd.backward(output, gradient)
         return None if live.inputs is None else live.inputs.grad
 
     @torch.no_grad()
     def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
         """The output without dropout and by running statistics, nothing kept."""
-        return self.model.forward(x, batch)
+        with autocast(self._dtype):
+            return self.model.forward(x, batch)
 
     def forget(self) -> None:
         """Drops all micro-batches in flight."""

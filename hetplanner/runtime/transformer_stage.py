@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.initial import fill_transformer_weight
 from hetplanner.runtime.layout import ModelWeight
 from hetplanner.runtime.models import MODULES, Loss, OpModule
 from hetplanner.workload.workload import Workload
@@ -13,11 +14,12 @@ class TransformerStage:
 
     def __init__(self, workload: Workload, first_op: int, end_op: int) -> None:
         assert workload.transformer is not None
-        self.graph, self.first_op = workload.graph, first_op
+        self.graph, self.config, self.first_op = workload.graph, workload.transformer, first_op
         self.modules: list[OpModule] = [
             MODULES[op.kind](workload.transformer, first_op + i) for i, op in enumerate(self.graph.ops[first_op:end_op])
         ]
-        self.needs_batch = first_op == 0 or end_op == len(self.graph.ops)
+        ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
+        self.reads = frozenset(part for part, read in ends.items() if read)
         self.running: dict[str, Tensor] = {}
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
@@ -29,6 +31,10 @@ class TransformerStage:
             holder, _, leaf = (local if index == weight.owner else "weight").rpartition(".")
             module = self.modules[index - self.first_op]
             setattr(module.get_submodule(holder) if holder else module, leaf, parameter)
+
+    def fill(self, weight: ModelWeight, values: Tensor, seed: int) -> None:
+        """Initial values."""
+        fill_transformer_weight(values, weight.name, self.config, seed)
 
     def compute(
         self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False

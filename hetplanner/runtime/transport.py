@@ -33,6 +33,7 @@ class Topic(IntEnum):
     NORM = 3
     WEIGHTS = 4
     PROBE = 5
+    RUNNING = 6
 
 
 ROLES = {topic: topic.name.lower() for topic in Topic}

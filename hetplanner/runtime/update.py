@@ -7,8 +7,9 @@ from torch import Tensor
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
+from hetplanner.runtime.precision import LossScale
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 NORM_BYTES = 8
@@ -20,6 +21,9 @@ class Update:
     Attributes:
         expected: the messages it takes, in order.
         grad_square: this rank's share of the squared norm of the last step's mean gradient, before clipping.
+        scale: of the loss, in float16 only.
+        overflowed: whether the step that was last agreed on left gradients that are no numbers (float16 only); all
+            ranks come to the same answer, and `apply` leaves the weights alone.
     """
 
     def __init__(
@@ -29,7 +33,10 @@ class Update:
         self.grad_square = 0.0
         self.tokens_per_step = plan.problem.workload.tokens_per_step
         self.peers = [r for r in range(len(plan.ranks)) if r != rank]
-        self.exchanges_norms = config.clip_norm is not None
+        dtype = plan.problem.workload.dtype
+        self.scale = LossScale() if dtype == "float16" else None
+        self.overflowed = False
+        self.exchanges_norms = exchanges_norms(config, dtype)
         self._own_ties = self._ties_without_group(plan)
         self.expected = [Expected(r, Topic.NORM, 0, NORM_BYTES) for r in self.peers] if self.exchanges_norms else []
 
@@ -40,6 +47,11 @@ class Update:
         held = dict.fromkeys(owner for chunk in self.chunks for owner in chunk.model.tied)
         return [tied_gradients(self.chunks, owner) for owner in held if owner not in reduced]
 
+    @property
+    def loss_factor(self) -> Tensor | None:
+        """What a micro-batch's sum of losses is multiplied by before it goes backward; None for 1."""
+        return torch.tensor(self.scale.value / self.tokens_per_step) if self.scale else None
+
     def agree(self) -> float | None:
         """Makes the mean gradient, clipped, of what reductions have left; returns its norm if that is known."""
         for buckets in self._own_ties:
@@ -47,24 +59,28 @@ class Update:
                 pass
         self.average_gradients()
         self.grad_square = self._squared_norm()
-        if self.config.clip_norm is None:
+        if not self.exchanges_norms:
             return None
         norm = self._global_norm()
-        if norm > self.config.clip_norm:
-            self._scale(self.config.clip_norm / (norm + 1e-6))
-        return norm
+        if self.scale:
+            self.overflowed = not math.isfinite(norm)
+            self.scale.update(overflowed=self.overflowed)
+        if self.config.clip_norm is not None and norm > self.config.clip_norm:
+            self._multiply(self.config.clip_norm / (norm + 1e-6))
+        return None if self.overflowed else norm
 
     def apply(self, step: int) -> None:
-        """Updates the weights; gradients end as zeros."""
+        """Updates the weights, unless gradients overflowed; gradients end as zeros."""
         for chunk in self.chunks:
-            chunk.optimizer.step(self.config.learning_rate_at(step))
+            if not self.overflowed:
+                chunk.optimizer.step(self.config.learning_rate_at(step))
             chunk.model.flat_grad.zero_()
 
     def average_gradients(self) -> None:
         """Sums over tokens become means: boundaries and reductions carried sums, one division is left to do."""
-        self._scale(1.0 / self.tokens_per_step)
+        self._multiply(1.0 / (self.scale.value if self.scale else self.tokens_per_step))
 
-    def _scale(self, factor: float) -> None:
+    def _multiply(self, factor: float) -> None:
         for chunk in self.chunks:
             chunk.model.flat_grad.mul_(factor)
 

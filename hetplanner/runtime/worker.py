@@ -36,7 +36,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, help="optimiser steps")
     parser.add_argument("--seed", type=int, help="of weights, data and dropout")
-    parser.add_argument("--data", help="folder of text files (default: the Python standard library's sources)")
+    parser.add_argument("--data", help="path of text, tokens, a data set or images; or 'digits'")
     parser.add_argument(
         "--emulate-links", action="store_true", default=None, help="delay transfers as the plan's links do"
     )

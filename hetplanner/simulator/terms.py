@@ -26,7 +26,7 @@ class StepTerms:
         compute: forward and backward.
         pipeline_transfer: waiting for boundary messages that were made already.
         data_parallel: reductions, from the moment when their last member came.
-        bubble: waiting for others, and what is left over.
+        bubble: waiting for other ranks, whatever those wait for, and what is left over.
         optimizer: the update, with what it agrees on.
     """
 

@@ -52,7 +52,7 @@ class _Fields:
         return value
 
 
-_OTHER_MODEL = "this variant is not supported, choose a plain one of the family"
+_OTHER_MODEL = "our formulas do not know this variant; capture it: hetplanner workload capture CONFIG -o FILE"
 
 
 def _gpt2_fields(fields: _Fields) -> dict[str, Any]:
@@ -127,6 +127,12 @@ def _rope_theta(fields: _Fields) -> float:
 _FAMILIES: dict[str, Callable[[_Fields], dict[str, Any]]] = {"gpt2": _gpt2_fields, "llama": _llama_fields}
 
 
+def has_formulas(fields: Mapping[str, Any]) -> bool:
+    """Whether a config's costs follow by formula, without its code; a config without a model type is ours to refuse."""
+    model_type = fields.get("model_type")
+    return not isinstance(model_type, str) or model_type in _FAMILIES
+
+
 def workload_from_config(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,
@@ -152,7 +158,10 @@ def workload_from_config(
     place, data = _read(source)
     fields = _Fields(data, place)
     model_type = fields.one_of(
-        "model_type", None, tuple(_FAMILIES), "only these families are known, choose one of them"
+        "model_type",
+        None,
+        tuple(_FAMILIES),
+        "only these have formulas; capture it: hetplanner workload capture CONFIG -o FILE",
     )
     values = {"family": model_type, "name": _name(data, source, model_type)} | _FAMILIES[model_type](fields)
     config = checked(TransformerConfig, values, place)

@@ -1,16 +1,22 @@
-"""One entry for everything that MODEL may be on the command line or in the app."""
+"""One entry for everything that MODEL may be on the command line."""
 
 from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.huggingface import workload_from_config
-from hetplanner.workload.presets import preset, preset_names
+from hetplanner.schema import one_line, parse_json, read_text
+from hetplanner.workload.capturing import capture_config
+from hetplanner.workload.files import workload_from_data
+from hetplanner.workload.huggingface import has_formulas, workload_from_config
+from hetplanner.workload.presets import changed_workload, preset, preset_names
 from hetplanner.workload.workload import Workload
 
 
 def load_workload(model: str, **overrides: Any) -> Workload:
-    """A workload by a preset's name or the path of a Hugging Face `config.json` (or of its folder).
+    """A workload by a preset's name, or from a workload file or a Hugging Face `config.json` (or its folder).
+
+    A config of another family than GPT-2 and Llama is captured from transformers (`pip install 'hetplanner[hf]'`) in
+    a process of its own.
 
     Args:
         model: name or path; a preset's name wins over a file of that name.
@@ -21,7 +27,18 @@ def load_workload(model: str, **overrides: Any) -> Workload:
     """
     looks_like_path = "/" in model or "\\" in model or model.endswith(".json")
     if model not in preset_names() and (looks_like_path or Path(model).is_dir()):
-        return workload_from_config(Path(model), **overrides)
+        return _from_file(Path(model), overrides)
     if not model.isprintable():
         raise InvalidInput(f"model: must be a preset's name or the path of a config.json, got {model!r:.60}")
     return preset(model, **overrides)
+
+
+def _from_file(path: Path, overrides: dict[str, Any]) -> Workload:
+    file = path / "config.json" if path.is_dir() else path
+    data, place = parse_json(read_text(file), one_line(file.name)), one_line(file.name)
+    if isinstance(data, dict) and "format" in data:
+        return changed_workload(workload_from_data(data, place), place, **overrides)
+    if not isinstance(data, dict) or has_formulas(data):
+        return workload_from_config(path, **overrides)
+    sizes = {name: overrides.pop(name, None) for name in ("micro_batch", "global_batch", "seq_len")}
+    return changed_workload(capture_config(path, **sizes), place, **overrides)

@@ -10,7 +10,10 @@ from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
 
-OpKind = Literal["embedding", "attention", "mlp", "norm", "head", "loss", "parameter", "function"]
+OpKind = Literal[
+    "embedding", "attention", "mlp", "norm", "head", "loss", "convolution", "linear", "pooling", "activation",
+    "dropout", "parameter", "function",
+]  # fmt: skip
 Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Flops = Annotated[float, Field(strict=True, ge=0, le=1e24)]
 
@@ -58,6 +61,20 @@ class OpGraph(Noun):
             seen.add(op.name)
         return self
 
+    def in_dtype(self, old_bytes: int, new_bytes: int) -> Self:
+        """The graph with elements of another size. What is kept is an estimate: masks and indices scale along."""
+        if old_bytes == new_bytes:
+            return self
+        return self.replace(
+            ops=tuple(
+                op.replace(
+                    activation_bytes=-(-op.activation_bytes * new_bytes // old_bytes),
+                    output_bytes=-(-op.output_bytes * new_bytes // old_bytes),
+                )
+                for op in self.ops
+            )
+        )
+
     @cached_property
     def num_params(self) -> int:
         """Parameters of the model; a tied weight counts once."""
@@ -85,6 +102,22 @@ class OpGraph(Noun):
             live = (*crossing[-1], boundary - 1)
             crossing.append(tuple(i for i in live if last_use[i] >= boundary))
         return tuple(crossing)
+
+    @cached_property
+    def waits(self) -> tuple[tuple[int, int, int], ...]:
+        """``(op, used, next_use)``: an output that no op between two of its uses reads; the first use is its own op.
+
+        A stage that lies between the two relays the output. Neighbouring uses are left out.
+        """
+        index = {op.name: i for i, op in enumerate(self.ops)}
+        used = list(range(len(self.ops)))
+        found = []
+        for i, op in enumerate(self.ops):
+            for source in sorted({index[name] for name in op.inputs}):
+                if i - used[source] > 1:
+                    found.append((source, used[source], i))
+                used[source] = i
+        return tuple(found)
 
     @cached_property
     def tied_groups(self) -> dict[str, tuple[int, ...]]:

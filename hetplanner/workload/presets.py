@@ -1,12 +1,20 @@
-"""Named workloads: the GPT-2 and Llama families, GPT-3 XL as DT-FM trained it, and tiny ones for a CPU."""
+"""Named workloads: the GPT-2 and Llama families, GPT-3 XL as DT-FM trained it, residual networks, tiny ones for a CPU.
+
+Transformers follow by formula; the residual networks are shipped captured (see :mod:`hetplanner.capture.presets`).
+"""
 
 import difflib
+import gzip
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
-from hetplanner.dtypes import DType
+from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
+from hetplanner.workload.files import workload_from_json
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
@@ -63,9 +71,25 @@ _PRESETS: dict[str, _Preset] = {
 }
 
 
+# The batch of He et al. 2016 for ImageNet.
+CAPTURED_PRESETS: dict[str, int] = {"tiny-resnet": 64, "resnet101-narrow": 64, "resnet101": 256}
+"""Global batch by name."""
+
+
 def preset_names() -> tuple[str, ...]:
     """Names that `preset` knows, smallest families first."""
-    return tuple(_PRESETS)
+    return (*_PRESETS, *CAPTURED_PRESETS)
+
+
+def captured_preset_path(name: str) -> Traversable:
+    """The packaged workload file of a captured preset."""
+    return files("hetplanner.workload") / "captured" / f"{name}.json.gz"
+
+
+@lru_cache(maxsize=len(CAPTURED_PRESETS))
+def _captured(name: str) -> Workload:
+    text = gzip.decompress(captured_preset_path(name).read_bytes())
+    return workload_from_json(text, name)
 
 
 def preset(
@@ -92,10 +116,19 @@ def preset(
     Raises:
         InvalidInput: an unknown name (the nearest are listed) or a broken law.
     """
+    overrides: dict[str, Any] = {
+        "global_batch": global_batch,
+        "micro_batch": micro_batch,
+        "seq_len": seq_len,
+        "dtype": dtype,
+        "recompute": recompute,
+    }
+    if name in CAPTURED_PRESETS:
+        return changed_workload(_captured(name), name, layers=layers, **overrides)
     found = _PRESETS.get(name)
     if found is None:
-        near = difflib.get_close_matches(name, _PRESETS, n=3, cutoff=0.4)
-        hint = f"nearest are {', '.join(near)}" if near else f"known are {', '.join(_PRESETS)}"
+        near = difflib.get_close_matches(name, preset_names(), n=3, cutoff=0.4)
+        hint = f"nearest are {', '.join(near)}" if near else f"known are {', '.join(preset_names())}"
         raise InvalidInput(f"model: unknown preset {name!r:.60}; {hint}; or give the path of a config.json")
     fields = {
         "name": name,
@@ -105,27 +138,40 @@ def preset(
         "micro_batch": found.micro_batch,
         "dtype": found.dtype,
     }
-    return with_overrides(
-        fields,
-        name,
-        layers=layers,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seq_len=seq_len,
-        dtype=dtype,
-        recompute=recompute,
-    )
+    return with_overrides(fields, name, layers=layers, **overrides)
+
+
+def changed_workload(workload: Workload, place: str, *, layers: int | None = None, **overrides: Any) -> Workload:
+    """A workload with overrides as for `preset`; None = as is. Raises InvalidInput."""
+    fields = {name: getattr(workload, name) for name in Workload.model_fields}
+    return with_overrides(fields, place, layers=layers, **overrides)
 
 
 def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **overrides: Any) -> Workload:
     """The workload of `fields`, with `layers` put into its transformer and every override that is not None.
 
+    A captured model keeps its layers and sequence length; another dtype scales its bytes.
+
     Raises:
         InvalidInput: naming the field inside `place`.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    if fields.get("captured") is not None:
+        return _captured_with(fields, place, layers, given)
     if layers is not None:
         config = fields["transformer"]
         values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | {"layers": layers}
         given["transformer"] = checked(TransformerConfig, values, place)
+    return checked(Workload, fields | given, place)
+
+
+def _captured_with(fields: dict[str, Any], place: str, layers: int | None, given: dict[str, Any]) -> Workload:
+    for name, wanted in (("layers", layers), ("seq_len", given.get("seq_len"))):
+        if wanted is not None and not (name == "seq_len" and wanted == fields["seq_len"]):
+            raise InvalidInput(
+                f"{place}: {name}: cannot be changed, the model was captured as it is; capture another one:"
+                " hetplanner workload capture"
+            )
+    if given.get("dtype") in DTYPE_BYTES:
+        given["captured"] = fields["captured"].in_dtype(DTYPE_BYTES[fields["dtype"]], DTYPE_BYTES[given["dtype"]])
     return checked(Workload, fields | given, place)

@@ -2,6 +2,7 @@
 
 A program belongs to an OP-DAG: every call is part of one op, or *free*: free calls depend on no weight (masks,
 positions, rotary tables) and are computed again by every stage that needs them, so they never cross a boundary.
+Free calls belong outside autocast: they are what the model computes in float32.
 A call is named by its aten overload; the runtime performs only those on its own list. Nothing here is code.
 
 In `args` and `kwargs` JSON stands for itself (numbers, strings, booleans, null, nested lists), and an object of one
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hetplanner.schema import Name, Noun
+from hetplanner.workload.model import OpGraph
 
 MAX_NODES = 200_000
 MAX_BUFFER_ELEMENTS = 65_536
@@ -24,7 +26,16 @@ MAX_BUFFER_ELEMENTS = 65_536
 Extent = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 Shape = Annotated[tuple[Extent, ...], Field(max_length=16)]
 ElementType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+FLOAT_TYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
 CallName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z_][a-zA-Z0-9_]*(\.[a-zA-Z0-9_]+)?$")]
+
+RANDOM_INIT_CALLS = ("normal_", "uniform_", "exponential_", "log_normal_")
+INIT_CALLS = (
+    *RANDOM_INIT_CALLS, "fill_", "zero_", "add_", "sub_", "mul_", "div_", "neg_", "pow_", "exp_", "log_", "sqrt_",
+    "rsqrt_", "sigmoid_", "tanh_", "erfinv_", "clamp_", "clamp_min_", "clamp_max_", "values_",
+)  # fmt: skip
+"""In-place methods of a tensor that may fill a parameter; `values_` is ours: its arguments are the values themselves,
+row by row."""
 
 
 class InitCall(Noun):
@@ -33,8 +44,8 @@ class InitCall(Noun):
     `view`: (offset, sizes, strides) of the part that it filled; None for the whole.
     """
 
-    call: CallName
-    args: tuple[float, ...] = ()
+    call: Literal[INIT_CALLS]  # type: ignore[valid-type]
+    args: Annotated[tuple[float, ...], Field(max_length=MAX_BUFFER_ELEMENTS)] = ()
     view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
 
 
@@ -141,3 +152,46 @@ def references(node: Node) -> list[tuple[str, str]]:
         elif isinstance(value, dict):
             found += [(str(kind), str(name)) for kind, name in value.items()]
     return found
+
+
+def check_fits_graph(program: Program, graph: OpGraph) -> None:
+    """Refuses a program that does not belong to its graph.
+
+    Every op's calls must read only earlier ops that it names as its inputs, and only floating-point outputs.
+
+    Raises:
+        ValueError: naming the node and the law.
+    """
+    ops = {op.name: (i, set(op.inputs)) for i, op in enumerate(graph.ops)}
+    nodes = {node.name: node for node in program.nodes}
+    if program.outputs.keys() != ops.keys():
+        raise ValueError("program.outputs: must name every op of the graph, and no other")
+    for name, parameter in program.parameters.items():
+        if parameter.op not in ops:
+            raise ValueError(f"program.parameters.{name}: op {parameter.op!r:.60} is not in the graph")
+    for op, names in program.outputs.items():
+        for name in names:
+            if nodes[name].op != op or nodes[name].dtype not in FLOAT_TYPES:
+                raise ValueError(f"program.outputs.{op}: {name!r:.60} must be a floating-point tensor of that op")
+    for node in program.nodes:
+        _check_node(node, nodes, ops, program)
+    if nodes[program.loss].op != graph.ops[-1].name:
+        raise ValueError(f"program.loss: must be of the last op {graph.ops[-1].name!r:.60}")
+
+
+def _check_node(node: Node, nodes: dict[str, Node], ops: dict[str, tuple[int, set[str]]], program: Program) -> None:
+    if node.op is not None and node.op not in ops:
+        raise ValueError(f"program.nodes ({node.name}): op {node.op!r:.60} is not in the graph")
+    for kind, name in references(node):
+        if node.op is None:
+            if kind == "parameter" or (kind == "node" and nodes[name].op is not None):
+                raise ValueError(
+                    f"program.nodes ({node.name}): is free, so it must not depend on weights ({name!r:.60})"
+                )
+        elif kind == "node" and nodes[name].op not in (None, node.op):
+            source = str(nodes[name].op)
+            if source not in ops[node.op][1] or name not in program.outputs[source]:
+                raise ValueError(
+                    f"program.nodes ({node.name}): reads {name!r:.60} of op {source!r:.60}, which must be one of its"
+                    " op's inputs and of that op's outputs"
+                )

@@ -1,14 +1,15 @@
 """The workload: a model's OP-DAG with the batch it is trained on."""
 
 from functools import cached_property
+from math import prod
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
-from hetplanner.schema import Name, Noun
+from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import OpGraph
-from hetplanner.workload.program import Program
+from hetplanner.workload.program import Program, check_fits_graph
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
 
 
@@ -16,13 +17,18 @@ class Workload(Noun):
     """What is trained in one step: `global_batch` sequences in micro-batches of `micro_batch`.
 
     Either `transformer` (the graph follows by formula) or `captured` (a graph from elsewhere) is given; with
-    `program` a captured model can be trained, without it only planned.
+    `program` a captured model can be trained, without it only planned. A sample of a captured model has `seq_len`
+    targets (images: 1), which are what its tokens are.
+
+    Attributes:
+        provenance: what was captured, and the digest of the code it came from.
     """
 
     name: Name
     transformer: TransformerConfig | None = None
     captured: OpGraph | None = None
     program: Program | None = None
+    provenance: Text | None = None
     global_batch: Size
     micro_batch: Size
     seq_len: Size
@@ -34,8 +40,10 @@ class Workload(Noun):
     def _is_whole(self) -> Self:
         if (self.transformer is None) == (self.captured is None):
             raise ValueError("exactly one of transformer and captured must be given")
-        if self.program is not None and self.captured is None:
-            raise ValueError("program: belongs to a captured graph, and there is none")
+        if self.program is not None:
+            if self.captured is None:
+                raise ValueError("program: belongs to a captured graph, and there is none")
+            self._check_program(self.program, self.captured)
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch must be a multiple of micro_batch, got {self.global_batch} and {self.micro_batch}"
@@ -46,6 +54,19 @@ class Workload(Noun):
             )
         return self
 
+    def _check_program(self, program: Program, graph: OpGraph) -> None:
+        if program.micro_batch != self.micro_batch:
+            raise ValueError(
+                f"micro_batch must be {program.micro_batch}, for which the model was captured, got {self.micro_batch};"
+                f" capture it again: hetplanner workload capture ... --micro-batch {self.micro_batch}"
+            )
+        if program.num_targets != self.seq_len:
+            raise ValueError(
+                f"seq_len must be {program.num_targets}, for which the model was captured, got {self.seq_len};"
+                " capture it again with other example inputs"
+            )
+        check_fits_graph(program, graph)
+
     @cached_property
     def graph(self) -> OpGraph:
         """The OP-DAG, per sample of `seq_len` tokens in `dtype`."""
@@ -53,6 +74,47 @@ class Workload(Noun):
             return transformer_graph(self.transformer, seq_len=self.seq_len, dtype_bytes=self.dtype_bytes)
         assert self.captured is not None
         return self.captured
+
+    @cached_property
+    def output_elements(self) -> tuple[int, ...]:
+        """By op: elements that one micro-batch's output has where later ops read it."""
+        program = self.program
+        if program is None or program.micro_batch != self.micro_batch:
+            return tuple(op.output_bytes * self.micro_batch // self.dtype_bytes for op in self.graph.ops)
+        # A tensor without a batch dimension has no whole number of bytes per sample.
+        shapes = {node.name: node.shape or () for node in program.nodes}
+        return tuple(sum(prod(shapes[n]) for n in program.outputs.get(op.name, ())) for op in self.graph.ops)
+
+    @cached_property
+    def boundary_elements(self) -> tuple[int, ...]:
+        """By boundary: elements of all tensors of one micro-batch that cross it, as one message; 0 at both ends."""
+        sizes = self.output_elements
+        return tuple(sum(sizes[op] for op in crossing) for crossing in self.graph.crossing_ops)
+
+    @cached_property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where a stage may end: boundaries that a tensor crosses; of a transformer by formula those between layers."""
+        ops, elements = self.graph.ops, self.boundary_elements
+        return tuple(
+            k
+            for k in range(1, len(ops))
+            if elements[k] and (self.transformer is None or ops[k].layer != ops[k - 1].layer)
+        )
+
+    @property
+    def most_stages(self) -> int:
+        """The most stages that the model can be cut into: a transformer by formula into its layers."""
+        return self.graph.num_layers if self.transformer is not None else len(self.boundaries) + 1
+
+    @property
+    def most_stages_text(self) -> str:
+        """The same in words, such as 'the model's 6 layers'."""
+        return f"the model's {self.most_stages} {'layers' if self.transformer is not None else 'parts'}"
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a sample is a sequence of token ids."""
+        return self.program is None or (self.program.inputs_dtype == "int64" and len(self.program.inputs) == 2)
 
     @property
     def dtype_bytes(self) -> int:

@@ -44,7 +44,7 @@ def print_rates(moves, runs):
     for label, cluster in (("no NICs", load_cluster(CLUSTER)), ("NICs, unlike GPUs", mixed_gpus(1, num_devices=64))):
         problem = Problem(cluster=cluster, workload=preset("gpt3-xl"))
         model = CostModel.of(problem)
-        space = StepSpaces(model).of(SHAPE[0], recompute=True)
+        space = StepSpaces(model).of(recompute=True)
         equal = StepSpecies(model, SHAPE, 0, "structured", recompute=True, space=space)
         ragged = RaggedSpecies(model, SHAPE[0], 0, recompute=True, space=space)
         start = equal.random()

@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,12 @@ LEFT_OUT_S = 0.3
 """After a switch: the writing thread empties its queue every 0.2 s."""
 
 
-def switched_rank(run_dir: str, rank: int, world: int, port: int) -> None:
-    """A rank whose telemetry is off in every second block of steps; it notes when its steps end, by two clocks."""
+def switch(rank: int, *, block: int, folder: str) -> None:
+    """Turns a rank's telemetry off in every second block of steps; it notes when its steps end, by two clocks."""
     from hetplanner.runtime import executor, session, update
     from hetplanner.runtime.telemetry import Telemetry
     from hetplanner.runtime.traffic import Traffic
 
-    block = int((Path(run_dir) / "block").read_text())
     ends: list[tuple[float, float]] = []
 
     def is_on() -> bool:
@@ -59,18 +59,17 @@ def switched_rank(run_dir: str, rank: int, world: int, port: int) -> None:
         stats = run_step(self, step)
         ends.append((time.monotonic(), time.process_time()))
         if step + 1 == self.config.steps:
-            (Path(run_dir) / f"ends-{rank}.json").write_text(json.dumps(ends))
+            (Path(folder) / f"ends-{rank}.json").write_text(json.dumps(ends))
         return stats
 
     executor.Executor.run_step = run_and_note  # type: ignore[method-assign]
-    real_ranks.run_rank(run_dir, rank, world, port)
 
 
 def bench(plan: Plan, blocks: int, block: int) -> dict[str, float]:
     """One run: median seconds of a step with and without, wall and CPU."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "block").write_text(str(block))
-        ranks = real_ranks.start_ranks(plan, TrainConfig(steps=blocks * block), Path(folder), target=switched_rank)
+        switched = partial(switch, block=block, folder=folder)
+        ranks = real_ranks.start_ranks(plan, TrainConfig(steps=blocks * block), Path(folder), fault=switched)
         codes = ranks.wait(600)
         assert codes == [0] * len(codes), ranks.logs()
         ends_of_rank = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("ends-*.json"))]

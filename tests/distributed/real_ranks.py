@@ -80,8 +80,41 @@ class Ranks:
         return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))
 
 
-def run_rank(run_dir: str, rank: int, world: int, port: int) -> None:
-    """A rank's process: its environment as torchrun makes it, then the worker."""
+def start_ranks(
+    plan: Plan,
+    config: TrainConfig,
+    run_dir: Path,
+    num_ranks: int | None = None,
+    fault: Callable[[int], None] | None = None,
+) -> Ranks:
+    """Writes the run directory and starts every rank of the plan.
+
+    `fault`: a function of a module, called with the rank in every process before it begins: it plants what goes wrong.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    save_plan(plan, run_dir / "plan.json")
+    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
+    (run_dir / "run.json").write_text(json.dumps(fields))
+    world = num_ranks or len(plan.ranks)
+    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
+    processes = [
+        _CONTEXT.Process(target=_rank, args=(str(run_dir), rank, world, store.port, fault), name=f"rank-{rank}")
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return Ranks(run_dir, processes, store)
+
+
+def train(plan: Plan, config: TrainConfig, run_dir: Path, fault: Callable[[int], None] | None = None) -> Ranks:
+    """Runs to the end; every rank must succeed."""
+    ranks = start_ranks(plan, config, run_dir, fault=fault)
+    codes = ranks.wait()
+    assert codes == [0] * len(codes), ranks.logs()
+    return ranks
+
+
+def _rank(run_dir: str, rank: int, world: int, port: int, fault: Callable[[int], None] | None) -> None:
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
@@ -92,37 +125,8 @@ def run_rank(run_dir: str, rank: int, world: int, port: int) -> None:
     }
     from hetplanner.runtime.worker import main
 
+    if fault is not None:
+        fault(rank)
     code = main([f"{run_dir}/plan.json"])
     sys.stdout.flush()
     os._exit(code)
-
-
-def start_ranks(
-    plan: Plan,
-    config: TrainConfig,
-    run_dir: Path,
-    num_ranks: int | None = None,
-    target: Callable[[str, int, int, int], None] = run_rank,
-) -> Ranks:
-    """Writes the run directory and starts every rank of the plan; `target` is what a rank's process runs."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    save_plan(plan, run_dir / "plan.json")
-    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
-    (run_dir / "run.json").write_text(json.dumps(fields))
-    world = num_ranks or len(plan.ranks)
-    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
-    processes = [
-        _CONTEXT.Process(target=target, args=(str(run_dir), rank, world, store.port), name=f"rank-{rank}")
-        for rank in range(world)
-    ]
-    for process in processes:
-        process.start()
-    return Ranks(run_dir, processes, store)
-
-
-def train(plan: Plan, config: TrainConfig, run_dir: Path) -> Ranks:
-    """Runs to the end; every rank must succeed."""
-    ranks = start_ranks(plan, config, run_dir)
-    codes = ranks.wait()
-    assert codes == [0] * len(codes), ranks.logs()
-    return ranks

@@ -157,7 +157,9 @@ def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: s
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_clipping_counts_every_weight_once_when_a_rank_holds_several_chunks(replicas: int, tmp_path: Path) -> None:
     plan = back_and_forth_plan(gpt(), replicas)
-    config = TrainConfig(steps=10, seed=1, clip_norm=0.3, learning_rate=3e-3)
+    config = TrainConfig(
+        steps=10, seed=1, clip_norm=0.3, learning_rate=3e-3, warmup_steps=2, lr_schedule="cosine", lr_floor=0.0
+    )
     _, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path)
     assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5

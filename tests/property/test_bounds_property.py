@@ -142,7 +142,6 @@ def make_plan(problem, placement, edges, share, codec):
         for a, b, role in ((x, y, "activation"), (y, x, "gradient"))
         if codec.name != "none"
     ]
-    reduce_codec = codec if codec.name != "topk" else NO_CODEC
     return Plan(
         problem=problem,
         stages=tuple(
@@ -152,7 +151,8 @@ def make_plan(problem, placement, edges, share, codec):
                 replicas=tuple((d,) for d in row),
                 in_flight=max(share),
                 recompute=False,
-                reduce_codec=reduce_codec,
+                reduce_codec=codec,
+                error_feedback=codec.name == "topk",
             )
             for s, row in enumerate(rows)
         ),

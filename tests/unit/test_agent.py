@@ -302,6 +302,7 @@ def test_shutdown_refuses_while_runs_are_alive(home, agent, plan):
 def test_relative_paths_are_the_callers(home, agent, plan, tmp_path, monkeypatch):
     agent()
     (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("text " * 1000)
     monkeypatch.chdir(tmp_path)
     run = AgentClient(home).start(plan, TrainConfig(steps=1, data="texts"), out="mine")
     assert run.path == tmp_path / "mine"
@@ -315,7 +316,7 @@ def test_relative_paths_are_the_callers(home, agent, plan, tmp_path, monkeypatch
 def test_errors_keep_their_class_over_the_socket(home, agent, plan, monkeypatch):
     agent()
     client = AgentClient(home)
-    with pytest.raises(InvalidInput, match="data: must be a folder"):
+    with pytest.raises(InvalidInput, match="data: /no/such/folder is neither a file nor a folder"):
         client.start(plan, TrainConfig(data="/no/such/folder"))
     with pytest.raises(InvalidInput, match="launcher: must be one of local"):
         client.start(plan, TrainConfig(), launcher="ssh")

@@ -181,7 +181,7 @@ def test_a_machine_that_filled_up_while_a_run_waited_fails_it(supervise, plan, m
 
 def test_missing_data_is_refused_before_anything_is_made(supervise, plan, home):
     supervisor = supervise()
-    with pytest.raises(InvalidInput, match=r"data: must be a folder of text files, '/no/such' is none"):
+    with pytest.raises(InvalidInput, match=r"data: /no/such is neither a file nor a folder"):
         supervisor.check(plan, TrainConfig(data="/no/such"))
     assert not (home / "runs").exists()
 

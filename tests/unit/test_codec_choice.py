@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hetplanner.codecs.spec import Codec, most_kept
-from hetplanner.cost.check import check_plan
+from hetplanner.cost.check import check_plan, peak_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import plan_from_json, plan_to_data
@@ -153,7 +153,7 @@ def test_the_weakest_within_the_bytes_wanted():
 
 def test_reductions_take_the_weakest_codec_that_is_enough():
     plan = slow_plan("2 Mbit/s", shares=(4, 4), cuts=(5,))
-    packed, model = chosen(plan, "fp16", "bf16", "int8", "int4")
+    packed, model = chosen(plan, "fp16", "bf16", "int8")
     assert {stage.reduce_codec.name for stage in packed.stages} <= {"none", "int8"}
     assert any(stage.reduce_codec.name == "int8" for stage in packed.stages)
     dense = packed.replace(stages=tuple(s.replace(reduce_codec=Codec()) for s in packed.stages))
@@ -161,9 +161,34 @@ def test_reductions_take_the_weakest_codec_that_is_enough():
     share, passes = best_reduction(packed.problem)
     assert share == pytest.approx((1 + 4 / 256) / 4)
     assert passes > 0
-    only_topk, _ = chosen(plan, "topk")
-    assert {stage.reduce_codec.name for stage in only_topk.stages} == {"none"}
-    assert best_reduction(only_topk.problem) == (1.0, 0.0)
+    assert not any(stage.error_feedback for stage in packed.stages)
+
+
+@pytest.mark.parametrize(("codec", "least"), [("int4", 0.6), ("topk", 0.2), ("adatopk", 0.2)])
+def test_coarse_reductions_feed_their_errors_back(codec, least):
+    plan = slow_plan("2 Mbit/s", shares=(4, 4), cuts=(5,))
+    packed, model = chosen(plan, codec, max_ratio=100.0)
+    coarse = [stage for stage in packed.stages if stage.reduce_codec.name != "none"]
+    assert coarse
+    assert all(stage.error_feedback and stage.reduce_codec.name == codec.removeprefix("ada") for stage in coarse)
+    check_plan(packed, model.tables)
+    dense = packed.replace(stages=tuple(s.replace(reduce_codec=Codec(), error_feedback=False) for s in packed.stages))
+    assert step_seconds_of(packed, model) < least * step_seconds_of(dense, model)
+    share, _ = best_reduction(packed.problem)
+    assert share == pytest.approx({"int4": (0.5 + 4 / 256) / 4}.get(codec, 0.01), rel=0.01)
+
+
+def test_errors_are_fed_back_only_where_there_is_memory_for_them():
+    plan = slow_plan("2 Mbit/s", shares=(4, 4), cuts=(5,))
+    packed, model = chosen(plan, "int8", "topk")
+    used = max(peak_bytes(plan, model.tables))
+    assert max(peak_bytes(packed, model.tables)) > used
+    devices = tuple(d.replace(memory=used * 1.0001, reserve=0.0) for d in plan.problem.cluster.devices)
+    tight = plan.problem.replace(cluster=plan.problem.cluster.replace(devices=devices))
+    packed, model = chosen(plan.replace(problem=tight), "int8", "topk")
+    assert "int8" in {stage.reduce_codec.name for stage in packed.stages}
+    assert "topk" not in {stage.reduce_codec.name for stage in packed.stages}
+    check_plan(packed, model.tables)
 
 
 def test_a_stage_whose_reduction_nobody_waits_for_stays_dense():
@@ -209,7 +234,7 @@ def test_lossy_choices_are_noted():
     packed, _ = chosen(plan, "int8", "topk")
     (note,) = estimate_plan(packed).notes
     assert note.startswith("quality not modelled: topk on 4 of 4 links between stages")
-    assert "int8 in the gradient reduction of" in note
+    assert "topk in the gradient reduction of" in note
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -262,6 +287,9 @@ def test_plans_beyond_their_constraints_are_refused():
     without = plan.problem.constraints.replace(codecs=("none", "int8"))
     with pytest.raises(InvalidInput, match=r"link_codecs\[0\]\.codec: 'topk' is not among constraints\.codecs"):
         check_plan(plan.replace(problem=plan.problem.replace(constraints=without)))
+    fed_back = {"reduce_codec": Codec(name="topk", ratio=51.0), "error_feedback": True}
+    with pytest.raises(InvalidInput, match=r"stages\[0\]\.reduce_codec: topk keeps one gradient in 51, beyond"):
+        check_plan(plan.replace(stages=tuple(s.replace(**fed_back) for s in plan.stages)))
     packed = plan.replace(stages=tuple(s.replace(reduce_codec=Codec(name="int8")) for s in plan.stages))
     with pytest.raises(InvalidInput, match=r"stages\[0\]\.reduce_codec: 'int8' is not among constraints\.codecs"):
         check_plan(packed)

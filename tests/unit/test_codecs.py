@@ -1,5 +1,7 @@
 """Conformance of every codec: size on the wire, error bounds, what is not finite."""
 
+import contextlib
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -9,19 +11,24 @@ from pydantic import ValidationError
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, SEGMENT, Codec, most_kept, position_bytes, topk_of
 from hetplanner.codecs.torch_codecs import AtPositions, TopK, tensor_codec
+from hetplanner.codecs.torch_topk import SAMPLES
 
 MOST = {"fp16": 65504.0, "bf16": torch.finfo(torch.bfloat16).max}
 TOPK = [Codec(name="topk", ratio=r) for r in (1.0, 3.0, 10.0, 1000.0)]
 BLOCKS = [Codec(name=name, block=block) for name in ("int8", "int4") for block in (16, 256)]
 CODECS = [Codec(), Codec(name="fp16"), Codec(name="bf16"), *BLOCKS, *TOPK]
-SIZES = (1, 2, 15, 16, 17, 255, 256, 257, 1000, 4096, SEGMENT + 3)
+SIZES = (1, 2, 15, 16, 17, 255, 256, 257, 1000, 4096, SEGMENT - 1, SEGMENT, SEGMENT + 3)
+ODD_BLOCKS = [Codec(name=name, block=17) for name in ("int8", "int4")]
 
 
-def round_trip(codec: Codec, x: torch.Tensor) -> torch.Tensor:
-    data = torch.empty(codec.wire_bytes(x.numel(), 4), dtype=torch.uint8)
-    tensor = tensor_codec(codec)
-    tensor.encode(x, data)
-    decoded = tensor.decode(data, x.numel())
+def encoded(codec: Codec, x: torch.Tensor, *, compiled: bool = True, filler: int = 0) -> torch.Tensor:
+    data = torch.full((codec.wire_bytes(x.numel(), 4),), filler, dtype=torch.uint8, device=x.device)
+    tensor_codec(codec, compiled=compiled).encode(x, data)
+    return data
+
+
+def round_trip(codec: Codec, x: torch.Tensor, *, compiled: bool = True) -> torch.Tensor:
+    decoded = tensor_codec(codec, compiled=compiled).decode(encoded(codec, x, compiled=compiled), x.numel())
     assert decoded.dtype == torch.float32
     assert decoded.shape == (x.numel(),)
     return decoded
@@ -55,6 +62,57 @@ def error_bound(codec: Codec, x: torch.Tensor) -> torch.Tensor:
 
 def test_every_codec_has_a_tensor_half() -> None:
     assert {c.name for c in CODECS} == set(CODEC_NAMES)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_byte_of_the_declared_size_is_written(codec: Codec, size: int) -> None:
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    for compiled in (True, False):
+        assert torch.equal(*(encoded(codec, x, compiled=compiled, filler=filler) for filler in (0, 255)))
+
+
+def odd_values(size: int) -> torch.Tensor:
+    """Magnitudes of every order, many of them equal, zeros of both signs, blocks of zeros, and what is not finite."""
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-42, 38, (size,), generator=generator)
+    x[torch.rand(size, generator=generator) < 0.3] = -0.5
+    x[::7], x[size // 4 : size // 2] = -0.0, 0.0
+    x[size // 2 :: 97] = torch.tensor([float("nan"), float("inf"), -float("inf"), 7e4])[size % 4]
+    return x
+
+
+def check_equal_bytes(codec: Codec, size: int, device: str) -> None:
+    """Tensor operations on a device give what compiled loops do, both ways."""
+    for x in (odd_values(size), torch.randn(size, generator=torch.Generator().manual_seed(size))):
+        data = encoded(codec, x)
+        other = encoded(codec, x.to(device), compiled=False)
+        if codec.name in MOST and x.isnan().any():  # how a NaN is written is the processor's own affair
+            assert torch.equal(*(half_view(codec, d.cpu()).nan_to_num(7.0) for d in (data, other)))
+        else:
+            assert torch.equal(data, other.cpu())
+        decoded = tensor_codec(codec, compiled=False).decode(other, size)
+        assert decoded.device.type == device
+        here = tensor_codec(codec).decode(data, size)
+        assert torch.equal(here.nan_to_num(7.0), decoded.cpu().nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("codec", CODECS + ODD_BLOCKS, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, 3 * SEGMENT + 1])
+def test_tensor_operations_give_the_bytes_of_compiled_loops(codec: Codec, size: int) -> None:
+    check_equal_bytes(codec, size, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("codec", CODECS + ODD_BLOCKS, ids=str)
+def test_a_gpu_gives_the_bytes_of_the_processor(codec: Codec) -> None:
+    for size in (*SIZES, 3 * SEGMENT + 1):
+        check_equal_bytes(codec, size, "cuda")
+
+
+def half_view(codec: Codec, data: torch.Tensor) -> torch.Tensor:
+    return data.view(torch.float16 if codec.name == "fp16" else torch.bfloat16)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
@@ -157,6 +215,40 @@ def test_positions_take_the_shortest_form_and_say_what_was_kept(size: int, ratio
     assert torch.equal(receiver.position_M, kept)
     assert torch.equal(decoded.nonzero()[:, 0], kept)
     assert torch.equal(decoded[kept], x[kept].half().float())
+
+
+LONG = 2 * SAMPLES + 5
+STRIPES = torch.where(torch.arange(LONG) % 64 == 0, 100.0, 1.0) + torch.arange(LONG) / LONG
+
+
+@pytest.mark.parametrize("ratio", [1.5, 3.0, 30.0, 1000.0, 1e5])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(LONG, generator=torch.Generator().manual_seed(3)),
+        torch.randn(LONG, generator=torch.Generator().manual_seed(3)).relu(),
+        torch.randint(-3, 4, (LONG,), generator=torch.Generator().manual_seed(3)).float(),
+        torch.arange(LONG).float(),
+        STRIPES,
+        torch.zeros(LONG),
+    ],
+    ids=["normal", "rectified", "equal", "sorted", "stripes", "zeros"],
+)
+def test_topk_keeps_the_largest_whatever_a_sample_of_a_long_tensor_says(x: torch.Tensor, ratio: float) -> None:
+    codec = Codec(name="topk", ratio=ratio)
+    one, other = TopK(codec), TopK(codec, compiled=False)
+    for tensor in (one, other):
+        tensor.encode(x, torch.empty(codec.wire_bytes(LONG, 4), dtype=torch.uint8))
+    assert torch.equal(one.position_M, other.position_M)
+    assert torch.equal(one.position_M, x.abs().sort(descending=True, stable=True).indices[: codec.kept(LONG)].sort()[0])
+
+
+@pytest.mark.parametrize("ratio", [3.0, 100.0, 1e5])
+def test_topk_does_not_write_outside_of_a_tensor_whatever_arrives(ratio: float) -> None:
+    size, codec = 3 * SEGMENT + 5, Codec(name="topk", ratio=ratio)
+    data = torch.full((codec.wire_bytes(size, 4),), 255, dtype=torch.uint8)
+    with contextlib.suppress(IndexError, RuntimeError):
+        assert tensor_codec(codec).decode(data, size).shape == (size,)
 
 
 def test_gradients_at_known_positions_need_no_positions_on_the_wire() -> None:

@@ -146,4 +146,5 @@ def test_memory_grows_by_sixteen_bytes_a_parameter_and_with_micro_batches_in_fli
     kept = sum(op.activation_bytes for op in plan.ops_of(0)) * plan.problem.workload.micro_batch
     assert estimated_rank_bytes(deeper)[0] - small == kept * (3 - plan.stages[0].in_flight)
     params = sum(op.num_params for op in plan.ops_of(0))
-    assert small == 350 * 10**6 + 16 * params + kept * plan.stages[0].in_flight
+    messages = 2 * plan.boundary_elements(0) * 4  # one each way
+    assert small == 350 * 10**6 + 16 * params + kept * plan.stages[0].in_flight + messages

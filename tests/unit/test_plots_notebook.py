@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import holoviews as hv
 import nbformat
 import pytest
 from bokeh.embed import components
+from dags import cut_plan, random_dag
 from factories import chain_plan, small_cluster
 from nbclient import NotebookClient
 
@@ -34,6 +36,8 @@ RESULT = SimpleNamespace(
     lower_bound=9.0,
 )
 COMPARISON = run_comparison(PLAN.problem, planners=("random", "rank-order"), seeds=3)
+NETWORK = random_dag(3, 40)
+CAPTURED = cut_plan(NETWORK, [9, 30], [1, 2, 1], small_cluster(4))
 EMPTY_RUN: Any = SimpleNamespace(
     read_all=lambda: None,
     losses=lambda: [],
@@ -75,6 +79,9 @@ CALLS = {
     "step times": lambda: plots.step_times(RUN),
     "no step times": lambda: plots.step_times(EMPTY_RUN),
     "memory": lambda: plots.memory(ESTIMATED),
+    "dag": lambda: plots.dag(PLAN.problem.workload),
+    "dag of a plan with skips and ties": lambda: plots.dag(CAPTURED),
+    "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
     "traces": lambda: plots.compare_traces(TRACE, simulate(PLAN)),
 }
 
@@ -108,6 +115,17 @@ def test_every_name_resolves() -> None:
     assert set(plots.__all__) <= set(dir(plots))
     with pytest.raises(AttributeError, match="nonsense"):
         plots.nonsense  # noqa: B018
+
+
+def test_a_dag_is_written_as_one_page_that_links_nothing(tmp_path: Path) -> None:
+    page = plots.write_dag(CAPTURED, tmp_path / "dag.html").read_text(encoding="utf-8")
+    assert "<title>dag-3</title>" in page
+    assert "op17" in page
+    assert not re.findall(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](?!data:)""", page)
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        plots.write_dag(NETWORK, tmp_path / "missing" / "dag.html")
+    with pytest.raises(InvalidInput, match="is of test-gpt"):
+        plots.dag(NETWORK, PLAN)
 
 
 @pytest.mark.parametrize("call", [plots.cost, plots.memory])

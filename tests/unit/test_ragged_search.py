@@ -20,9 +20,7 @@ from hetplanner.workload.presets import preset
 
 def species(problem, stages, seed=0, recompute=False):
     model = CostModel.of(problem)
-    return RaggedSpecies(
-        model, stages, seed, recompute=recompute, space=StepSpaces(model).of(stages, recompute=recompute)
-    )
+    return RaggedSpecies(model, stages, seed, recompute=recompute, space=StepSpaces(model).of(recompute=recompute))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -81,8 +79,8 @@ def test_ragged_layouts_go_on_from_equal_ones():
     """An equal layout is a ragged one of the same value, from which annealing gets further."""
     model = CostModel.of(one_site([1e9] * 5, memory=600e3))
     spaces = StepSpaces(model)
-    equal = StepSpecies(model, (3, 1), 0, "structured", recompute=False, space=spaces.of(3, recompute=False))
-    ragged = RaggedSpecies(model, 3, 0, recompute=False, space=spaces.of(3, recompute=False))
+    equal = StepSpecies(model, (3, 1), 0, "structured", recompute=False, space=spaces.of(recompute=False))
+    ragged = RaggedSpecies(model, 3, 0, recompute=False, space=spaces.of(recompute=False))
     best = equal.anneal(equal.random(), 2000, 0.02)
     same = ragged.of_equal(best)
     assert same.value == pytest.approx(best.value, rel=1e-12)

@@ -1,6 +1,7 @@
 """Parts of a rank that need no other rank: telemetry, emulated links, stop watcher, rendezvous, worker's flags."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -56,6 +57,18 @@ def test_the_learning_rate_warms_up() -> None:
     config = TrainConfig(learning_rate=0.5, warmup_steps=4)
     assert [config.learning_rate_at(t) for t in (0, 1, 3, 4, 900)] == [0.125, 0.25, 0.5, 0.5, 0.5]
     assert TrainConfig(learning_rate=0.5, warmup_steps=0).learning_rate_at(0) == 0.5
+
+
+@pytest.mark.parametrize(("schedule", "middle"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
+def test_learning_rate_falls_to_its_floor_at_the_last_step(schedule: str, middle: float) -> None:
+    config = TrainConfig(steps=110, learning_rate=1.0, warmup_steps=10, lr_schedule=schedule, lr_floor=0.1)
+    rates = [config.learning_rate_at(t) for t in range(120)]
+    assert rates[:10] == pytest.approx([0.1 * (t + 1) for t in range(10)])
+    assert rates[59] == pytest.approx(middle)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[109:] == pytest.approx([0.1 if schedule != "constant" else 1.0] * 11)
+    quarter = {"linear": 0.775, "cosine": 0.1 + 0.45 * (1 + math.cos(math.pi / 4)), "constant": 1.0}
+    assert rates[34] == pytest.approx(quarter[schedule])
 
 
 def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
-from hetplanner.workload.presets import preset, preset_names
+from hetplanner.workload.presets import CAPTURED_PRESETS, preset, preset_names
 
 GPT2 = {
     "model_type": "gpt2",
@@ -48,13 +50,46 @@ def refused(call, *args, **kwargs) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [n for n in preset_names() if n not in CAPTURED_PRESETS])
 def test_a_preset_is_a_whole_workload(name):
     workload = preset(name)
     assert workload.name == workload.transformer.name == name
     assert workload.graph.num_layers == workload.transformer.layers
     assert workload.num_micro_batches >= 16
     assert workload.transformer.dropout == 0
+
+
+@pytest.mark.parametrize("name", CAPTURED_PRESETS)
+def test_a_captured_preset_can_be_trained(name):
+    workload = preset(name)
+    assert workload.name == name
+    assert workload.program is not None
+    assert (workload.seq_len, workload.dtype) == (1, "float32")
+    assert workload.num_micro_batches >= 8
+    assert {op.kind for op in workload.graph.ops} >= {"convolution", "norm", "activation", "pooling", "head", "loss"}
+    longer = preset(name, global_batch=2 * workload.global_batch, dtype="bfloat16")
+    assert longer.graph.ops[0].output_bytes == workload.graph.ops[0].output_bytes / 2
+    assert preset(name, micro_batch=workload.micro_batch) == workload
+    for change, says in (
+        ({"micro_batch": 1}, "micro_batch must be"),
+        ({"layers": 3}, "layers: cannot be changed"),
+        ({"seq_len": 2}, "seq_len: cannot be changed"),
+    ):
+        assert says in refused(preset, name, **change)
+
+
+def test_resnet101_is_the_papers():
+    graph = preset("resnet101").graph
+    assert (graph.num_params, graph.num_layers) == (44_549_160, 33)
+    assert sum(op.forward_flops for op in graph.ops) == pytest.approx(2 * 7.8e9, rel=0.02)  # 7.8e9 multiply-adds
+
+
+def test_presets_need_no_torch():
+    code = (
+        "import sys; from hetplanner.workload.presets import preset; preset('resnet101').graph;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_tiny_presets_fit_the_byte_level_data():
@@ -181,7 +216,7 @@ def test_bad_paths(tmp_path):
     for text, says in (
         ("[]", "must be a JSON object"),
         ("{", "config.json:1: not JSON"),
-        ("x" * 2**21, "at most 1 MiB"),
+        (json.dumps(GPT2 | {"notes": "x" * 2**21}), "at most 1 MiB"),
     ):
         bad.write_text(text)
         assert says in refused(load_workload, str(bad))

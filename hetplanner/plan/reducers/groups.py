@@ -57,6 +57,7 @@ class ReductionGroup:
         ops: indices of the ops whose own weights are in the bucket (for a tied group: all ops using the weight).
         reducer: how the members add up.
         codec: how every transfer travels.
+        error_feedback: whether what the codec loses is kept where it is lost, and added the next time.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ReductionGroup:
     ops: tuple[int, ...]
     reducer: ReducerName
     codec: Codec = NO_CODEC
+    error_feedback: bool = False
 
     @property
     def tied(self) -> bool:
@@ -148,8 +150,10 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
 def _group(plan: Plan, name: str, stages: tuple[int, ...], elements: int, ops: tuple[int, ...]) -> ReductionGroup:
     ranks = tuple(sorted({plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))}))
     members = Members.of(plan.problem.cluster, (plan.ranks[rank] for rank in ranks))
-    codec = plan.stages[stages[0]].reduce_codec
-    return ReductionGroup(name, stages, ranks, members, elements, ops, plan.reducer, codec)
+    first = plan.stages[stages[0]]
+    return ReductionGroup(
+        name, stages, ranks, members, elements, ops, plan.reducer, first.reduce_codec, first.error_feedback
+    )
 
 
 def _crossing(plan: Plan) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,213 @@
+"""From a factory to a workload: exported, measured, grouped, written down as data."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetplanner.capture.calls import Call, Ref
+from hetplanner.capture.cost import CallCost, measure
+from hetplanner.capture.export import Exported, Factory, export_model
+from hetplanner.capture.ops import Group, group_calls, kind_of, layers_of
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import checked
+from hetplanner.workload.model import Op, OpGraph
+from hetplanner.workload.program import MAX_BUFFER_ELEMENTS, Buffer, Node, Parameter, Program
+from hetplanner.workload.workload import Workload
+
+DEFAULT_GLOBAL_BATCH = 64
+
+
+def capture_workload(
+    factory: Factory,
+    name: str,
+    *,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    provenance: str | None = None,
+) -> Workload:
+    """A module as a workload that can be planned and trained without its code; its weights are never in memory.
+
+    FLOPs, kept and sent bytes are of float32, per sample: of a micro-batch, divided by its samples and rounded up.
+    Parameters that the forward pass does not use are left out.
+
+    Args:
+        factory: see :func:`hetplanner.capture.export.export_model`.
+        name: of the workload.
+        micro_batch: samples in a micro-batch; the examples' number if not given.
+        global_batch: samples in a step; the least multiple of the micro-batch from 64 on if not given.
+        provenance: where the module came from.
+
+    Raises:
+        InvalidInput: the module cannot be captured; names the operator, its line and what to change.
+    """
+    exported = export_model(factory, name, micro_batch)
+    groups = group_calls(exported)
+    costs = measure(exported)
+    batch = len(exported.inputs)
+    graph = _graph(exported, groups, costs)
+    return Workload(
+        name=name,
+        captured=graph,
+        program=_program(exported, groups),
+        global_batch=global_batch or batch * math.ceil(DEFAULT_GLOBAL_BATCH / batch),
+        micro_batch=batch,
+        seq_len=exported.labels.numel() // batch,
+        dtype="float32",
+        provenance=provenance,
+    )
+
+
+# -- the OP-DAG -----------------------------------------------------------------------------------
+
+
+def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) -> OpGraph:
+    home = {call.name: group for group in groups for call in group.calls}
+    outputs = op_outputs(groups)
+    shares = _with_free_calls(exported, home)
+    layers, batch = layers_of(groups), len(exported.inputs)
+    head = next((g for g in reversed(groups[:-1]) if kind_of(g, is_loss=False, is_head=False) == "linear"), None)
+    ops = []
+    for i, group in enumerate(groups):
+        calls = [costs[name] for name in shares[id(group)]]
+        sent = [call.value for call in group.calls if call.name in outputs[id(group)]] or (
+            [group.calls[-1].value] if i == len(groups) - 1 else []
+        )
+        reads = dict.fromkeys(
+            home[ref.name].name for call in group.calls for ref in call.reads()
+            if ref.kind == "node" and ref.name in home and home[ref.name] is not group
+        )  # fmt: skip
+        ops.append(
+            Op(
+                name=group.name,
+                kind=kind_of(group, is_loss=i == len(groups) - 1, is_head=group is head),
+                layer=layers[i],
+                inputs=tuple(reads),
+                num_params=sum(exported.parameters[name].numel() for name in (*group.owns, *group.borrows)),
+                tied=group.tied.name if group.tied else None,
+                forward_flops=sum(c.forward_flops for c in calls) / batch,
+                backward_flops=sum(c.backward_flops for c in calls) / batch,
+                activation_bytes=math.ceil(sum(c.kept_bytes for c in calls) / batch),
+                output_bytes=math.ceil(sum(v.numel() * v.element_size() for v in sent) / batch),
+            )
+        )
+    return OpGraph(ops=tuple(ops))
+
+
+def op_outputs(groups: list[Group]) -> dict[int, tuple[str, ...]]:
+    """By id of the operator, the calls whose values other operators read, in order."""
+    home = {call.name: group for group in groups for call in group.calls}
+    read = {
+        ref.name for group in groups for call in group.calls for ref in call.reads()
+        if ref.kind == "node" and home.get(ref.name, group) is not group
+    }  # fmt: skip
+    return {id(group): tuple(call.name for call in group.calls if call.name in read) for group in groups}
+
+
+def _with_free_calls(exported: Exported, home: dict[str, Group]) -> dict[int, list[str]]:
+    """By operator, its calls and the free ones that it is the first to need: those count where they are needed."""
+    calls = {call.name: call for call in exported.calls}
+    shares: dict[int, list[str]] = {}
+    counted: set[str] = set()
+    for call in exported.calls:
+        group = home.get(call.name)
+        if group is None:
+            continue
+        pending = [call.name]
+        while pending:
+            name = pending.pop()
+            if name in counted or home.get(name, group) is not group:
+                continue
+            counted.add(name)
+            shares.setdefault(id(group), []).append(name)
+            pending += [ref.name for ref in calls[name].reads() if ref.kind == "node" and ref.name not in home]
+    return shares
+
+
+# -- the program ----------------------------------------------------------------------------------
+
+
+def _program(exported: Exported, groups: list[Group]) -> Program:
+    home = {call.name: group for group in groups for call in group.calls}
+    outputs = op_outputs(groups)
+
+    owners = {name: group for group in groups for name in group.owns}
+    return checked(
+        Program,
+        {
+            "micro_batch": len(exported.inputs),
+            "inputs": tuple(exported.inputs.shape),
+            "inputs_dtype": _dtype(exported.inputs.dtype),
+            "labels": tuple(exported.labels.shape),
+            "labels_dtype": _dtype(exported.labels.dtype),
+            "parameters": {
+                name: Parameter(
+                    shape=tuple(exported.parameters[name].shape),
+                    op=owners[name].name,
+                    init=exported.build.init_of(name, exported.parameters[name]),
+                )
+                for name in owners
+            },
+            "buffers": {
+                name: _buffer(name, value, name in exported.running) for name, value in exported.buffers.items()
+            },
+            "nodes": tuple(_node(call, home.get(call.name)) for call in exported.calls),
+            "outputs": {group.name: outputs[id(group)] for group in groups},
+            "loss": exported.loss.name,
+            "num_targets": exported.labels.numel() // len(exported.inputs),
+        },
+        "program",
+    )
+
+
+def _buffer(name: str, value: Tensor, running: bool) -> Buffer:
+    if value.numel() > MAX_BUFFER_ELEMENTS:
+        raise InvalidInput(
+            f"buffer {name} {list(value.shape)}: must hold at most {MAX_BUFFER_ELEMENTS} values, has {value.numel()};"
+            " compute it in forward (torch.arange, torch.ones(...).tril()) instead of keeping it"
+        )
+    return Buffer(
+        shape=tuple(value.shape),
+        dtype=_dtype(value.dtype),
+        values=tuple(value.detach().reshape(-1).tolist()),
+        running=running,
+    )
+
+
+def _node(call: Call, group: Group | None) -> Node:
+    value = call.value if isinstance(call.value, Tensor) else None
+    if value is not None and value.is_complex():
+        raise InvalidInput(f"{call.where}: '{call.title}' gives complex numbers, which cannot be stored; use real ones")
+    return Node(
+        name=call.name,
+        call=call.title,
+        args=tuple(_plain(arg, call) for arg in call.args),
+        kwargs={key: _plain(arg, call) for key, arg in call.kwargs.items()},
+        op=group.name if group else None,
+        shape=tuple(value.shape) if value is not None else None,
+        dtype=_dtype(value.dtype) if value is not None else None,
+    )
+
+
+def _plain(value: Any, call: Call) -> Any:
+    """An argument as JSON; see :mod:`hetplanner.workload.program`."""
+    if isinstance(value, Ref):
+        return {value.kind: value.name}
+    if isinstance(value, list | tuple):
+        return [_plain(item, call) for item in value]
+    if isinstance(value, torch.dtype):
+        return {"dtype": _dtype(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.device | torch.layout | torch.memory_format):
+        return None
+    raise InvalidInput(
+        f"{call.where}: '{call.title}' takes {value!r:.60}, which cannot be stored; use real numbers and tensors"
+    )
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,100 @@
+"""Modules of Hugging Face's transformers, from a configuration alone: no weights, no remote code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hetplanner.capture.export import Factory, Wrapper
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import one_line
+
+DEFAULT_SEQ_LEN = 1024
+DEFAULT_IMAGE_SIZE = 224
+
+
+class LanguageModel(Wrapper):
+    """Token ids to logits; no cache."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, tokens, vocabulary]."""
+        return self.inner(input_ids=inputs, use_cache=False)
+
+
+class ImageClassifier(Wrapper):
+    """Pixels to logits."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The model's output, with logits [batch, classes]."""
+        return self.inner(pixel_values=inputs)
+
+
+def config_factory(
+    fields: Mapping[str, Any], place: str, *, micro_batch: int = 1, seq_len: int | None = None
+) -> Factory:
+    """A factory of the model that a `config.json` describes: a causal language model or an image classifier.
+
+    Args:
+        fields: content of the file.
+        place: its name, for messages.
+        micro_batch: samples of the example.
+        seq_len: tokens of the example; the model's longest but at most 1024 if not given.
+
+    Raises:
+        InvalidInput: no transformers, an unknown `model_type`, or one of another task.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise InvalidInput(
+            f"{place}: capturing a Hugging Face config needs transformers; install it: pip install 'hetplanner[hf]'"
+        ) from None
+    known = {key: value for key, value in fields.items() if key not in ("auto_map", "quantization_config")}
+    model_type = known.pop("model_type", None)
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        raise InvalidInput(
+            f"{place}: model_type: must be one that this transformers ({transformers.__version__}) knows, got"
+            f" {model_type!r:.60}; correct it or upgrade transformers"
+        )
+    try:
+        config = transformers.AutoConfig.for_model(model_type, **known)
+    except Exception as error:
+        raise InvalidInput(
+            one_line(f"{place}: not a config of {model_type}: {str(error).splitlines()[0]:.200}")
+        ) from None
+    if type(config) in transformers.AutoModelForCausalLM._model_mapping:
+        return _language_model(transformers, config, place, micro_batch, seq_len)
+    if type(config) in transformers.AutoModelForImageClassification._model_mapping:
+        return _image_classifier(transformers, config, place, micro_batch, seq_len)
+    raise InvalidInput(
+        f"{place}: model_type {model_type!r} is no causal language model or image classifier; write a factory and give"
+        " it as --model-code package.module:factory"
+    )
+
+
+def _language_model(transformers: Any, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+    longest = getattr(config, "max_position_embeddings", None) or DEFAULT_SEQ_LEN
+    if seq_len is not None and seq_len > longest:
+        raise InvalidInput(f"{place}: seq_len must be at most the model's longest, {longest}, got {seq_len}")
+    length = seq_len or min(longest, DEFAULT_SEQ_LEN)
+
+    def factory() -> tuple[nn.Module, Tensor]:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        return LanguageModel(model), torch.zeros(micro_batch, length, dtype=torch.int64)
+
+    return factory
+
+
+def _image_classifier(transformers: Any, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+    if seq_len not in (None, 1):
+        raise InvalidInput(f"{place}: seq_len must be 1 for an image classifier (one target an image), got {seq_len}")
+    size = getattr(config, "image_size", None) or DEFAULT_IMAGE_SIZE
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    channels = getattr(config, "num_channels", 3)
+
+    def factory() -> tuple[nn.Module, Tensor]:
+        model = transformers.AutoModelForImageClassification.from_config(config, dtype=torch.float32)
+        return ImageClassifier(model), torch.zeros(micro_batch, channels, height, width)
+
+    return factory

@@ -1,0 +1,70 @@
+"""Which kinds of data there are, and which of them a path is. A new kind is one line in `KINDS`."""
+
+from pathlib import Path
+
+from hetplanner.data.digits import DIGITS
+from hetplanner.data.images import IMAGES
+from hetplanner.data.interface import DataKind, Source
+from hetplanner.data.need import Need, TokenNeed, need_of
+from hetplanner.data.saved_datasets import SAVED_DATASETS
+from hetplanner.data.text import TEXT, standard_library
+from hetplanner.data.tokens import TOKENS
+from hetplanner.errors import InvalidInput
+from hetplanner.workload.workload import Workload
+
+KINDS: tuple[DataKind, ...] = (SAVED_DATASETS, TOKENS, IMAGES, DIGITS, TEXT)
+"""The first that claims a path and gives what the workload reads takes it."""
+
+
+def open_data(data: str | None, workload: Workload) -> Source:
+    """The data of a run, opened: indexed or mapped, not read.
+
+    Args:
+        data: a path, or the word of a kind; None takes the Python standard library's sources for a model of tokens
+            and scikit-learn's digits for one of images.
+        workload: what reads it.
+
+    Raises:
+        InvalidInput: no such data, none that fits the workload, or too little of it.
+    """
+    need = need_of(workload)
+    if data is None:
+        return TEXT.open(standard_library(), need) if isinstance(need, TokenNeed) else DIGITS.open(Path(), need)
+    kind = _kind_of(data, need)
+    return kind.open(Path(data).expanduser(), need)
+
+
+def check_data(data: str | None, workload: Workload) -> None:
+    """Opens the data and reads a bounded share of it, before any process is started. Raises InvalidInput."""
+    open_data(data, workload).check()
+
+
+def absolute_data(data: str | None) -> str | None:
+    """A path made absolute, for a process with another working directory; words stay."""
+    if data is None or any(data == kind.word for kind in KINDS):
+        return data
+    return str(Path(data).expanduser().absolute())
+
+
+def _kind_of(data: str, need: Need) -> DataKind:
+    named = [kind for kind in KINDS if kind.word == data]
+    path = Path(data).expanduser()
+    claiming = named or [kind for kind in KINDS if _exists(path) and kind.claims(path)]
+    fitting = [kind for kind in claiming if kind.fits(need)]
+    if fitting:
+        return fitting[0]
+    wanted = "; ".join(kind.looks_like for kind in KINDS if kind.fits(need))
+    if claiming and (named or claiming[0] is not TEXT):
+        raise InvalidInput(
+            f"data: {data} is {claiming[0].looks_like}: {claiming[0].gives}, which workload {need.workload} does not"
+            f" read; give {wanted}"
+        )
+    what = "is neither a file nor a folder" if not _exists(path) else "holds nothing that it reads"
+    raise InvalidInput(f"data: {data} {what}; workload {need.workload} takes {wanted}")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # not allowed, or a null byte
+        return False

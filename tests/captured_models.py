@@ -1,0 +1,70 @@
+"""Small models to capture: each is a factory of (module, example inputs)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from hetplanner.capture.huggingface import config_factory
+
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 256, "n_positions": 32}
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+}  # fmt: skip
+RESNET = {
+    "model_type": "resnet", "depths": [1, 2], "hidden_sizes": [16, 32], "embedding_size": 8, "image_size": 32,
+    "num_channels": 1, "num_labels": 10, "layer_type": "bottleneck",
+}  # fmt: skip
+
+hf_gpt2 = config_factory(GPT2, "gpt2", micro_batch=2, seq_len=16)
+hf_llama = config_factory(LLAMA, "llama", micro_batch=2, seq_len=16)
+hf_resnet = config_factory(RESNET, "resnet", micro_batch=4)
+
+
+class Residual(nn.Module):
+    """A bottleneck block whose in-place calls must be undone."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.first(x))
+        y += x
+        return self.act(y)
+
+
+def conv_net() -> tuple[nn.Module, Tensor]:
+    """Two residual blocks and a classifier."""
+    blocks = nn.Sequential(nn.Conv2d(1, 8, 3), Residual(8), Residual(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+    return blocks, torch.zeros(4, 1, 8, 8)
+
+
+class TiedLoss(nn.Module):
+    """Returns the summed loss itself; the head shares the table's weight and has a bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 16)
+        self.head.weight = self.table.weight
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        x = self.table(inputs)
+        for layer in self.body:
+            x = x + torch.tanh(layer(x))
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+def tied_loss() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Inputs and labels as examples."""
+    tokens = torch.zeros(2, 5, dtype=torch.int64)
+    return TiedLoss(), (tokens, tokens)
+
+
+FACTORIES = {
+    "hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_resnet": hf_resnet, "conv_net": conv_net, "tied_loss": tied_loss,
+}  # fmt: skip
