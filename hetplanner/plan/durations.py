@@ -48,6 +48,7 @@ class Durations:
         found = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         arrays = {name: np.array(value, dtype=np.float64) for name, value in found.items() if isinstance(value, list)}
         numbers = {name: None if value is None else float(value) for name, value in found.items() if name not in arrays}
-        if any(array.ndim != 1 or not np.isfinite(array).all() for array in arrays.values()):
+        lists = {f.name for f in fields(cls) if f.name[-2:] in ("_C", "_N")}
+        if arrays.keys() != lists or any(a.ndim != 1 or not np.isfinite(a).all() for a in arrays.values()):
             raise ValueError("durations: must be lists of finite numbers")
         return cls(**arrays, **numbers)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def test_a_report_names_what_differs_most(plan, tmp_path):
     assert found.difference.startswith("A step took ")
     assert "The largest difference is compute: " in found.difference
     assert "most of it on rank " in found.difference
-    assert found.step_s["refitted"] == pytest.approx(found.step_s["measured"], rel=0.05)
+    assert found.step_s["refitted"] == pytest.approx(found.step_s["measured"], rel=0.12)
     assert found.losses[-1][0] == STEPS - 1
     assert found.grad_norms[0] == (0, 1.0)
     assert [row.memory_bytes for row in found.ranks] == [1000] * 2
