@@ -188,7 +188,7 @@ def test_the_command_writes_trace_cluster_and_json(plan, tmp_path):
     assert data["terms"]["measured"]["compute"] > data["terms"]["predicted"]["compute"]
     assert data["trace"] == str(trace)
     assert {e["ph"] for e in json.loads(trace.read_text())["traceEvents"]} == {"M", "X", "C"}
-    assert load_cluster(cluster).site_links[0].source == "measured"
+    assert {link.source for link in load_cluster(cluster).site_links} >= {"measured"}
     table = runner.invoke(app, ["runs", "report", str(folder)])
     assert table.exit_code == 0, table.output
     assert "pipeline transfer" in table.stdout
