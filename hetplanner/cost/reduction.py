@@ -94,11 +94,15 @@ def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup
 
 
 def reduction_bytes(plan: Plan) -> list[tuple[int, int, float]]:
-    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest."""
+    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest.
+
+    Where replicas take local steps, those of the stages count on average.
+    """
     moves = []
     for group in reduction_groups(plan):
+        steps = 1 if group.tied else plan.local_steps
         for phase in group.phases:
-            each = float(phase.rounds * group.wire_bytes(phase.num_elements))
+            each = float(phase.rounds * group.wire_bytes(phase.num_elements)) / steps
             flows = zip(phase.sender_F.tolist(), phase.receiver_F.tolist(), phase.count_F.tolist(), strict=True)
             moves += [(group.ranks[a], group.ranks[b], count * each) for a, b, count in flows]
     return moves

@@ -20,6 +20,7 @@ class Durations:
         optimizer_s_N: one optimiser step.
         encode_s_N, decode_s_N: one boundary message of the rank (codec and copy).
         reduce_s_N: the rank's share of adding up and re-packing gradients in one step.
+        outer_s_N: one step of the outer optimizer, where replicas take local steps; None = nothing.
         message_s: fixed cost of handing one message to the network and of taking it.
         overlap: share of a boundary message's wire time for which its sender goes on computing; for the rest of it
             the sender waits. 1 = asynchronous sends.
@@ -33,6 +34,7 @@ class Durations:
     encode_s_N: np.ndarray
     decode_s_N: np.ndarray
     reduce_s_N: np.ndarray
+    outer_s_N: np.ndarray | None = None
     message_s: float = 0.0
     overlap: float = 1.0
     cores: float | None = None

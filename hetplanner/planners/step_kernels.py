@@ -194,7 +194,7 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
                 size = problem.boundary_K[cut_S[s]] * share_R[p]
                 total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
             for q in range(num_replicas):
-                total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+                total += 2.0 * problem.reduce_share * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
     for g in range(len(problem.tied_bytes_G)):
         count = tied_members(problem, place_N, cut_S, g, num_replicas, work.member_N)
         total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
@@ -282,7 +282,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         if problem.has_nics and num_replicas > 1 and problem.reduced_KK[cut_S[s], cut_S[s + 1]] > 0:
             for p in range(num_replicas):
                 phase = max(phase, work.reduce_H[problem.host_D[place_N[s * num_replicas + p]]])
-        reduction = 2.0 * phase + work.adding_S[s]
+        reduction = (2.0 * phase + work.adding_S[s]) * problem.reduce_share
         soft += reduction / num_stages
         work.done_S[s] = end + reduction
         step = max(step, end + reduction)

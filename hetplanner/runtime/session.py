@@ -111,6 +111,7 @@ class Session:
         self.telemetry.phase("training")
         try:
             stopped = self._train(executor)
+            executor.meet()
             if not stopped:
                 self._validate(executor)
         except RuntimeError as error:
