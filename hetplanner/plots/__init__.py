@@ -27,6 +27,7 @@ _HOMES = {
     "loss": "training",
     "losses": "training",
     "step_times": "training",
+    "report": "reports",
 }
 
 __all__ = ["live", *_HOMES]
