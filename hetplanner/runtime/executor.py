@@ -375,6 +375,7 @@ class Executor:
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
+            self.stats.loss_scale = self.update.scale.value if self.update.scale else None
             self.stats.grad_norm = self._agree()
             self.stats.grad_square = self.update.grad_square
             self.stats.skipped = self.update.overflowed
