@@ -153,7 +153,10 @@ def sample(
     command += [f"--temperature={temperature}", f"--seed={seed}", "--", prompt]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunError(f"run {reader.id}: sampling failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+        message = (done.stderr.strip() or "no message").splitlines()[-1]
+        if done.returncode == InvalidInput.exit_code:
+            raise InvalidInput(f"run {reader.id}: {message}")
+        raise RunError(f"run {reader.id}: sampling failed: {message}")
     if as_json:
         print_json({"id": reader.id, "prompt": prompt, "text": done.stdout})
     else:

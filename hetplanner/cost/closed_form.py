@@ -19,7 +19,7 @@ to the fill in place of (n - 1) * compute, which on equal stages gives the bubbl
 2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
 
 Where replicas take H local steps, T is the mean: a step without the stages' reductions H - 1 times, one with them and
-the outer optimizer's step once. Weights tied across stages are reduced in all of them.
+the outer optimizer's step once. Weights tied across stages are reduced inside pipelines in all of them.
 
 Source: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019, PipeDream) for what a pipeline takes without a
 network; the round-trip, NIC and drain terms are ours, held against the event simulator.
@@ -55,9 +55,10 @@ class StepArrays:
         activation_wire_s_PE, gradient_wire_s_PE: wire time alone, for which the link stays busy.
         nic_s_P: NIC seconds of the busiest host on the route, beyond its first micro-batch.
         reduce_s_S: gradient reduction of every stage.
-        tied_s: reduction of the weights tied across stages, and the stages it waits for.
+        tied: seconds to reduce each weight tied across stages, and the stages it waits for.
         optimizer_s: slowest optimizer step.
         local_steps: steps that the replicas take before the stages' reductions.
+        tied_averaged: as `tied`, of what replicas average after their local steps.
         outer_s: slowest step of the outer optimizer, which follows these.
         phased: GPipe: all forwards of a rank come before its backwards.
         separate: no rank serves two routes or two stages; saves asking.
@@ -78,6 +79,7 @@ class StepArrays:
     tied: tuple[tuple[float, tuple[int, ...]], ...]
     optimizer_s: float
     local_steps: int = 1
+    tied_averaged: tuple[tuple[float, tuple[int, ...]], ...] = ()
     outer_s: float = 0.0
     phased: bool = False
     separate: bool = False
@@ -116,7 +118,8 @@ def time_step(arrays: StepArrays) -> StepTimes:
     end_S = end_PS.max(axis=0)
     reduced_s = _reduced_s(arrays, end_S, chunked=bool(chunked_PS.any()))
     if arrays.local_steps > 1:
-        alone_s = _reduced_s(replace(arrays, reduce_s_S=np.zeros_like(end_S)), end_S, chunked=bool(chunked_PS.any()))
+        alone = replace(arrays, reduce_s_S=np.zeros_like(end_S), tied_averaged=())
+        alone_s = _reduced_s(alone, end_S, chunked=bool(chunked_PS.any()))
         reduced_s = alone_s + (reduced_s - alone_s) / arrays.local_steps
     return StepTimes(pipeline_s, reduced_s, reduced_s + optimizer_seconds(arrays))
 
@@ -130,7 +133,7 @@ def _reduced_s(arrays: StepArrays, end_S: FloatArray, *, chunked: bool) -> float
     """When all reductions of a step are done, those of tied weights last."""
     done = _reduced(arrays, end_S) if chunked else end_S + arrays.reduce_s_S
     reduced_s = float(done.max())
-    for seconds, stages in arrays.tied:
+    for seconds, stages in (*arrays.tied, *arrays.tied_averaged):
         reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
     return reduced_s
 

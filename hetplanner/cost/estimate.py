@@ -25,6 +25,7 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.groups import reduction_groups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -113,6 +114,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             count = plan.routes[p].micro_batches
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
+    num_often = sum(group.tied and group.every_step for group in reduction_groups(plan))
     return StepArrays(
         rank_PS=rank_PS,
         micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
@@ -126,7 +128,8 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         gradient_wire_s_PE=hops["back"],
         nic_s_P=_nic_seconds(plan, model.links, device_N, rank_PS, sends),
         reduce_s_S=reduce_s_S,
-        tied=tied,
+        tied=tied[:num_often],
+        tied_averaged=tied[num_often:],
         optimizer_s=float(durations.optimizer_s_N.max()),
         local_steps=plan.local_steps,
         outer_s=0.0 if durations.outer_s_N is None else float(durations.outer_s_N.max()),

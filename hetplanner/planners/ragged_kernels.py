@@ -199,7 +199,7 @@ def evaluate_ragged(
     for g in range(len(problem.tied_bytes_G)):
         count, ready = _tied_members(problem, place_N, first_S, cut_S, g, work)
         phase = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[g], work.count_H)
-        step = max(step, ready + 2.0 * phase)
+        step = max(step, ready + 2.0 * phase * problem.reduce_share)
     value = step + optimizer
     if problem.priced:
         price = 0.0

@@ -208,7 +208,7 @@ def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes
     for i in range(count):
         for j in range(count):
             usd += problem.egress_DD[member_N[i], member_N[j]]
-    return usd * 2.0 * num_bytes / max(count, 1)
+    return usd * 2.0 * num_bytes * problem.reduce_share / max(count, 1)
 
 
 @kernel(forceinline=True)
@@ -293,7 +293,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         for s in range(num_stages):
             if is_tied(problem, cut_S, g, s):
                 ready = max(ready, work.done_S[s])
-        step = max(step, ready + 2.0 * work.tied_G[g])
+        step = max(step, ready + 2.0 * work.tied_G[g] * problem.reduce_share)
     value = step + optimizer
     if problem.priced:
         price = 0.0

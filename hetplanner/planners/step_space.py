@@ -36,7 +36,8 @@ class StepProblem(NamedTuple):
 
     A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of a
     micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
-    `reduce_share` is the share of the steps in which stages reduce, if replicas may take local steps.
+    `reduce_share` is the share of the steps with reductions, if replicas may take local steps (what pipelines then
+    still add up of tied weights in every step is left out).
     `tied_GM` are the users of each tied weight, each as the last cut point not behind it, -1 where there are fewer.
     """
 

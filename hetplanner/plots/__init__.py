@@ -25,6 +25,7 @@ _HOMES = {
     "write_dag": "dags",
     "gantt": "timelines",
     "loss": "training",
+    "losses": "training",
     "step_times": "training",
     "report": "reports",
 }

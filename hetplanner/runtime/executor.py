@@ -103,8 +103,9 @@ class Executor:
         self.update = Update(plan, rank, config, chunks, transport)
         self.local = LocalSteps(plan, chunks) if plan.is_local else None
         # Between synchronisations replicas that take local steps leave out what they exchange.
-        apart = [a for a in actions if a.kind is not Kind.REDUCE or self._groups[a.group].every_step]
+        apart = [a for a in actions if not self._comes_after_the_step(a)]
         self._expected = {meets: self._all_messages(some) for meets, some in ((True, actions), (False, apart))}
+        self._has_stepped = False
         self._program = {meets: [self._bound(a) for a in some] for meets, some in ((True, actions), (False, apart))}
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
         self._expected_ahead = self._all_messages(ahead)
@@ -134,7 +135,20 @@ class Executor:
         return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
 
     def _all_messages(self, actions: Iterable[Action]) -> list[Expected]:
-        return [message for action in actions for message in self._messages_of(action)]
+        """In the order in which they are taken."""
+        messages: list[Expected] = []
+        agreed = False
+        for action in actions:
+            if self._comes_after_the_step(action) and not agreed:
+                messages += self.update.expected
+                agreed = True
+            if not (action.kind is Kind.STEP and agreed):
+                messages += self._messages_of(action)
+        return messages
+
+    def _comes_after_the_step(self, action: Action) -> bool:
+        """Whether it averages what the optimiser has changed."""
+        return action.kind is Kind.REDUCE and not self._groups[action.group].every_step
 
     def _messages_of(self, action: Action) -> list[Expected]:
         """What a rank takes from the network in an action."""
@@ -179,18 +193,18 @@ class Executor:
                 reducers.append(GroupReducer(group, (g, len(self._groups)), self.rank, reducer.bucket, self.transport))
         self.transport.expect([message for reducer in reducers for message in reducer.expected])
         for reducer in reducers:
-            self._synchronise(reducer, mean=True)
+            self._average(reducer)
+        with self.updating:
+            for reducer in reducers:
+                self.local.take(reducer.group, mean=True)
         self.transport.end_step()
 
-    def _synchronise(self, reducer: GroupReducer, *, mean: bool = False) -> int:
-        """Averages the changes of a group's weights, and steps by the mean. Returns the bytes sent."""
+    def _average(self, reducer: GroupReducer) -> int:
+        """Averages the changes of a group's weights; they wait where its gradients were. Returns the bytes sent."""
         assert self.local is not None
         self.local.offer(reducer.group)
         with added_up(self._buckets(reducer.group)):
-            sent = reducer.reduce()
-        with self.updating:
-            self.local.take(reducer.group, mean=mean)
-        return sent
+            return reducer.reduce()
 
     def reduction_state(self) -> dict[str, Tensor]:
         """What reductions and local steps carry from step to step, by name: part of the training's state."""
@@ -361,12 +375,14 @@ class Executor:
         reducer, buckets = self.reducers[action.group], self._buckets(self._groups[action.group])
 
         def act() -> None:
+            if not reducer.group.every_step:
+                self._step_once()
             start = time.monotonic()
             if reducer.group.every_step:
                 with added_up(buckets):
                     sent = reducer.reduce()
             else:
-                sent = self._synchronise(reducer)
+                sent = self._average(reducer)
             self.stats.reduce_bytes += sent
             self._span(action, start, time.monotonic(), sent)
 
@@ -375,18 +391,29 @@ class Executor:
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
-            self.stats.loss_scale = self.update.scale.value if self.update.scale else None
-            self.stats.grad_norm = self._agree()
-            self.stats.grad_square = self.update.grad_square
-            self.stats.skipped = self.update.overflowed
-            with self.updating:
-                self.update.apply(self._step)
-                if self.local and self.plan.synchronises_at(self._step):
-                    self.local.step_alone()
-                self.completed_steps = self._step + 1
+            self._step_once()
+            self._has_stepped = False
+            if self.local and self.plan.synchronises_at(self._step):
+                with self.updating:
+                    for reducer in self.reducers.values():
+                        if not reducer.group.every_step:
+                            self.local.take(reducer.group)
             self._span(action, start, time.monotonic())
 
         return act
+
+    def _step_once(self) -> None:
+        """The optimiser's step, if it was not taken yet."""
+        if self._has_stepped:
+            return
+        self._has_stepped = True
+        self.stats.loss_scale = self.update.scale.value if self.update.scale else None
+        self.stats.grad_norm = self._agree()
+        self.stats.grad_square = self.update.grad_square
+        self.stats.skipped = self.update.overflowed
+        with self.updating:
+            self.update.apply(self._step)
+            self.completed_steps = self._step + 1
 
     def _agree(self) -> float | None:
         scale = self.update.scale

@@ -52,8 +52,8 @@ class _Rank:
 def make_schedule(plan: Plan, durations: Durations | None = None, *, synchronises: bool = True) -> Schedule:
     """Orders the actions of one step.
 
-    Gradients are added up in front of the ranks' STEP; where replicas take local steps, what they synchronise (changes
-    of weights) follows it.
+    Where replicas take local steps, a rank that comes to the first change of weights to be averaged has stepped by
+    itself, and STEP is the outer optimizer's.
 
     Args:
         plan: stages, routes, in-flight depths, schedule name.
@@ -94,19 +94,14 @@ class _ListScheduler:
         self.timed.sort(key=lambda item: item[:2])
         actions = [action for _, _, action in self.timed]
         first_stage = [next(iter(state.chunks)) for state in self.ranks]
-        actions += self._reductions(first_stage, every_step=True)
-        actions += [Action(Kind.STEP, rank, stage) for rank, stage in enumerate(first_stage)]
-        if synchronises:
-            actions += self._reductions(first_stage, every_step=False)
-        return Schedule(tuple(actions), len(self.ranks))
-
-    def _reductions(self, first_stage: list[int], *, every_step: bool) -> list[Action]:
-        return [
+        actions += [
             Action(Kind.REDUCE, rank, first_stage[rank], group=g)
             for g, group in enumerate(reduction_groups(self.plan))
             for rank in group.ranks
-            if group.every_step == every_step
+            if group.every_step or synchronises
         ]
+        actions += [Action(Kind.STEP, rank, stage) for rank, stage in enumerate(first_stage)]
+        return Schedule(tuple(actions), len(self.ranks))
 
     def _dispatch(self, rank: int, now: float) -> list[tuple[float, int]]:
         """Starts what is ready on an idle rank; returns (time, rank) wake-ups."""

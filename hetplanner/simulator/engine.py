@@ -40,7 +40,7 @@ class _Rank:
 class Engine:
     """One simulation of `steps` steps, of which the first has the number `first_step`; `run` gives the spans.
 
-    In a step in which replicas do not synchronise, stages skip their reductions.
+    In a step in which replicas do not synchronise, they skip what they average.
 
     Ranks that wake at the same moment go on in the order of their numbers: who hands a transfer to a NIC first
     matters, and the compiled kernel (`hetplanner.simulator.kernel`) follows the same rule.
@@ -179,7 +179,7 @@ class Engine:
                 self._receive(action, now)
             case Kind.REDUCE:
                 group = self.groups[action.group]
-                if group.tied or self._synchronises(rank):
+                if group.every_step or self._synchronises(rank):
                     self._reduce(action, group, now)
                 else:
                     self._end(action, now)

@@ -192,7 +192,7 @@ def _tails(
     tails: list[list[Instruction]] = [[] for _ in plan.ranks]
     actions = [0] * len(plan.ranks)
     sends: list[tuple[int, int, int]] = []
-    for group in (group for group in groups if group.tied or synchronises):
+    for group in (group for group in groups if group.every_step or synchronises):
         number: dict[tuple[int, int, int], int] = {}  # of a message, by (source, target, ordinal)
         for rank in group.ranks:
             for m in (m for part in group.rounds_of(rank) for m in part.sends if m.peer != rank):

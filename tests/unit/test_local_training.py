@@ -190,19 +190,17 @@ def test_parts_are_pipelines_and_their_shares_add_up():
     assert sum(shares_of(ragged_plan(), [0, 2]).values()) == pytest.approx(1.0)
 
 
-def test_gradients_are_reduced_before_the_step_and_changes_behind_it():
+def test_what_is_averaged_is_reduced_in_the_last_local_step_alone():
     plan = local_plan()
     groups = reduction_groups(plan)
-    assert [g.every_step for g in groups] == [False, False, False, True, True]
+    assert [g.every_step for g in groups] == [True, True, False, False, False]
     assert [g.ranks for g in groups if g.every_step] == [(0, 2), (1, 3)]
     for synchronises in (True, False):
         for rank in range(4):
             actions = make_schedule(plan, synchronises=synchronises).of_rank(rank)
-            step = next(i for i, action in enumerate(actions) if action.kind is Kind.STEP)
-            before, behind = actions[:step], actions[step + 1 :]
-            assert all(groups[a.group].every_step for a in before if a.kind is Kind.REDUCE)
-            assert all(a.kind is Kind.REDUCE and not groups[a.group].every_step for a in behind)
-            assert bool(behind) == synchronises
+            reduced = [groups[a.group].every_step for a in actions if a.kind is Kind.REDUCE]
+            assert reduced == [True] + [False] * (2 * synchronises), "what happens in every step comes first"
+            assert actions[-1].kind is Kind.STEP
     every = plan.replace(local_steps=1, outer=None)
     assert make_schedule(every) == make_schedule(every, synchronises=False)
     assert all(group.every_step for group in reduction_groups(every))

@@ -5,16 +5,18 @@ import subprocess
 import sys
 
 import pytest
-from dags import captured, random_dag, residual_network
-from factories import sites_cluster
+from dags import captured, cut_plan, random_dag, residual_network
+from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.check import check_plan
+from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import load_plan, save_plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.base import BasePlanner
+from hetplanner.planners.codec_choice import choose_codecs, rough_objective
 from hetplanner.planners.registry import make_planner, planner_names
 from hetplanner.planners.schedules import reschedule
 from hetplanner.workload.files import save_workload
@@ -39,6 +41,33 @@ def test_every_planner_plans_a_residual_network(name: str, shape: dict[str, int]
     crossing = NETWORK.graph.crossing_ops
     if shape:
         assert [len(crossing[stage.end_op]) for stage in result.plan.stages] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("codecs", [("none", "int8"), ("none", "int4"), ("none", "topk"), ("none", "adatopk")])
+def test_codecs_press_all_tensors_of_a_boundary_as_one_message(codecs: tuple[str, ...]) -> None:
+    """Cuts inside blocks: two tensors cross, and the ratio is that of both together."""
+    inside = [k for k in NETWORK.boundaries if len(NETWORK.graph.crossing_ops[k]) == 2]
+    cluster = small_cluster(3, bandwidth="2 Mbit/s", latency="1 ms")
+    plan = cut_plan(NETWORK, [inside[20], inside[-20]], [1, 1, 1], cluster)
+    wanted = Constraints(codecs=codecs, max_ratio=50.0)
+    plan = plan.replace(problem=plan.problem.replace(constraints=wanted))
+    model = CostModel.of(plan.problem)
+    chosen = choose_codecs(plan, model)
+    check_plan(chosen)
+    assert rough_objective(chosen, model) < 0.5 * rough_objective(plan, model)
+    ratios = []
+    for boundary in (0, 1):
+        ops = NETWORK.graph.crossing_ops[plan.stages[boundary].end_op]
+        elements = sum(NETWORK.graph.ops[op].output_bytes * NETWORK.micro_batch // 4 for op in ops)
+        codec = chosen.codec_between(boundary, boundary + 1, "activation")
+        assert codec.name == codecs[1].removeprefix("ada")
+        sent = chosen.boundary_bytes(boundary, boundary, boundary + 1, "activation")
+        assert sent == codec.wire_bytes(elements, 4) < 4 * elements / 3
+        ratios.append(4 * elements / sent)
+    if codecs[1] == "adatopk":
+        assert max(ratios) == pytest.approx(50.0, rel=0.02)
+        first, second = (chosen.boundary_elements(boundary) for boundary in (0, 1))
+        assert ratios[0] / ratios[1] == pytest.approx(first / second, rel=0.05)
 
 
 def test_the_published_objective_too() -> None:

@@ -22,8 +22,10 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Trace
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.plots.notebook.offline import without_links
+from hetplanner.runs.report import RunReport
 from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
+from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
@@ -49,8 +51,31 @@ RUN: Any = SimpleNamespace(
     read_all=lambda: None,
     losses=lambda: [(0, 3.0), (1, 2.0)],
     validation_losses=lambda: [(1, 2.5)],
-    steps=lambda: [SimpleNamespace(step=i, step_s=None if i == 0 else 0.2) for i in range(4)],
+    steps=lambda: [
+        SimpleNamespace(
+            step=i, step_s=0.2 if i else None, loss=3.0 - i, end_s=1.0 + 0.2 * i, boundary_bytes=10**6, reduce_bytes=0
+        )
+        for i in range(4)
+    ],
     predicted_step_s=lambda: 0.21,
+)
+
+TERMS = StepTerms(compute=0.3, bubble=0.1, pipeline_transfer=0.4, data_parallel=0.05, optimizer=0.01)
+REPORT = RunReport(
+    run="run",
+    state="finished",
+    message="",
+    steps=4,
+    planned_steps=4,
+    step_s={"predicted": 0.9, "measured": 1.0},
+    terms={"catalog": TERMS, "predicted": TERMS, "measured": TERMS, "refitted": TERMS},
+    ranks=(),
+    links=(),
+    losses=(),
+    validation=(),
+    grad_norms=(),
+    difference="A step took 1 s, +11.1% against the predicted 900 ms. The largest difference is bubble.",
+    calibration=None,
 )
 
 CALLS = {
@@ -76,6 +101,8 @@ CALLS = {
     "empty gantt": lambda: plots.gantt(Trace((), ("a",))),
     "loss": lambda: plots.loss(RUN),
     "no loss": lambda: plots.loss(EMPTY_RUN),
+    "losses": lambda: plots.losses({"dense": RUN, "int8": EMPTY_RUN}),
+    "losses over seconds": lambda: plots.losses({"dense": RUN}, over="seconds"),
     "step times": lambda: plots.step_times(RUN),
     "no step times": lambda: plots.step_times(EMPTY_RUN),
     "memory": lambda: plots.memory(ESTIMATED),
@@ -83,6 +110,8 @@ CALLS = {
     "dag of a plan with skips and ties": lambda: plots.dag(CAPTURED),
     "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
     "traces": lambda: plots.compare_traces(TRACE, simulate(PLAN)),
+    "report": lambda: plots.report(REPORT),
+    "report of a run without steps": lambda: plots.report(replace(REPORT, terms={})),
 }
 
 
@@ -100,6 +129,14 @@ def test_cell_output_links_nothing() -> None:
     data, _ = hv.Store.renderers["bokeh"].components(drawn)
     assert "data:text/css;base64," in data["text/html"]
     assert "https://cdn" not in data["text/html"]
+
+
+@pytest.mark.parametrize(("over", "x"), [("steps", 3), ("seconds", 1.6), ("bytes", 4.0)])
+def test_losses_end_at_what_was_spent(over: Any, x: float) -> None:
+    curve = plots.losses({"dense": RUN}, over=over).get(0)
+    assert (curve.dimension_values(0)[-1], curve.dimension_values(1)[-1]) == pytest.approx((x, 0.0))
+    with pytest.raises(InvalidInput, match="over: must be one of steps, seconds, bytes"):
+        plots.losses({}, over="dollars")  # type: ignore[arg-type]
 
 
 def test_style_sheets_that_are_not_installed_keep_their_link() -> None:

@@ -125,9 +125,9 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
 
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
     all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With local steps, groups
-    over the copies on the same pipelines follow, whose gradients are added up in every step.
+    over the copies on the same pipelines come first, whose gradients are added up in every step.
     """
-    return (*_stage_groups(plan), *_tied_groups(plan), *(_inner_groups(plan) if plan.is_local else ()))
+    return (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
 
 
 def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
@@ -150,7 +150,8 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
     for owner, members in _crossing(plan).items():
         stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
         group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
-        if len(group.ranks) > 1:  # a rank that serves all these stages adds up by itself
+        # A rank that serves all these stages adds up by itself, and copies on one pipeline alone never part.
+        if len(group.ranks) > 1 and not (plan.is_local and len(parts_of(plan, stages)) == 1):
             yield group
 
 
