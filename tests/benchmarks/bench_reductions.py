@@ -11,16 +11,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "distributed")]
-
-from factories import chain_plan
-from real_ranks import train
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import OuterOptimizer, Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
+from tests.distributed.real_ranks import train
+from tests.factories import chain_plan
 
 INT8, TOPK, POWER = Codec(name="int8"), Codec(name="topk", ratio=100.0), Codec(name="powersgd", rank=8)
 ROWS: dict[str, tuple[int, Codec, bool]] = {
