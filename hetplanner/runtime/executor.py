@@ -40,7 +40,12 @@ TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 class StepStats:
     """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
 
-    `skipped`: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
+    Attributes:
+        grad_norm: global, before clipping; known where it is clipped by.
+        grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
+        in_flight: most micro-batches that were forward and not yet backward.
+        held: most messages whose buffers were kept.
+        skipped: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
     """
 
     start_s: float = 0.0
@@ -50,6 +55,9 @@ class StepStats:
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
+    grad_square: float = 0.0
+    in_flight: int = 0
+    held: int = 0
     loss_scale: float | None = None
     skipped: bool = False
 
@@ -80,6 +88,7 @@ class Executor:
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
+        self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
         self._num_micro_batches = plan.problem.workload.num_micro_batches
         # By topic, boundary and micro-batch: what has arrived or waits to be sent.
@@ -257,11 +266,21 @@ class Executor:
                 return self._end(action)
 
     def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
-        if self._recording:
-            self.telemetry.span(
-                action.kind.value, self._step, action.micro_batch, start_s, end_s,
-                num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role,
-            )  # fmt: skip
+        if not self._recording:
+            return
+        depth = None
+        if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
+            depth = self._in_flight, self.transport.num_posted, self.transport.num_held
+        self.telemetry.span(
+            action.kind.value, self._step, action.micro_batch, start_s, end_s,
+            num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role, depth=depth,
+        )  # fmt: skip
+
+    def _note_depth(self, change: int) -> None:
+        """A micro-batch went forward (+1) or backward (-1) through a chunk."""
+        self._in_flight += change
+        self.stats.in_flight = max(self.stats.in_flight, self._in_flight)
+        self.stats.held = max(self.stats.held, self.transport.num_held)
 
     def _forward(self, action: Action, *, training: bool) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
@@ -279,6 +298,8 @@ class Executor:
                 self._losses.append(y)
             else:
                 self._tensors[target] = y
+            if training:
+                self._note_depth(+1)
             self._span(action, start, time.monotonic())
 
         return act
@@ -300,6 +321,7 @@ class Executor:
             gradient = chunk.runner.backward(m, above)
             if gradient is not None:
                 self._tensors[target] = gradient
+            self._note_depth(-1)
             self._span(action, start, time.monotonic())
 
         return act
@@ -387,6 +409,7 @@ class Executor:
             return
         self._has_stepped = True
         self.stats.grad_norm = self._agree()
+        self.stats.grad_square = self.update.grad_square
         self.stats.skipped = self.update.overflowed
         with self.updating:
             self.update.apply(self._step)

@@ -26,6 +26,7 @@ def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, 
         "bubble": summary.bubble,
         "terms": summary.terms | ({"clip": clip_s} if clip_s else {}),
         "per_rank": summary.per_rank,
+        "durations": durations.to_data(),
         "catalog_step_s": summarise_plan(plan, steps=NUM_STEPS).step_s,
         "created_unix_s": time.time(),
     }
