@@ -82,7 +82,6 @@ def inside_a_block() -> Plan:
 PLANS = {
     "resnet inside a block": inside_a_block,
     "residual 3x1 relayed, recompute": lambda: recomputed(chain_plan([8], [2, 3], workload=residual_workload())),
-    "residual 2x2": lambda: chain_plan([5, 3], [2], workload=residual_workload()),
     "residual 3x1 dropout": lambda: chain_plan([8], [2, 3], workload=residual_workload(dropout=0.3)),
     "residual dropout, recompute, gpipe": lambda: recomputed(
         chain_plan([5, 3], [2], workload=residual_workload(dropout=0.3), schedule="gpipe")
