@@ -71,8 +71,8 @@ def train(
         "clip_norm": clip_norm,
     }
     config = checked(TrainConfig, fields, "train")
+    check_data(config.data, plan.problem.workload)
     if dry_run:
-        check_data(config.data, plan.problem.workload)
         _print_request(_request(plan, config, launcher, out), as_json)
         return
 
