@@ -17,6 +17,7 @@ from hetplanner.runtime.layout import model_weights, running_buffers
 from hetplanner.runtime.sample import generate
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
+from hetplanner.workload.presets import preset
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 from tests.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
@@ -121,6 +122,10 @@ def test_a_stage_is_all_on_its_device() -> None:
         model = StageModel(workload, 0, len(workload.graph.ops), 0, torch.device("meta"))
         for key in (KEY, None):
             assert model.forward(None, (inputs, labels), key).device.type == "meta"
+    tokens = torch.zeros(2, 64, dtype=torch.int64, device="meta")
+    llama = preset("tiny-llama")
+    model = StageModel(llama, 0, len(llama.graph.ops), 0, torch.device("meta"))
+    assert model.forward(None, (tokens, tokens), KEY).device.type == "meta"
 
 
 def test_a_skip_connection_is_relayed_over_a_stage_in_between() -> None:
