@@ -44,7 +44,7 @@ def dag(workload: Workload | Plan, plan: Plan | None = None) -> hv.Overlay:
         InvalidInput: the plan is of another model.
     """
     if isinstance(workload, Plan):
-        workload, plan = workload.problem.workload, workload
+        plan, workload = workload, workload.problem.workload
     if plan is not None and plan.problem.workload.graph != workload.graph:
         raise InvalidInput(f"plan: is of {plan.problem.workload.name}, not of {workload.name}; give the plan alone")
     ready()
