@@ -26,18 +26,18 @@ OP_COLOURS = {
     "embedding": "#AA3377",
     "attention": "#4477AA",
     "mlp": "#228833",
-    "convolution": "#4477AA",
-    "linear": "#228833",
-    "parameter": "#66CCEE",
+    "convolution": "#66CCEE",
+    "linear": "#44BB99",
     "norm": "#CCBB44",
-    "pooling": "#BBCC33",
-    "activation": "#999999",
-    "dropout": "#BBBBBB",
-    "function": "#777777",
+    "activation": "#BBCC33",
+    "pooling": "#FFAABB",
+    "dropout": "#DDDDDD",
+    "parameter": "#77AADD",
+    "function": "#999999",
     "head": "#EE8866",
     "loss": "#EE6677",
 }
-"""Kinds of operators; a convolution does what attention does elsewhere, a linear layer what an MLP does."""
+"""Kinds of operators."""
 
 KIND_COLOURS = {
     "forward": "#4477AA",

@@ -87,7 +87,7 @@ class _ChunkRehearsal:
     """One micro-batch through a chunk and back, on numbers of the right size."""
 
     def __init__(self, executor: Executor, chunk: Chunk) -> None:
-        self.chunk, self.batch = chunk, executor.draw(chunk, 0)
+        self.executor, self.chunk = executor, chunk
         elements = executor.plan.boundary_elements
         self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1))
         self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage))
@@ -95,7 +95,7 @@ class _ChunkRehearsal:
 
     def forward(self) -> None:
         x = self.input.detach() if self.input is not None else None
-        self.chunk.runner.forward(0, x, self.batch, DrawKey(0, 0, 0))
+        self.chunk.runner.forward(0, x, self.executor.draw(self.chunk, 0), DrawKey(0, 0, 0))
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)

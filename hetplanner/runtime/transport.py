@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hetplanner.runtime.emulation import LinkEmulator
+from hetplanner.runtime.traffic import Traffic
 
 HEADER_BYTES = 16
 """A float64 stamp, padded so that what follows stays aligned for every dtype."""
@@ -33,6 +34,10 @@ class Topic(IntEnum):
     WEIGHTS = 4
     PROBE = 5
     RUNNING = 6
+
+
+ROLES = {topic: topic.name.lower() for topic in Topic}
+"""What telemetry calls them."""
 
 
 def tag_of(topic: Topic, index: int) -> int:
@@ -69,15 +74,29 @@ class Transport:
         rank: this rank.
         emulator: delays deliveries; None sends as fast as the network is.
         window: receives posted ahead of the one that is taken next.
+
+    Attributes:
+        traffic: what was sent and taken, by link.
     """
 
     def __init__(self, rank: int, emulator: LinkEmulator | None, window: int = 8) -> None:
         self.rank, self.emulator, self.window = rank, emulator, window
+        self.traffic = Traffic()
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
         self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
         self._sent: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
         self._sent_before: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
+
+    @property
+    def num_posted(self) -> int:
+        """Receives that are posted and not yet taken."""
+        return len(self._posted)
+
+    @property
+    def num_held(self) -> int:
+        """Messages sent whose buffers are still kept."""
+        return len(self._sent) + len(self._sent_before)
 
     # -- receiving --------------------------------------------------------------------------------
 
@@ -103,8 +122,9 @@ class Transport:
         work, data = self._posted.pop(message)
         work.wait()
         self._post()
-        if self.emulator:
-            self.emulator.hold(float(data[:8].view(torch.float64)), asked_s)
+        late_s = self.emulator.hold(float(data[:8].view(torch.float64)), asked_s) if self.emulator else 0.0
+        wait_s = time.monotonic() - asked_s
+        self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
         return data[self._header :]
 
     # -- sending ----------------------------------------------------------------------------------
@@ -127,6 +147,7 @@ class Transport:
         work = dist.isend(message, peer, tag=tag_of(topic, index))
         assert work is not None
         self._sent[peer, topic, index] = work, message
+        self.traffic.count_sent(peer, ROLES[topic], message.numel() - self._header)
         return Sent(start, arrival)
 
     def release(self, delivered: Iterable[MessageKey]) -> None:

@@ -58,6 +58,7 @@ def dag(workload: Workload | Plan, plan: Plan | None = None) -> hv.Overlay:
             **FRAME
             | LEGEND
             | NO_AXES
+            | {"legend_opts": LEGEND["legend_opts"] | {"location": "top_left"}}
             | {"width": WIDTH, "height": max(LEAST_HEIGHT, int(110 + ROW_PX * (top - bottom))), "active_tools": []},
             xlim=(-1.2, layout.columns + 0.2),
             ylim=(bottom, top),
