@@ -205,10 +205,54 @@ def test_initial_weights_do_not_depend_on_the_cut_and_tied_replicas_are_equal() 
 def test_a_fill_outside_of_the_weight_is_refused() -> None:
     workload = tied_workload()
     parameter = workload.program.parameters["body.weight"]
-    wrong = parameter.replace(init=(parameter.init[0].replace(view=(60, (2, 3), (3, 1))),))
-    program = workload.program.replace(parameters=workload.program.parameters | {"body.weight": wrong})
-    with pytest.raises(InvalidInput, match=r"body.weight: init\[0\].view: must lie inside"):
-        stages(workload.replace(program=program))
+    call = parameter.init[0]
+    for changed, message in (
+        (call.replace(view=(60, (2, 3), (3, 1))), r"init\[0\] \(normal_\).view: must lie inside"),
+        (call.replace(call="values_", args=(1.0, 2.0)), r"init\[0\] \(values_\): "),
+        (call.replace(call="trunc_normal_", args=(1.0, 2.0)), r"init\[0\] \(trunc_normal_\): "),
+    ):
+        wrong = {"body.weight": parameter.replace(init=(changed,))}
+        program = workload.program.replace(parameters=workload.program.parameters | wrong)
+        with pytest.raises(InvalidInput, match=f"parameter body.weight: {message}"):
+            stages(workload.replace(program=program))
+
+
+class Odd(nn.Module):
+    """Filled in the ways that are not plain: cut-off normal, a part, a table of numbers, a padded vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 300, padding_idx=0)
+        nn.init.trunc_normal_(self.table.weight, std=0.02, a=-0.03, b=0.03)
+        with torch.no_grad():
+            self.table.weight[1].fill_(7.0)
+        self.scale = nn.Parameter(torch.linspace(1, 2, 300))
+        self.bias = nn.Parameter(torch.zeros(300))
+        self.bias.data = nn.functional.pad(self.bias.data, (0, 0))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens) * self.scale + self.bias
+
+
+def test_recorded_fills_are_repeated() -> None:
+    model = stages(capture_workload(lambda: (Odd(), torch.zeros(2, 8, dtype=torch.int64)), "odd"))[0]
+    table = model.named_weights()["table.weight"]
+    assert torch.all(table[1] == 7.0)
+    rest = torch.cat((table[:1], table[2:]))
+    assert rest.abs().max() <= 0.03
+    assert rest.std() == pytest.approx(0.0148, abs=1e-3)  # a normal of 0.02 cut off at 1.5 deviations
+    assert torch.allclose(model.named_weights()["scale"], torch.linspace(1, 2, 300))
+    assert not model.named_weights()["bias"].any()
+
+
+def test_a_frozen_parameter_is_refused() -> None:
+    def factory() -> tuple[nn.Module, torch.Tensor]:
+        module = Odd()
+        module.scale.requires_grad_(False)
+        return module, torch.zeros(2, 8, dtype=torch.int64)
+
+    with pytest.raises(InvalidInput, match=r"parameter scale is frozen \(requires_grad=False\)"):
+        capture_workload(factory, "frozen")
 
 
 # -- the list of calls --------------------------------------------------------------------------------
