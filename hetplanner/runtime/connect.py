@@ -25,6 +25,7 @@ class Place:
     port: int
     agent_store: bool
     local_world_size: int = 0
+    local_rank: int = 0
 
     @property
     def is_loopback(self) -> bool:
@@ -47,6 +48,7 @@ def place_from_environment() -> Place:
             int(os.environ["MASTER_PORT"]),
             os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
+            int(os.environ.get("LOCAL_RANK", os.environ["RANK"])),
         )
     except (KeyError, ValueError) as error:
         raise InvalidInput(

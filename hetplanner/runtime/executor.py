@@ -407,6 +407,7 @@ class Executor:
         if self._has_stepped:
             return
         self._has_stepped = True
+        self.stats.loss_scale = self.update.scale.value if self.update.scale else None
         self.stats.grad_norm = self._agree()
         self.stats.grad_square = self.update.grad_square
         self.stats.skipped = self.update.overflowed
