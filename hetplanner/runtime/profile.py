@@ -99,6 +99,8 @@ class _ChunkRehearsal:
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)
+
+    def end(self) -> None:
         self.chunk.model.load_running(self.running)
 
 
@@ -115,8 +117,9 @@ class _Rehearsal:
         self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
         self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
         self.parts: dict[str, Callable[[], object]] = {}
-        for chunk in executor.chunks:
-            part = _ChunkRehearsal(executor, chunk)
+        self.chunk_parts = [_ChunkRehearsal(executor, chunk) for chunk in executor.chunks]
+        for part in self.chunk_parts:
+            chunk = part.chunk
             self.parts |= {f"forward {chunk.stage}": part.forward, f"backward {chunk.stage}": part.backward}
         if sends:
             self.parts["encode"] = self.encode
@@ -160,6 +163,8 @@ class _Rehearsal:
             reducer.rehearse()
 
     def end(self) -> None:
+        for part in self.chunk_parts:
+            part.end()
         for chunk in self.executor.chunks:
             chunk.model.flat_grad.zero_()
             chunk.optimizer.num_steps = 0
