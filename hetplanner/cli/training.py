@@ -45,6 +45,7 @@ def train(
     ] = "constant",
     lr_floor: Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")] = 0.1,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
+    device: Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")] = "auto",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
     out: Annotated[
@@ -69,6 +70,7 @@ def train(
         "lr_schedule": lr_schedule,
         "lr_floor": lr_floor,
         "clip_norm": clip_norm,
+        "device": device,
     }
     config = checked(TrainConfig, fields, "train")
     if dry_run:

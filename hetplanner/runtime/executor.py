@@ -7,7 +7,7 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -23,14 +23,13 @@ from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.runtime.update import Update
 from hetplanner.schedule.order import make_schedule
-
-TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 
 
 @dataclass
@@ -89,10 +88,10 @@ class Executor:
         self._groups = reduction_groups(plan)
         self.reducers = self._make_reducers()
         self.update = Update(plan, rank, config, chunks, transport)
-        self._expected = [m for a in actions for m in self._messages_of(a)]
+        self._expected = self._posted(schedule, actions)
         self._program = [self._bound(a) for a in actions]
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
-        self._expected_ahead = [m for a in ahead for m in self._messages_of(a)]
+        self._expected_ahead = self._posted(schedule, ahead)
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
 
     def chunk_of(self, stage: int) -> Chunk:
@@ -129,6 +128,12 @@ class Executor:
         if action.kind is Kind.STEP:
             return self.update.expected
         return []
+
+    def _posted(self, schedule: Schedule, actions: Iterable[Action]) -> list[Expected]:
+        """What the rank takes in these actions, in the order in which receives are posted."""
+        sent = sent_messages(schedule.actions, self._groups, self._num_micro_batches)
+        taken = [m for a in actions for m in self._messages_of(a)]
+        return posting_order(taken, lambda peer: sent[peer, self.rank])
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -219,7 +224,9 @@ class Executor:
         if not chunk.model.needs_batch:
             return None
         assert self.batches is not None
-        return self.batches.draw(self._step, m, "train" if training else "validation", reads=chunk.model.reads)
+        model = chunk.model
+        inputs, labels = self.batches.draw(self._step, m, "train" if training else "validation", reads=model.reads)
+        return inputs.to(model.device, non_blocking=True), labels.to(model.device, non_blocking=True)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
@@ -305,11 +312,6 @@ class Executor:
             self._span(action, start, time.monotonic())
 
         return act
-
-
-def message_index(action: Action, num_micro_batches: int) -> int:
-    """Tells a SEND's or RECV's message from all others of its topic between two ranks."""
-    return action.micro_batch + num_micro_batches * action.stage
 
 
 def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:

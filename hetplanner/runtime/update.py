@@ -48,7 +48,9 @@ class Update:
     @property
     def loss_factor(self) -> Tensor | None:
         """What a micro-batch's sum of losses is multiplied by before it goes backward; None for 1."""
-        return torch.tensor(self.scale.value / self.tokens_per_step) if self.scale else None
+        if not self.scale:
+            return None
+        return torch.tensor(self.scale.value / self.tokens_per_step, device=self.chunks[-1].model.device)
 
     def agree(self) -> float | None:
         """Makes the mean gradient, clipped, of what reductions have left; returns its norm if that is known."""
@@ -96,4 +98,4 @@ class Update:
     def _squared_norm(self) -> Tensor:
         """This rank's share, float64 [1]."""
         parts = [part for chunk in self.chunks for part in chunk.counted_gradients()]
-        return sum((part.double().square().sum() for part in parts), torch.zeros(1, dtype=torch.float64))
+        return sum((part.double().square().sum().cpu() for part in parts), torch.zeros(1, dtype=torch.float64))

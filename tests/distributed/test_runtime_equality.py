@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.schedules import interleave
+from hetplanner.runtime import session
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate, load_model
+from hetplanner.runtime.wire import PairWire
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
@@ -121,6 +124,28 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
     assert saved.keys() == reference.keys()
     for weight_name, weight in reference.items():
         assert (saved[weight_name] - weight).abs().max() < 1e-3, weight_name
+
+
+def in_pairs(rank: int) -> None:
+    """As with nccl: a communicator for every pair and direction, on which only the order tells messages apart."""
+    session.have_own_gpus = lambda device: True
+    session.PairWire = partial(PairWire, backend="gloo")  # type: ignore[misc, assignment]
+
+
+PAIRED = {
+    "2x2 interleaved, tied on every rank of a stage twice": {},
+    "2x2 interleaved, two chunks": {"clip_norm": 0.5},
+    "1-3-2 ragged": {},
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_messages_without_tags_arrive_in_the_order_in_which_they_are_sent(name: str, tmp_path: Path) -> None:
+    plan = PLANS[name]().replace(reducer="ring")
+    config = TrainConfig(steps=6, seed=3, learning_rate=3e-3, **PAIRED[name])
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path, fault=in_pairs)
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
 
 
 REDUCED = {
