@@ -30,6 +30,7 @@ _HOMES = {
     "simulate_step_s": "hetplanner.simulator.timing",
     "reschedule": "hetplanner.planners.schedules",
     "calibrate": "hetplanner.notebook",
+    "report_run": "hetplanner.runs.report",
     "apply_calibration": "hetplanner.calibration.model",
     "load_calibration": "hetplanner.calibration.model",
     "save_calibration": "hetplanner.calibration.model",

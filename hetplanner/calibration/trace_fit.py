@@ -90,7 +90,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
             overlap_error=errors[1] if any(link.bandwidth_error is not None for link in links) else None,
         )
         # In the order of the plan that was run: on other links the scheduler might choose another one.
-        after = simulate(_fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
+        after = simulate(fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
         wanted = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
@@ -102,7 +102,8 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
     return calibration.replace(checks=_checks(_terms(trace), _terms(before), _terms(after)))
 
 
-def _fitted_plan(plan: Plan, calibration: Calibration) -> Plan:
+def fitted_plan(plan: Plan, calibration: Calibration) -> Plan:
+    """The same plan on the calibrated cluster."""
     cluster = apply_calibration(calibration, plan.problem.cluster)
     return plan.replace(problem=plan.problem.replace(cluster=cluster))
 
@@ -310,11 +311,11 @@ def _checks(measured: dict[str, float], before: dict[str, float], after: dict[st
 
 
 def _terms(trace: Trace) -> dict[str, float]:
-    """The step and its terms, the median over all steps but the first."""
-    steps = sorted({span.step for span in trace.spans})
+    """The step and its terms, the median over all steps whose beginning (the end of the step before) is known."""
+    steps = {span.step for span in trace.spans}
     summaries: list[Summary] = [
         summarise_trace(Trace(tuple(s for s in trace.spans if step - 1 <= s.step <= step), trace.rank_labels))
-        for step in steps[1:] or steps
+        for step in sorted(step for step in steps if step - 1 in steps) or sorted(steps)
     ]
     names = summaries[0].terms
     return {"step": median(s.step_s for s in summaries)} | {

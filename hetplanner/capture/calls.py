@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_flatten, tree_map
 
 from hetplanner.errors import InvalidInput
+from hetplanner.workload.calls import ALLOWED_CALLS, GETITEM
 
 _DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "generator"))
 _RETURNS_ITS_INPUT = frozenset(("dropout", "feature_dropout", "alpha_dropout"))
@@ -56,7 +57,7 @@ class Call:
     @property
     def title(self) -> str:
         """Overload such as `linear.default`."""
-        return "getitem" if self.func is operator.getitem else str(self.func).removeprefix("aten.")
+        return title_of(self.func)
 
     def reads(self) -> list[Ref]:
         """Every tensor it reads, in order, each as often as it is read."""
@@ -67,6 +68,11 @@ class Call:
     def is_view(self) -> bool:
         """Whether its output shares its input's memory."""
         return self.func is operator.getitem or any(r.alias_info is not None for r in self.func._schema.returns)
+
+
+def title_of(func: Any) -> str:
+    """Name of a call in a program."""
+    return GETITEM if func is operator.getitem else str(func).removeprefix("aten.")
 
 
 def user_line(stack_trace: str | None) -> str:
@@ -185,6 +191,10 @@ class _Flattener:
 
     def _append(self, node: fx.Node, func: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Ref:
         self._check_value(node, func, value)
+        if title_of(func) not in ALLOWED_CALLS:
+            raise self._refusal(
+                node, f"'{func}' is not among the calls that the runtime performs", "write it with other torch calls"
+            )
         name, count = node.name, 1
         while name in self._taken:
             count += 1

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from hetplanner.cluster.model import Cluster
     from hetplanner.plan.model import Plan
 
-TRACED_STEPS = 20
-"""Steps of a run that are read: enough for medians, and the run as it was at its end."""
-
 
 def calibrate(
     sources: Annotated[
@@ -78,6 +75,7 @@ def _from_trace(sources: list[str], plan_file: Path | None) -> tuple[Calibration
     from hetplanner.calibration.trace_fit import calibrate_trace
     from hetplanner.plan.files import load_plan
     from hetplanner.plan.trace_files import load_trace
+    from hetplanner.runs.report import TRACED_STEPS
     from hetplanner.runs.run import open_run
 
     if len(sources) != 1:
@@ -116,6 +114,12 @@ def _errors(found: Calibration) -> dict[str, float]:
 def _print(found: Calibration, fitted: Cluster) -> None:
     """Fitted values with their uncertainty, then predictions against measurements."""
     console.print(f"[bold]{found.description}[/bold]")
+    print_fit(found, fitted)
+    _print_checks(found)
+
+
+def print_fit(found: Calibration, fitted: Cluster) -> None:
+    """Fitted values with their uncertainty."""
     if found.kinds:
         rows = table("Devices", "kind", "efficiency", "memory bandwidth", "from", right=("efficiency", "from"))
         for kind in found.kinds:
@@ -143,7 +147,6 @@ def _print(found: Calibration, fitted: Cluster) -> None:
             f"messages: {short_seconds(found.transfer.message)}{_spread(found.message_error)} at either end,"
             f" overlap {found.transfer.overlap:.3g}{overlap}"
         )
-    _print_checks(found)
     console.print(
         "[dim]± standard error; ~ not told apart by these measurements, so near what was assumed."
         f" Cluster: {fitted.name}[/dim]"

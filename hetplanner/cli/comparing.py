@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, notices, print_json, table
+from hetplanner.cli.output import AsJson, console, print_json, progress_line, table
 from hetplanner.cli.problem import Loader, budget_of, listed, takes_problem
 from hetplanner.units import short_seconds
 
@@ -59,21 +58,13 @@ def _run(
     problem: Problem, names: tuple[str, ...] | None, seeds: int, budget: Budget, baseline: str | None
 ) -> Comparison:
     """Runs the comparison under a progress line; Ctrl-C ends it, not the program."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from hetplanner.planners.comparison import run_comparison
-    from hetplanner.planners.interrupts import Interrupts
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        Interrupts() as stopped,
-        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
-    ):
-        task = progress.add_task("comparing", total=None)
+    with progress_line("comparing") as (show_line, stopped):
 
         def show(news: ComparisonEvent) -> None:
-            text = f"{news.planner}, seed {news.seed}: best {news.event.best:.5g}"
-            progress.update(task, completed=news.done, total=news.total, description=text)
+            text = f"{news.done} of {news.total}, {news.planner}, seed {news.seed}: best {news.event.best:.5g}"
+            show_line(completed=news.done, total=news.total, description=text)
 
         return run_comparison(
             problem,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, notices, print_json, table
+from hetplanner.cli.output import AsJson, console, print_json, progress_line, table
 from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.units import short_seconds
 
@@ -61,23 +60,15 @@ def _check_folder(out: Path) -> None:
 
 def _search(problem: Problem, seed: int, budget: Budget) -> ParetoFront:
     """Runs the search under a progress line; Ctrl-C ends it, not the program."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from hetplanner.planners.interrupts import Interrupts
     from hetplanner.planners.pareto import search_front
 
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        Interrupts() as stopped,
-        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
-    ):
-        task = progress.add_task("searching", total=total)
+    with progress_line("searching", total) as (show_line, stopped):
 
         def show(event: ParetoEvent) -> None:
             done = event.evaluations if budget.evaluations is not None else event.seconds
             text = f"{event.phase}: {len(event.points)} on the front, {event.evaluations:,} plans"
-            progress.update(task, completed=done, description=text)
+            show_line(completed=done, description=text)
 
         return search_front(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped)
 

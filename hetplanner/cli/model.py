@@ -69,9 +69,16 @@ def show(
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
     dtype: Precision = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the graph into this page.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a model's operators with what each reads, computes, keeps and sends, per sample."""
+    from hetplanner.schema import check_writable
+
+    if plot is not None:
+        check_writable(plot)
     workload = chosen_workload(
         model,
         model_code,
@@ -81,10 +88,16 @@ def show(
         seq_len=seq_len,
         dtype=dtype,
     )
+    if plot is not None:
+        from hetplanner.plots import write_dag
+
+        write_dag(workload, plot)
     if as_json:
         print_json(_shown(workload))
     else:
         _print(workload)
+        if plot is not None:
+            console.print(f"graph drawn in {plot}")
 
 
 @app.command()

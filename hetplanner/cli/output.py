@@ -2,6 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -42,3 +45,27 @@ def bar(share: float, width: int = 24) -> str:
     """A bar of block characters for a share between 0 and 1."""
     filled = round(max(0.0, min(1.0, share)) * width)
     return "█" * filled + "·" * (width - filled)
+
+
+@contextmanager
+def progress_line(text: str, total: float | None = None) -> Iterator[tuple[Callable[..., None], Callable[[], bool]]]:
+    """A progress line on a terminal while a search runs; Ctrl-C ends the search, not the program.
+
+    Args:
+        text: what it says first.
+        total: of what it counts, if known.
+
+    Yields:
+        ``(show, stopped)``: `show` takes `description`, `completed` and `total`, as Rich does; `stopped` tells the
+        search to end.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from hetplanner.planners.interrupts import Interrupts
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (
+        Interrupts() as stopped,
+        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        yield partial(progress.update, progress.add_task(text, total=total)), stopped

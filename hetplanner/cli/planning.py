@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, bar, console, notices, print_json, table
+from hetplanner.cli.output import AsJson, bar, console, print_json, progress_line, table
 from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
@@ -72,28 +71,19 @@ def plan(
 
 def solve(planner: Any, problem: Problem, seed: int, budget: Any, start: Plan | None = None) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from hetplanner.planners.interrupts import Interrupts
-
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        Interrupts() as stopped,
-        Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,
-    ):
-        task = progress.add_task("searching", total=total)
+    with progress_line("searching", total) as (show_line, stopped):
 
         def show(event: SearchEvent) -> None:
             done = event.evaluations if budget.evaluations is not None else event.seconds
-            text = f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans"
-            progress.update(task, completed=done, description=text)
+            show_line(completed=done, description=f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans")
 
         return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped, start=start)
 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     """What `plan --json` prints."""
+    from hetplanner.cost.reduction_advice import advise_reductions
     from hetplanner.plan.files import plan_to_data
 
     estimate = result.plan.estimate
@@ -110,6 +100,7 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
         "notes": estimate.notes,
+        "advice": advise_reductions(result.plan),
         "objective": result.plan.problem.objective,
         "value": result.value,
         "evaluations": result.evaluations,
@@ -127,12 +118,15 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
 
 def print_plan(plan: Plan, result: SearchResult) -> None:
     """A plan and its estimate for a person."""
+    from hetplanner.cost.reduction_advice import advise_reductions
+
     estimate = plan.estimate
     assert estimate is not None
     workload = plan.problem.workload
     console.print(
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
         f" {_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
+        + (f", {_counted(plan.local_steps, 'local step')}" if plan.is_local else "")
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))
@@ -151,7 +145,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
             f" (data parallel {cost.data_parallel_s:.5f}, pipeline {cost.pipeline_s:.5f})"
         )
     console.print(f"bottleneck: {estimate.bottleneck.text}")
-    for note in estimate.notes:
+    advice = advise_reductions(plan)
+    for note in (*estimate.notes, *([advice] if advice else [])):
         console.print(note)
     console.print(
         f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
@@ -222,10 +217,13 @@ def _share_text(part: GainPart) -> str:
 
 
 def _print_stages(plan: Plan) -> None:
+    from hetplanner.cost.tables import CostTables
+
+    tables = CostTables(plan.problem)
     rows = table("Stages", "stage", "ops", "parameters", "devices (one a pipeline)", right=("stage", "parameters"))
     for s, stage in enumerate(plan.stages):
         ops = plan.ops_of(s)
         devices = " ".join(device for replica in stage.replicas for device in replica)
-        params = sum(op.num_params for op in ops)
+        params = tables.stage_params(stage.first_op, stage.end_op)
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
     console.print(rows)

@@ -46,6 +46,10 @@ def load_problem(
         str,
         typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}."),
     ] = "",
+    max_local_steps: Annotated[
+        int,
+        typer.Option(help="Most steps that replicas may take by themselves between two reductions (DiLoCo)."),
+    ] = 1,
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     layers: Layers = None,
@@ -74,6 +78,7 @@ def load_problem(
         "codecs": listed(codecs),
         "max_ratio": max_ratio,
         "reducers": listed(reducers),
+        "max_local_steps": max_local_steps,
         "excluded": listed(exclude),
         "pinned": pins(pin),
     }

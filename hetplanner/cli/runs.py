@@ -1,11 +1,13 @@
-"""hetplanner runs list|show|stop|sample."""
+"""hetplanner runs list|show|report|stop|sample."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -54,6 +56,52 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     for name, value in summary.items():
         rows.add_row(name.replace("_", " "), _shown(name, value))
     console.print(rows)
+
+
+@app.command()
+def report(
+    run: RunName,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the last steps here, with queues and memory, for Perfetto / Chrome."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="How many of the last steps to read.", min=1)] = 20,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the cluster as the run showed it here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a run against its prediction, term by term and link by link, and fit the model to it again."""
+    from hetplanner.calibration.model import apply_calibration
+    from hetplanner.cli.reporting import print_report
+    from hetplanner.cluster.files import save_cluster
+    from hetplanner.errors import InvalidInput
+    from hetplanner.runs.report import report_run
+    from hetplanner.runs.run import open_run
+    from hetplanner.schema import check_writable, write_text
+
+    for path in (trace, out):
+        if path is not None:
+            check_writable(path)
+    reader = open_run(run)
+    found = report_run(reader, reader.id, steps)
+    cluster = reader.plan.problem.cluster
+    fitted = apply_calibration(found.calibration, cluster) if found.calibration is not None else None
+    if out is not None:
+        if fitted is None:
+            raise InvalidInput(f"run {reader.id}: no step was measured, so there is nothing to fit {out} to")
+        save_cluster(fitted, out)
+    if trace is not None:
+        write_text(trace, json.dumps(reader.trace(steps).to_perfetto()))
+    if as_json:
+        data: dict[str, Any] = found.to_data()
+        print_json(data | {"trace": str(trace) if trace else None, "out": str(out) if out else None})
+        return
+    print_report(found, fitted)
+    if trace is not None:
+        console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
+    if out is not None:
+        console.print(f"calibrated cluster written to {out}")
 
 
 def _shown(name: str, value: object) -> str:
@@ -105,7 +153,10 @@ def sample(
     command += [f"--temperature={temperature}", f"--seed={seed}", "--", prompt]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunError(f"run {reader.id}: sampling failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+        message = (done.stderr.strip() or "no message").splitlines()[-1]
+        if done.returncode == InvalidInput.exit_code:
+            raise InvalidInput(f"run {reader.id}: {message}")
+        raise RunError(f"run {reader.id}: sampling failed: {message}")
     if as_json:
         print_json({"id": reader.id, "prompt": prompt, "text": done.stdout})
     else:

@@ -41,7 +41,7 @@ def simulate(
     from hetplanner.schema import check_writable, write_text
     from hetplanner.simulator.jitter import Jitter
     from hetplanner.simulator.simulation import simulate as run_simulation
-    from hetplanner.simulator.simulation import summarise_trace
+    from hetplanner.simulator.simulation import summarise_plan
 
     for path in (trace, out):
         if path is not None:
@@ -49,7 +49,7 @@ def simulate(
     plan = _rescheduled(load_plan(file), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
     spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)
-    summary = summarise_trace(spans)
+    summary = summarise_plan(plan, steps=STEPS, jitter=varied, seed=seed, trace=spans)
     spread = _spread(plan, varied, seed, runs)
     if trace is not None:
         write_text(trace, json.dumps(spans.to_perfetto()))
@@ -100,7 +100,8 @@ def _spread(plan: Plan, jitter: Jitter, seed: int, runs: int) -> Spread | None:
 
 def _print_summary(plan: Plan, spans: Trace, summary: Summary) -> None:
     names = list(summary.terms)
-    rows = table("One step, per rank", "rank", "device", *names, right=("rank", *names))
+    title = "One step, per rank" if plan.local_steps == 1 else f"Mean of {plan.local_steps} steps, per rank"
+    rows = table(title, "rank", "device", *names, right=("rank", *names))
     for row in summary.per_rank:
         rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
     console.print(rows)

@@ -73,8 +73,8 @@ def train(
         "device": device,
     }
     config = checked(TrainConfig, fields, "train")
+    check_data(config.data, plan.problem.workload)
     if dry_run:
-        check_data(config.data, plan.problem.workload)
         _print_request(_request(plan, config, launcher, out), as_json)
         return
 
@@ -168,4 +168,6 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     if summary["late"]:
         console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
     if run.directory.model_file.exists():
-        console.print(f'model in {run.directory.model_file}; try: hetplanner runs sample {run.id} "def main("')
+        text = run.plan.problem.workload.reads_tokens
+        hint = f'; try: hetplanner runs sample {run.id} "def main("' if text else ""
+        console.print(f"model in {run.directory.model_file}{hint}")

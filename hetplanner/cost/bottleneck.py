@@ -73,7 +73,8 @@ def _suspects(plan: Plan, arrays: StepArrays) -> Iterator[_Suspect]:
             yield _Suspect("stage", f"gradient reduction of stage {s}", replace(arrays, reduce_s_S=reduce_s), 1)
     none = np.zeros_like(arrays.reduce_s_S)
     if arrays.reduce_s_S.any() or arrays.tied:
-        yield _Suspect("stage", "gradient reduction of all stages", replace(arrays, reduce_s_S=none, tied=()), 2)
+        nothing = replace(arrays, reduce_s_S=none, tied=(), tied_averaged=())
+        yield _Suspect("stage", "gradient reduction of all stages", nothing, 2)
     idle = np.zeros_like(arrays.forward_s_PS)
     yield _Suspect("stage", "compute of all stages", replace(arrays, forward_s_PS=idle, backward_s_PS=idle), 2)
 

@@ -11,6 +11,7 @@ Derivation, with M micro-batches, S stages of R replicas and best-device seconds
             (M/R - 1) x the slowest stage of the most even cut on the fastest device
     fill of s: all forwards, the backwards of stages s and behind (a stage reduces while earlier ones drain), and the
             hops of the shortest path over S devices
+    With local steps it is the mean of steps with and without the stages' reductions, at the most that is allowed.
     reduction of s: the best allowed reducer over any group of R devices, :mod:`hetplanner.cost.reduction_bounds`
 
 Legend of array suffixes: D usable devices, O op boundaries, K places where a stage may begin or end, C classes.
@@ -114,7 +115,10 @@ class _Bounds:
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
         # The first stage waits for the whole drain.
         ends_KK[0] = full_s + reduced_KK[0]
-        end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
+        tied_s = full_s + self._tied_s(stages, replicas)
+        end_s = max(tied_s, _least_maximum(ends_KK, stages))
+        # Of so many steps only one need have the stages' reductions.
+        end_s = tied_s + (end_s - tied_s) / self.tables.problem.constraints.max_local_steps
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
 
     def _optimizer_s(self, stages: int) -> float:

@@ -28,8 +28,8 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     That every op is computed once and shares add up, the Plan itself checks.
 
     Raises:
-        InvalidInput: if a codec or a reducer is used that the constraints do not allow, or a pinned device is
-            elsewhere.
+        InvalidInput: if a codec, a reducer or a number of local steps is used that the constraints do not allow, or a
+            pinned device is elsewhere.
         Infeasible: naming the devices that are short, by how much, and the change that would help; or the devices
             without a link between them that would have to talk.
     """
@@ -37,6 +37,7 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     _check_codecs(plan)
     _check_pins(plan)
     _check_reducer(plan)
+    _check_local_steps(plan)
     gap = find_gap(plan)
     if gap is not None:
         raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
@@ -61,10 +62,18 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
-        + _kept_error_bytes(plan, stage) * tables.stage_params(stage.first_op, stage.end_op)
+        + (_outer_bytes(plan, stage) + _kept_error_bytes(plan, stage))
+        * tables.stage_params(stage.first_op, stage.end_op)
         for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
+
+
+def _outer_bytes(plan: Plan, stage: Stage) -> float:
+    """Bytes per parameter of the outer optimizer, in float32: the weights when replicas were last equal, momentum."""
+    if not plan.is_local or len(stage.replicas) < 2:
+        return 0.0
+    return 8.0 if plan.outer is not None else 4.0
 
 
 def _kept_error_bytes(plan: Plan, stage: Stage) -> float:
@@ -199,6 +208,15 @@ def _check_reducer(plan: Plan) -> None:
         raise InvalidInput(
             f"reducer: {plan.reducer!r} is not among constraints.reducers ({', '.join(allowed)}); allow it or use"
             " another"
+        )
+
+
+def _check_local_steps(plan: Plan) -> None:
+    most = plan.problem.constraints.max_local_steps
+    if plan.local_steps > most:
+        raise InvalidInput(
+            f"local_steps: must be at most constraints.max_local_steps {most}, got {plan.local_steps}; use fewer or"
+            " raise it"
         )
 
 

@@ -18,6 +18,9 @@ A rank that serves several stages (interleaved) works on other micro-batches whi
 to the fill in place of (n - 1) * compute, which on equal stages gives the bubble of Narayanan et al. 2021 (arXiv
 2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
 
+Where replicas take H local steps, T is the mean: a step without the stages' reductions H - 1 times, one with them and
+the outer optimizer's step once. Weights tied across stages are reduced inside pipelines in all of them.
+
 Source: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019, PipeDream) for what a pipeline takes without a
 network; the round-trip, NIC and drain terms are ours, held against the event simulator.
 
@@ -26,7 +29,7 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1), G reduction 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +55,11 @@ class StepArrays:
         activation_wire_s_PE, gradient_wire_s_PE: wire time alone, for which the link stays busy.
         nic_s_P: NIC seconds of the busiest host on the route, beyond its first micro-batch.
         reduce_s_S: gradient reduction of every stage.
-        tied_s: reduction of the weights tied across stages, and the stages it waits for.
+        tied: seconds to reduce each weight tied across stages, and the stages it waits for.
         optimizer_s: slowest optimizer step.
+        local_steps: steps that the replicas take before the stages' reductions.
+        tied_averaged: as `tied`, of what replicas average after their local steps.
+        outer_s: slowest step of the outer optimizer, which follows these.
         phased: GPipe: all forwards of a rank come before its backwards.
         separate: no rank serves two routes or two stages; saves asking.
     """
@@ -72,13 +78,16 @@ class StepArrays:
     reduce_s_S: FloatArray
     tied: tuple[tuple[float, tuple[int, ...]], ...]
     optimizer_s: float
+    local_steps: int = 1
+    tied_averaged: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    outer_s: float = 0.0
     phased: bool = False
     separate: bool = False
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds at which the parts of a step end: pipeline, all reductions, the whole."""
+    """Seconds at which the parts of a step end, on average: pipeline, all reductions, the whole."""
 
     pipeline_s: float
     reduced_s: float
@@ -106,12 +115,27 @@ def time_step(arrays: StepArrays) -> StepTimes:
     end_PS = np.repeat(route_end_P[:, None], compute.shape[1], axis=1)
     if hop.shape[1]:
         end_PS[:, 1:] -= np.cumsum(arrays.backward_s_PS[:, :-1] + arrays.gradient_s_PE, axis=1)
-    done = end_PS.max(axis=0)
-    done = _reduced(arrays, done) if chunked_PS.any() else done + arrays.reduce_s_S
+    end_S = end_PS.max(axis=0)
+    reduced_s = _reduced_s(arrays, end_S, chunked=bool(chunked_PS.any()))
+    if arrays.local_steps > 1:
+        alone = replace(arrays, reduce_s_S=np.zeros_like(end_S), tied_averaged=())
+        alone_s = _reduced_s(alone, end_S, chunked=bool(chunked_PS.any()))
+        reduced_s = alone_s + (reduced_s - alone_s) / arrays.local_steps
+    return StepTimes(pipeline_s, reduced_s, reduced_s + optimizer_seconds(arrays))
+
+
+def optimizer_seconds(arrays: StepArrays) -> float:
+    """Seconds of a step's optimizers, on average."""
+    return arrays.optimizer_s + arrays.outer_s / arrays.local_steps
+
+
+def _reduced_s(arrays: StepArrays, end_S: FloatArray, *, chunked: bool) -> float:
+    """When all reductions of a step are done, those of tied weights last."""
+    done = _reduced(arrays, end_S) if chunked else end_S + arrays.reduce_s_S
     reduced_s = float(done.max())
-    for seconds, stages in arrays.tied:
+    for seconds, stages in (*arrays.tied, *arrays.tied_averaged):
         reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
-    return StepTimes(pipeline_s, reduced_s, reduced_s + arrays.optimizer_s)
+    return reduced_s
 
 
 def _most_load(arrays: StepArrays) -> FloatArray:

@@ -2,6 +2,7 @@
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
     optimizer            parameters x 28 bytes / memory bandwidth: AdamW reads and writes its state once
+    outer optimizer      parameters x 24 bytes / memory bandwidth, of stages with replicas that take local steps
     encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
     adding gradients up  passes x parameters x 4 bytes / memory bandwidth
 
@@ -21,6 +22,8 @@ from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.registry import REDUCERS
 
+# Nesterov reads the averaged change, anchor and momentum, and writes the latter two and the weights.
+OUTER_TRAFFIC_BYTES_PER_PARAM = 24
 # Adding a replica's gradients up reads what arrived and what is there, and writes the sum.
 REDUCE_PASSES = 3
 
@@ -56,6 +59,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     size = len(plan.ranks)
     held_N = np.bincount(rank_C, weights=params_S[stage_C], minlength=size)
     shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
+    averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, params_S, 0.0)[stage_C], minlength=size)
     codec = [[_worst_codec_s(plan, n, float(memory_N[n]), outgoing=out) for n in range(size)] for out in (True, False)]
     return Durations(
         forward_s_C=forward,
@@ -64,6 +68,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
         encode_s_N=np.array(codec[0]),
         decode_s_N=np.array(codec[1]),
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
+        outer_s_N=averaged_N * OUTER_TRAFFIC_BYTES_PER_PARAM / memory_N if plan.is_local else None,
         message_s=transfer.message if transfer else 0.0,
         overlap=transfer.overlap if transfer else 1.0,
     )

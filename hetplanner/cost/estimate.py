@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hetplanner.cost.bottleneck import find_bottleneck
 from hetplanner.cost.check import memory_limits, peak_bytes
-from hetplanner.cost.closed_form import StepArrays, StepTimes, time_step
+from hetplanner.cost.closed_form import StepArrays, StepTimes, optimizer_seconds, time_step
 from hetplanner.cost.dollars import usd_parts
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
@@ -25,6 +25,7 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.groups import reduction_groups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -79,7 +80,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
         devices=_device_estimates(plan, busy, model),
         bottleneck=find_bottleneck(plan, arrays, times),
         dtfm=dtfm_cost(plan),
-        notes=_codec_notes(plan),
+        notes=_quality_notes(plan),
     )
 
 
@@ -113,6 +114,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
             count = plan.routes[p].micro_batches
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
     reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
+    num_often = sum(group.tied and group.every_step for group in reduction_groups(plan))
     return StepArrays(
         rank_PS=rank_PS,
         micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
@@ -126,8 +128,11 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         gradient_wire_s_PE=hops["back"],
         nic_s_P=_nic_seconds(plan, model.links, device_N, rank_PS, sends),
         reduce_s_S=reduce_s_S,
-        tied=tied,
+        tied=tied[:num_often],
+        tied_averaged=tied[num_often:],
         optimizer_s=float(durations.optimizer_s_N.max()),
+        local_steps=plan.local_steps,
+        outer_s=0.0 if durations.outer_s_N is None else float(durations.outer_s_N.max()),
         phased=plan.schedule == "gpipe",
         separate=len(np.unique(rank_PS)) == rank_PS.size,
     )
@@ -157,7 +162,7 @@ def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:
         "bubble": max(ideal - compute, 0.0),
         "pipeline_transfer": max(times.pipeline_s - max(ideal, compute), 0.0),
         "data_parallel": max(times.reduced_s - times.pipeline_s, 0.0),
-        "optimizer": arrays.optimizer_s,
+        "optimizer": optimizer_seconds(arrays),
     }
 
 
@@ -212,7 +217,7 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
     return np.asarray(busy, dtype=np.float64)
 
 
-def _codec_notes(plan: Plan) -> tuple[str, ...]:
+def _quality_notes(plan: Plan) -> tuple[str, ...]:
     """Lossy choices, as long as nobody has measured how many more steps they take."""
     num_links = 2 * len({pair for route in plan.routes for pair in pairwise(list(enumerate(route.replicas)))})
     counts = Counter(rule.codec.name for rule in plan.link_codecs if rule.codec.name != "none")
@@ -222,6 +227,9 @@ def _codec_notes(plan: Plan) -> tuple[str, ...]:
         parts.append(f"top-k keeps one element in {min(ratios):.3g} to {max(ratios):.3g}")
     reductions = Counter(stage.reduce_codec.name for stage in plan.stages if stage.reduce_codec.name != "none")
     parts += [f"{name} in the gradient reduction of {n} stages" for name, n in sorted(reductions.items())]
+    if plan.is_local:
+        outer = "their mean" if plan.outer is None else "an outer optimizer's step"
+        parts.append(f"replicas take {plan.local_steps} steps by themselves, then {outer}")
     if not parts:
         return ()
     return (f"quality not modelled: {'; '.join(parts)}; the steps that this may cost are not in the estimate",)

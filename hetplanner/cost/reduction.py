@@ -72,7 +72,9 @@ class _Flows:
 def reduce_seconds(
     plan: Plan, durations: Durations, links: LinkTable
 ) -> tuple[FloatArray, tuple[tuple[float, tuple[int, ...]], ...]]:
-    """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of every weight tied across stages."""
+    """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of the groups of weights tied across
+    stages, in their order.
+    """
     groups = reduction_groups(plan)
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
     stage_groups, tied_groups = [g for g in groups if not g.tied], [g for g in groups if g.tied]
@@ -80,8 +82,12 @@ def reduce_seconds(
     for at_once in _turns(plan, stage_groups):
         for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
             reduce_s_S[group.stages[0]] = seconds + float(durations.reduce_s_N[list(group.ranks)].max())
-    tied_s = _network_seconds(plan, tied_groups, links)
-    return reduce_s_S, tuple((seconds, g.stages) for g, seconds in zip(tied_groups, tied_s, strict=True))
+    tied: list[tuple[float, tuple[int, ...]]] = []
+    for every_step in (True, False):
+        at_once = [group for group in tied_groups if group.every_step is every_step]
+        found = _network_seconds(plan, at_once, links)
+        tied += [(seconds, group.stages) for group, seconds in zip(at_once, found, strict=True)]
+    return reduce_s_S, tuple(tied)
 
 
 def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup]]:
@@ -94,11 +100,15 @@ def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup
 
 
 def reduction_bytes(plan: Plan) -> list[tuple[int, int, float]]:
-    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest."""
+    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest.
+
+    Where replicas take local steps, what they average counts in proportion.
+    """
     moves = []
     for group in reduction_groups(plan):
+        steps = 1 if group.every_step else plan.local_steps
         for phase in group.phases:
-            each = float(phase.rounds * group.wire_bytes(phase.num_elements))
+            each = float(phase.rounds * group.wire_bytes(phase.num_elements)) / steps
             flows = zip(phase.sender_F.tolist(), phase.receiver_F.tolist(), phase.count_F.tolist(), strict=True)
             moves += [(group.ranks[a], group.ranks[b], count * each) for a, b, count in flows]
     return moves

@@ -4,7 +4,9 @@ Shape legend: N ranks, C chunks (what a rank holds of one stage; one a rank, in 
 interleaved: `Plan.chunks`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ class Durations:
         optimizer_s_N: one optimiser step.
         encode_s_N, decode_s_N: one boundary message of the rank (codec and copy).
         reduce_s_N: the rank's share of adding up and re-packing gradients in one step.
+        outer_s_N: one step of the outer optimizer, where replicas take local steps; None = nothing.
         message_s: fixed cost of handing one message to the network and of taking it.
         overlap: share of a boundary message's wire time for which its sender goes on computing; for the rest of it
             the sender waits. 1 = asynchronous sends.
@@ -31,6 +34,23 @@ class Durations:
     encode_s_N: np.ndarray
     decode_s_N: np.ndarray
     reduce_s_N: np.ndarray
+    outer_s_N: np.ndarray | None = None
     message_s: float = 0.0
     overlap: float = 1.0
     cores: float | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Durations":
+        """From what `to_data` made. Raises ValueError, TypeError or KeyError if it is something else."""
+        found = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        arrays = {name: np.array(value, dtype=np.float64) for name, value in found.items() if isinstance(value, list)}
+        numbers = {name: None if value is None else float(value) for name, value in found.items() if name not in arrays}
+        lists = {f.name for f in fields(cls) if f.name[-2:] in ("_C", "_N")}
+        if arrays.keys() != lists or any(a.ndim != 1 or not np.isfinite(a).all() for a in arrays.values()):
+            raise ValueError("durations: must be lists of finite numbers")
+        return cls(**arrays, **numbers)  # type: ignore[arg-type]

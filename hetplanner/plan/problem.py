@@ -29,6 +29,8 @@ class Constraints(Noun):
         codec_block: elements that share a scale (int8, int4).
         max_ratio: greatest compression by top-k, dense bytes over bytes sent; the slowest link's with `adatopk`.
         reducers: how the replicas of a stage may add up their gradients; all give the same sums.
+        max_local_steps: most steps that replicas may take by themselves before they average what changed (DiLoCo);
+            more than 1 changes the numbers trained.
     """
 
     stages: Degree | None = None

@@ -35,13 +35,29 @@ class Span:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number that a rank had at a moment: a queue's depth, bytes of memory.
+
+    Attributes:
+        name: what it counts; one curve for every name.
+        time_s: seconds since the trace's origin.
+    """
+
+    rank: int
+    name: str
+    time_s: float
+    value: float
+
+
 @dataclass(frozen=True)
 class Trace:
-    """Spans, and a label for every rank (the device's id)."""
+    """Spans, a label for every rank (the device's id), and of a measured run what was counted beside them."""
 
     spans: tuple[Span, ...]
     rank_labels: tuple[str, ...]
     origin: str = "simulated"
+    samples: tuple[Sample, ...] = ()
 
     @property
     def end_s(self) -> float:
@@ -62,7 +78,10 @@ class Trace:
         return total
 
     def to_perfetto(self) -> dict[str, Any]:
-        """Chrome trace-event JSON, which Perfetto opens: one process a rank, one thread for compute, out and in."""
+        """Chrome trace-event JSON, which Perfetto opens: one process a rank, one thread for compute, out and in.
+
+        Samples become counter tracks.
+        """
         thread = {"send": 1, "recv": 2, "reduce": 3}
         names = {0: "compute", 1: "send", 2: "receive", 3: "reduce"}
         events: list[dict[str, Any]] = []
@@ -93,4 +112,8 @@ class Trace:
                     },
                 }
             )
+        events += [
+            {"ph": "C", "name": s.name, "pid": s.rank, "ts": s.time_s * 1e6, "args": {"value": s.value}}
+            for s in self.samples
+        ]
         return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from hetplanner.dtypes import DType
-from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
@@ -66,10 +65,6 @@ def exchanges_norms(config: TrainConfig, dtype: DType) -> bool:
 
 def check_runnable(plan: "Plan") -> None:
     """Refuses a plan that the runtime cannot perform, before anything is started. Raises InvalidInput."""
-    if plan.is_local:
-        raise InvalidInput(
-            "local_steps: replicas add up their gradients in every step here; use 1, and no outer optimizer"
-        )
     check_trainable(plan.problem.workload)
 
 

@@ -87,7 +87,8 @@ def attribute_gain(plan: Plan, *, model: CostModel | None = None) -> Gain | None
     if base <= value:
         return Gain(value, base, ())
     parts = []
-    for name in _SWITCHES:
+    # Local steps change the algorithm: only who takes them needs to know what they bring.
+    for name in (name for name in _SWITCHES if name != "local steps" or plan.is_local):
         beside, without = _value_without(plan, model, name)
         share = None if without is None else (without - value) / (base - value)
         parts.append(GainPart(name, beside, without, share))
@@ -158,6 +159,11 @@ def _with_first_reducer(plan: Plan, model: CostModel) -> Plan:
     return plan.replace(reducer=plan.problem.constraints.first_reducer)
 
 
+def _in_step(plan: Plan, model: CostModel) -> Plan:
+    """Replicas add up their gradients in every step."""
+    return plan.replace(local_steps=1, outer=None)
+
+
 _SWITCHES: dict[str, Callable[[Plan, CostModel], Plan]] = {
     "placement": _in_rank_order,
     "cut": _with_even_cut,
@@ -165,6 +171,7 @@ _SWITCHES: dict[str, Callable[[Plan, CostModel], Plan]] = {
     "depth": _with_usual_depth,
     "codecs": _without_codecs,
     "reducer": _with_first_reducer,
+    "local steps": _in_step,
 }
 
 

@@ -20,6 +20,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.codec_choice import choose_codecs, rough_objective
+from hetplanner.planners.local_steps import choose_local_steps
 from hetplanner.planners.reducer_choice import choose_reducer
 
 IntArray = NDArray[np.int64]
@@ -59,9 +60,10 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 
 def complete_plan(plan: Plan, model: CostModel) -> Plan:
-    """Gives a plan its codecs, no more depth than it needs, its reducer and its estimate. Raises Infeasible."""
+    """Gives a plan its codecs, no more depth than it needs, reducer, local steps, estimate. Raises Infeasible."""
     # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
     plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
+    plan = choose_local_steps(plan, model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
 

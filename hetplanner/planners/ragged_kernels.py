@@ -193,13 +193,13 @@ def evaluate_ragged(
                 adding = max(adding, params * problem.add_rate_D[a])
                 if problem.has_nics:
                     phase = max(phase, work.reduce_H[problem.host_D[a]])
-        done = work.end_S[s] + 2.0 * phase + adding
+        done = work.end_S[s] + (2.0 * phase + adding) * problem.reduce_share
         step = max(step, done)
         work.end_S[s] = done
     for g in range(len(problem.tied_bytes_G)):
         count, ready = _tied_members(problem, place_N, first_S, cut_S, g, work)
         phase = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[g], work.count_H)
-        step = max(step, ready + 2.0 * phase)
+        step = max(step, ready + 2.0 * phase * problem.reduce_share)
     value = step + optimizer
     if problem.priced:
         price = 0.0
@@ -245,7 +245,7 @@ def _egress_usd(
         shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / count
         for i in range(first_S[s], first_S[s + 1]):
             for j in range(first_S[s], first_S[s + 1]):
-                total += 2.0 * shard * problem.egress_DD[place_N[i], place_N[j]]
+                total += 2.0 * problem.reduce_share * shard * problem.egress_DD[place_N[i], place_N[j]]
     for g in range(len(problem.tied_bytes_G)):
         count, _ = _tied_members(problem, place_N, first_S, cut_S, g, work)
         total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])

@@ -194,7 +194,7 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
                 size = problem.boundary_K[cut_S[s]] * share_R[p]
                 total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
             for q in range(num_replicas):
-                total += 2.0 * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+                total += 2.0 * problem.reduce_share * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
     for g in range(len(problem.tied_bytes_G)):
         count = tied_members(problem, place_N, cut_S, g, num_replicas, work.member_N)
         total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
@@ -208,7 +208,7 @@ def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes
     for i in range(count):
         for j in range(count):
             usd += problem.egress_DD[member_N[i], member_N[j]]
-    return usd * 2.0 * num_bytes / max(count, 1)
+    return usd * 2.0 * num_bytes * problem.reduce_share / max(count, 1)
 
 
 @kernel(forceinline=True)
@@ -282,7 +282,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         if problem.has_nics and num_replicas > 1 and problem.reduced_KK[cut_S[s], cut_S[s + 1]] > 0:
             for p in range(num_replicas):
                 phase = max(phase, work.reduce_H[problem.host_D[place_N[s * num_replicas + p]]])
-        reduction = 2.0 * phase + work.adding_S[s]
+        reduction = (2.0 * phase + work.adding_S[s]) * problem.reduce_share
         soft += reduction / num_stages
         work.done_S[s] = end + reduction
         step = max(step, end + reduction)
@@ -293,7 +293,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         for s in range(num_stages):
             if is_tied(problem, cut_S, g, s):
                 ready = max(ready, work.done_S[s])
-        step = max(step, ready + 2.0 * work.tied_G[g])
+        step = max(step, ready + 2.0 * work.tied_G[g] * problem.reduce_share)
     value = step + optimizer
     if problem.priced:
         price = 0.0

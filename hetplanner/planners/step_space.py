@@ -36,6 +36,8 @@ class StepProblem(NamedTuple):
 
     A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of a
     micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
+    `reduce_share` is the share of the steps with reductions, if replicas may take local steps (what pipelines then
+    still add up of tied weights in every step is left out).
     `tied_GM` are the users of each tied weight, each as the last cut point not behind it, -1 where there are fewer.
     """
 
@@ -51,6 +53,7 @@ class StepProblem(NamedTuple):
     memory_D: Array
     optimizer_rate_D: Array
     add_rate_D: Array
+    reduce_share: float
     latency_DD: Array
     pipe_rate_DD: Array
     reduce_rate_DD: Array
@@ -257,6 +260,7 @@ class StepSpaces:
             "memory_D": tables.devices.memory_bytes_D[devices],
             "optimizer_rate_D": OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_rate,
             "add_rate_D": GRADIENT_ELEMENT_BYTES * (REDUCE_PASSES + best_reduction(problem)[1]) / memory_rate,
+            "reduce_share": 1.0 / problem.constraints.max_local_steps,
             "latency_DD": np.ascontiguousarray(links.latency_s_DD[grid]),
             "pipe_rate_DD": np.ascontiguousarray(self._pipe_rate_DD[grid]),
             "reduce_rate_DD": np.ascontiguousarray(links.seconds_per_byte_DD[grid]),

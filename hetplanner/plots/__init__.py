@@ -25,7 +25,9 @@ _HOMES = {
     "write_dag": "dags",
     "gantt": "timelines",
     "loss": "training",
+    "losses": "training",
     "step_times": "training",
+    "report": "reports",
 }
 
 __all__ = ["live", *_HOMES]

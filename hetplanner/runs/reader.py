@@ -4,6 +4,7 @@ Nothing here imports torch, needs the agent, or writes. Reading is incremental; 
 """
 
 import json
+import math
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import Plan
-from hetplanner.plan.trace import Trace
+from hetplanner.plan.trace import Sample, Trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import RunDirectory, load_config
 from hetplanner.runs.status import RunStatus, read_status
@@ -37,6 +38,9 @@ class StepSummary:
         end_s: seconds since the run's origin at which rank 0 ended it.
         boundary_bytes, reduce_bytes: sent on the wire by all ranks.
         late: deliveries that the emulator handed over after their time; late_s their seconds in all.
+        grad_norm: of the whole gradient, before clipping.
+        memory_bytes: resident, all ranks; device_bytes: held on accelerators.
+        in_flight, held: most micro-batches in flight and most sent messages kept, of any rank.
     """
 
     step: int
@@ -50,6 +54,9 @@ class StepSummary:
     late_s: float
     grad_norm: float | None
     memory_bytes: int
+    device_bytes: int = 0
+    in_flight: int = 0
+    held: int = 0
 
 
 class RunReader:
@@ -189,12 +196,15 @@ class RunReader:
         return min(known, key=PHASES.index) if known and len(known) == len(names) else None
 
     def trace(self, last_steps: int = 3) -> Trace:
-        """Measured spans of the last `last_steps` whole steps."""
+        """Measured spans of the last `last_steps` whole steps that left any, with queue depths and memory."""
         last = self._steps[-1].step if self._steps else 0
-        first = max(0, last - last_steps + 1)
-        spans = [span for t in self.ranks for span in t.spans(first) if span.step <= last]
+        parts = [t.spans(last, last_steps) for t in self.ranks]
+        spans = [span for found, _ in parts for span in found]
         spans.sort(key=lambda span: (span.start_s, span.rank))
-        return Trace(tuple(spans), self.plan.ranks, origin="measured")
+        steps = {span.step for span in spans}
+        samples = [sample for _, found in parts for sample in found]
+        samples += [s for t in self.ranks for step in sorted(steps & t.steps.keys()) for s in _memory_samples(t, step)]
+        return Trace(tuple(spans), self.plan.ranks, origin="measured", samples=tuple(samples))
 
     def profiles(self) -> list[dict[str, Any]]:
         """What every rank measured of its own stage before step 0."""
@@ -256,7 +266,6 @@ def _newer_keys(steps: dict[int, StepRecord], after: int) -> list[int]:
 def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None) -> StepSummary:
     losses = [(r.loss_sum, r.num_tokens) for r in records if r.loss_sum is not None]
     num_tokens = sum(tokens for _, tokens in losses)
-    norms = [r.grad_norm for r in records if r.grad_norm is not None]
     return StepSummary(
         step=step,
         loss=sum(loss for loss, _ in losses) / num_tokens if num_tokens else None,
@@ -267,6 +276,26 @@ def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None)
         reduce_bytes=sum(r.reduce_bytes for r in records),
         late=sum(r.late for r in records),
         late_s=sum(r.late_s for r in records),
-        grad_norm=max(norms) if norms else None,
+        grad_norm=_grad_norm(records),
         memory_bytes=sum(r.memory_bytes for r in records),
+        device_bytes=sum(r.device_bytes for r in records),
+        in_flight=max(r.in_flight for r in records),
+        held=max(r.held for r in records),
     )
+
+
+def _grad_norm(records: list[StepRecord]) -> float | None:
+    """As the ranks agreed on it where they clip, else from every rank's share."""
+    norms = [r.grad_norm for r in records if r.grad_norm is not None]
+    squares = [r.grad_square for r in records if r.grad_square is not None]
+    if norms:
+        return max(norms)
+    return math.sqrt(sum(squares)) if len(squares) == len(records) else None
+
+
+def _memory_samples(telemetry: RankTelemetry, step: int) -> list[Sample]:
+    record = telemetry.steps[step]
+    found = [Sample(telemetry.rank, "memory (MiB)", record.end_s, record.memory_bytes / 2**20)]
+    if record.device_bytes:
+        found.append(Sample(telemetry.rank, "accelerator memory (MiB)", record.end_s, record.device_bytes / 2**20))
+    return found

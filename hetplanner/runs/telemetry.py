@@ -1,13 +1,14 @@
-"""One rank's telemetry, read line by line as it grows: phases, steps, validation, spans, errors."""
+"""One rank's telemetry, read line by line as it grows: phases, steps, links, validation, spans, errors."""
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetplanner.plan.trace import Span
+from hetplanner.plan.trace import Sample, Span
 from hetplanner.runs.tail import LineTail
 
 PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
@@ -23,7 +24,13 @@ _SPAN_PREFIXES = (b'{"type":"span"', b'{"type": "span"')
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of one rank. `start_s` and `end_s` are seconds since the run's origin; `loss_sum` is in nats."""
+    """One step of one rank. `start_s` and `end_s` are seconds since the run's origin; `loss_sum` is in nats.
+
+    Attributes:
+        grad_square: the rank's share of the squared gradient norm; None in runs that did not write it.
+        memory_bytes, device_bytes: resident in main memory; most held on an accelerator.
+        in_flight, held: most micro-batches in flight, most sent messages whose buffers were kept.
+    """
 
     step: int
     start_s: float
@@ -36,6 +43,29 @@ class StepRecord:
     late_s: float
     grad_norm: float | None
     memory_bytes: int
+    grad_square: float | None = None
+    device_bytes: int = 0
+    in_flight: int = 0
+    held: int = 0
+
+
+@dataclass(slots=True)
+class LinkTotal:
+    """What a rank exchanged with one other about one thing, over the whole run so far.
+
+    Attributes:
+        sent, sent_bytes, taken, taken_bytes: messages handed over and received.
+        wait_s: seconds that the rank waited for those received.
+        late, late_s: deliveries that the emulator handed over after their time.
+    """
+
+    sent: int = 0
+    sent_bytes: int = 0
+    taken: int = 0
+    taken_bytes: int = 0
+    wait_s: float = 0.0
+    late: int = 0
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +87,8 @@ class RankTelemetry:
         profile: the rank's own measured durations, as written.
         corrupted: lines that could not be read.
         boundary_bytes, reduce_bytes, late, late_s: totals over all steps.
+        links: by (other rank, role); the role is activation, gradient, reduce or norm.
+        links_steps: how many steps `links` counts; 0 in a run that did not write them.
     """
 
     rank: int
@@ -72,6 +104,8 @@ class RankTelemetry:
     reduce_bytes: int = 0
     late: int = 0
     late_s: float = 0.0
+    links: dict[tuple[int, str], LinkTotal] = field(default_factory=dict)
+    links_steps: int = 0
 
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
@@ -82,6 +116,7 @@ class RankTelemetry:
             "origin": self._origin,
             "span": self._span,
             "step": self._step,
+            "links": self._links,
             "validation": self._validation,
             "error": self._error,
         }
@@ -102,16 +137,21 @@ class RankTelemetry:
         reached = [name for name in PHASES if name in self.phases]
         return reached[-1] if reached else None
 
-    def spans(self, first_step: int) -> list[Span]:
-        """Kept spans of steps from `first_step` on."""
-        found = []
+    def spans(self, last_step: int, count: int) -> tuple[list[Span], list[Sample]]:
+        """Spans of the last `count` steps that have any, up to `last_step`, and queue depths at their ends."""
+        found: list[tuple[Span, list[Sample]]] = []
+        steps: set[int] = set()
         for line in reversed(self._span_lines):
-            span = _span_of(line)
-            if span is not None and span.step >= first_step:
-                found.append(span)
-            elif span is not None and 0 <= span.step < first_step - 1:
+            pair = _span_of(line)
+            if pair is None or not 0 <= pair[0].step <= last_step:
+                continue
+            steps.add(pair[0].step)
+            if len(steps) > count + 1:
                 break  # spans are written in order of their end, so a step may overlap its neighbour, not more
-        return found[::-1]
+            found.append(pair)
+        chosen = set(sorted(steps)[-count:])
+        kept = [pair for pair in reversed(found) if pair[0].step in chosen]
+        return [span for span, _ in kept], [sample for _, samples in kept for sample in samples]
 
     def _take(self, line: bytes) -> None:
         try:
@@ -149,6 +189,10 @@ class RankTelemetry:
             late_s=float(record.get("late_s", 0.0)),
             grad_norm=None if grad_norm is None else float(grad_norm),
             memory_bytes=_whole(record.get("memory_bytes", 0)),
+            grad_square=None if record.get("grad_square") is None else abs(float(record["grad_square"])),
+            device_bytes=_whole(record.get("device_bytes", 0)),
+            in_flight=_whole(record.get("in_flight", 0)),
+            held=_whole(record.get("held", 0)),
         )
         if step.step in self.steps:
             raise ValueError("a step is reported once")
@@ -159,6 +203,14 @@ class RankTelemetry:
         self.late_s += step.late_s
         if len(self.steps) > MAX_STEPS:
             del self.steps[next(iter(self.steps))]
+
+    def _links(self, record: dict[str, Any]) -> None:
+        steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]
+        for key, row in rows:
+            total = self.links.setdefault(key, LinkTotal())
+            for name, value in row.items():
+                setattr(total, name, getattr(total, name) + value)
+        self.links_steps += steps
 
     def _validation(self, record: dict[str, Any]) -> None:
         self.validation[_whole(record["step"])] = (float(record["loss_sum"]), _whole(record["num_tokens"]))
@@ -189,9 +241,29 @@ _SPAN_FIELDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _span_of(line: bytes) -> Span | None:
+_DEPTHS = {"in_flight": "micro-batches in flight", "posted": "receives posted", "held": "messages held"}
+
+
+def _span_of(line: bytes) -> tuple[Span, list[Sample]] | None:
+    """A span, and the queue depths that came with it."""
     try:
         record = json.loads(line)
-        return Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+        span = Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+        depths = [
+            Sample(span.rank, name, span.end_s, float(record[key])) for key, name in _DEPTHS.items() if key in record
+        ]
+        return span, depths
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _link_of(row: dict[str, Any]) -> tuple[tuple[int, str], dict[str, int | float]]:
+    """(other rank, role) and the counters of one row."""
+    counters: dict[str, int | float] = {
+        name: _whole(row.get(name, 0)) for name in ("sent", "sent_bytes", "taken", "taken_bytes", "late")
+    }
+    for name in ("wait_s", "late_s"):
+        counters[name] = float(row.get(name, 0.0))
+        if not math.isfinite(counters[name]):
+            raise ValueError(name)
+    return (_whole(row["peer"]), str(row["role"])[:20]), counters

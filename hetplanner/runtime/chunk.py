@@ -53,12 +53,7 @@ class Chunk:
         return self.model.flat_grad[first:end]
 
     def counted_gradients(self) -> list[Tensor]:
-        """The gradients that this chunk contributes to the global norm, so that every weight counts once.
-
-        Replica 0 speaks for its stage, and the stage that owns a tied weight for that weight.
-        """
-        if self.replica != 0:
-            return []
+        """Gradients of what the stage's ops own: a weight tied across stages counts for its owner's stage alone."""
         model = self.model
         own_names = {op.name for op in model.ops}
         owned = [self.tied_gradient(name) for name in model.tied if name in own_names]

@@ -50,8 +50,8 @@ class LinkEmulator:
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
-    def hold(self, arrival_s: float, asked_s: float) -> None:
-        """Waits until a message that is here may be seen.
+    def hold(self, arrival_s: float, asked_s: float) -> float:
+        """Waits until a message that is here may be seen. Returns by how many seconds it was late, else 0.
 
         Args:
             arrival_s: its stamp.
@@ -64,6 +64,8 @@ class LinkEmulator:
         elif (by := now - max(arrival_s, asked_s)) > LATE_S and not self.draining.is_set():
             self.late += 1
             self.late_s += by
+            return by
+        return 0.0
 
     def take_lateness(self) -> tuple[int, float]:
         """Late deliveries and their sum of seconds since the last call."""

@@ -7,12 +7,13 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
@@ -23,6 +24,7 @@ from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.local import LocalSteps
 from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
@@ -36,7 +38,12 @@ from hetplanner.schedule.order import make_schedule
 class StepStats:
     """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
 
-    `skipped`: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
+    Attributes:
+        grad_norm: global, before clipping; known where it is clipped by.
+        grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
+        in_flight: most micro-batches that were forward and not yet backward.
+        held: most messages whose buffers were kept.
+        skipped: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
     """
 
     start_s: float = 0.0
@@ -46,6 +53,9 @@ class StepStats:
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
+    grad_square: float = 0.0
+    in_flight: int = 0
+    held: int = 0
     loss_scale: float | None = None
     skipped: bool = False
 
@@ -57,6 +67,7 @@ class Executor:
         chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
         actions: this rank's, in order.
         reducers: by group, those this rank is a member of.
+        local: what replicas that take local steps synchronise; None without such.
         completed_steps: steps whose update is in the weights.
         updating: held while the weights change; whoever takes it from another thread freezes them.
     """
@@ -75,6 +86,7 @@ class Executor:
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
+        self._in_flight = 0
         self._recording = True  # False in validation and in steps that leave no spans
         self._num_micro_batches = plan.problem.workload.num_micro_batches
         # By topic, boundary and micro-batch: what has arrived or waits to be sent.
@@ -88,8 +100,12 @@ class Executor:
         self._groups = reduction_groups(plan)
         self.reducers = self._make_reducers()
         self.update = Update(plan, rank, config, chunks, transport)
-        self._expected = self._posted(schedule, actions)
-        self._program = [self._bound(a) for a in actions]
+        self.local = LocalSteps(plan, chunks) if plan.is_local else None
+        # Between synchronisations replicas that take local steps leave out what they exchange.
+        apart = [a for a in actions if not self._comes_after_the_step(a)]
+        self._expected = {meets: self._posted(schedule, some) for meets, some in ((True, actions), (False, apart))}
+        self._has_stepped = False
+        self._program = {meets: [self._bound(a) for a in some] for meets, some in ((True, actions), (False, apart))}
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
         self._expected_ahead = self._posted(schedule, ahead)
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
@@ -117,6 +133,22 @@ class Executor:
             return [model.flat_grad[: model.own_end]]
         return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
 
+    def _all_messages(self, actions: Iterable[Action]) -> list[Expected]:
+        """In the order in which they are taken."""
+        messages: list[Expected] = []
+        agreed = False
+        for action in actions:
+            if self._comes_after_the_step(action) and not agreed:
+                messages += self.update.expected
+                agreed = True
+            if not (action.kind is Kind.STEP and agreed):
+                messages += self._messages_of(action)
+        return messages
+
+    def _comes_after_the_step(self, action: Action) -> bool:
+        """Whether it averages what the optimiser has changed."""
+        return action.kind is Kind.REDUCE and not self._groups[action.group].every_step
+
     def _messages_of(self, action: Action) -> list[Expected]:
         """What a rank takes from the network in an action."""
         if action.kind is Kind.RECV:
@@ -132,8 +164,7 @@ class Executor:
     def _posted(self, schedule: Schedule, actions: Iterable[Action]) -> list[Expected]:
         """What the rank takes in these actions, in the order in which receives are posted."""
         sent = sent_messages(schedule.actions, self._groups, self._num_micro_batches)
-        taken = [m for a in actions for m in self._messages_of(a)]
-        return posting_order(taken, lambda peer: sent[peer, self.rank])
+        return posting_order(self._all_messages(actions), lambda peer: sent[peer, self.rank])
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -141,14 +172,59 @@ class Executor:
         """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
         self._step, self._recording = step, keeps_spans(step)
         self.stats = stats = StepStats(start_s=time.monotonic())
-        self.transport.expect(self._expected)
-        for act in self._program:
+        meets = self.plan.synchronises_at(step)
+        self.transport.expect(self._expected[meets])
+        for act in self._program[meets]:
             act()
         self.transport.end_step()
         if self.has_last_stage:
             self._take_loss()
         stats.end_s = time.monotonic()
         return stats
+
+    def meet(self) -> None:
+        """Makes replicas equal that are in the middle of their local steps: their mean, without the outer optimizer.
+
+        All ranks must call it. Nothing coarser than fp16 is used, for what it loses would be lost for good.
+        """
+        if self.local is None or self.completed_steps % self.plan.local_steps == 0:
+            return
+        reducers = []
+        for g, reducer in self.reducers.items():
+            group, fine = reducer.group, Codec(name="fp16")
+            if not group.every_step:
+                group = replace(group, codec=fine, error_feedback=False) if group.error_feedback else group
+                reducers.append(GroupReducer(group, (g, len(self._groups)), self.rank, reducer.bucket, self.transport))
+        self.transport.expect([message for reducer in reducers for message in reducer.expected])
+        for reducer in reducers:
+            self._average(reducer)
+        with self.updating:
+            for reducer in reducers:
+                self.local.take(reducer.group, mean=True)
+        self.transport.end_step()
+
+    def _average(self, reducer: GroupReducer) -> int:
+        """Averages the changes of a group's weights; they wait where its gradients were. Returns the bytes sent."""
+        assert self.local is not None
+        self.local.offer(reducer.group)
+        with added_up(self._buckets(reducer.group)):
+            return reducer.reduce()
+
+    def reduction_state(self) -> dict[str, Tensor]:
+        """What reductions and local steps carry from step to step, by name: part of the training's state."""
+        state = {f"reduce.{g}.{name}": lost for g, r in self.reducers.items() for name, lost in r.state().items()}
+        return state | {f"local.{name}": t for name, t in (self.local.state() if self.local else {}).items()}
+
+    def load_reduction_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes back what `reduction_state` gave. Raises InvalidInput when it is another plan's."""
+
+        def under(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+
+        for g, reducer in self.reducers.items():
+            reducer.load_state(under(f"reduce.{g}."))
+        if self.local:
+            self.local.load_state(under("local."))
 
     def run_validation(self) -> tuple[float, int]:
         """Loss sum and tokens of one global batch of the validation split, forward only."""
@@ -193,11 +269,21 @@ class Executor:
                 return self._end(action)
 
     def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
-        if self._recording:
-            self.telemetry.span(
-                action.kind.value, self._step, action.micro_batch, start_s, end_s,
-                num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role,
-            )  # fmt: skip
+        if not self._recording:
+            return
+        depth = None
+        if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
+            depth = self._in_flight, self.transport.num_posted, self.transport.num_held
+        self.telemetry.span(
+            action.kind.value, self._step, action.micro_batch, start_s, end_s,
+            num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role, depth=depth,
+        )  # fmt: skip
+
+    def _note_depth(self, change: int) -> None:
+        """A micro-batch went forward (+1) or backward (-1) through a chunk."""
+        self._in_flight += change
+        self.stats.in_flight = max(self.stats.in_flight, self._in_flight)
+        self.stats.held = max(self.stats.held, self.transport.num_held)
 
     def _forward(self, action: Action, *, training: bool) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
@@ -215,6 +301,8 @@ class Executor:
                 self._losses.append(y)
             else:
                 self._tensors[target] = y
+            if training:
+                self._note_depth(+1)
             self._span(action, start, time.monotonic())
 
         return act
@@ -238,6 +326,7 @@ class Executor:
             gradient = chunk.runner.backward(m, above)
             if gradient is not None:
                 self._tensors[target] = gradient
+            self._note_depth(-1)
             self._span(action, start, time.monotonic())
 
         return act
@@ -292,9 +381,14 @@ class Executor:
         reducer, buckets = self.reducers[action.group], self._buckets(self._groups[action.group])
 
         def act() -> None:
+            if not reducer.group.every_step:
+                self._step_once()
             start = time.monotonic()
-            with added_up(buckets):
-                sent = reducer.reduce()
+            if reducer.group.every_step:
+                with added_up(buckets):
+                    sent = reducer.reduce()
+            else:
+                sent = self._average(reducer)
             self.stats.reduce_bytes += sent
             self._span(action, start, time.monotonic(), sent)
 
@@ -303,15 +397,39 @@ class Executor:
     def _end(self, action: Action) -> Callable[[], None]:
         def act() -> None:
             start = time.monotonic()
-            self.stats.loss_scale = self.update.scale.value if self.update.scale else None
-            self.stats.grad_norm = self.update.agree()
-            self.stats.skipped = self.update.overflowed
-            with self.updating:
-                self.update.apply(self._step)
-                self.completed_steps = self._step + 1
+            self._step_once()
+            self._has_stepped = False
+            if self.local and self.plan.synchronises_at(self._step):
+                with self.updating:
+                    for reducer in self.reducers.values():
+                        if not reducer.group.every_step:
+                            self.local.take(reducer.group)
             self._span(action, start, time.monotonic())
 
         return act
+
+    def _step_once(self) -> None:
+        """The optimiser's step, if it was not taken yet."""
+        if self._has_stepped:
+            return
+        self._has_stepped = True
+        self.stats.grad_norm = self._agree()
+        self.stats.grad_square = self.update.grad_square
+        self.stats.skipped = self.update.overflowed
+        with self.updating:
+            self.update.apply(self._step)
+            self.completed_steps = self._step + 1
+
+    def _agree(self) -> float | None:
+        scale = self.update.scale
+        self.stats.loss_scale = scale.value if scale else None
+        before = scale.value if scale else 1.0
+        norm = self.update.agree()
+        if scale and scale.value != before:
+            for reducer in self.reducers.values():
+                if reducer.group.every_step:
+                    reducer.rescale(scale.value / before)
+        return norm
 
 
 def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:

@@ -9,7 +9,7 @@ import numpy as np
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, exchanges_norms
-from hetplanner.simulator.simulation import simulate, summarise_trace
+from hetplanner.simulator.simulation import summarise_plan
 
 PREDICTION_FILE = "prediction.json"
 NUM_STEPS = 4
@@ -18,7 +18,7 @@ NUM_STEPS = 4
 
 def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, object]:
     """The fields of prediction.json."""
-    summary = summarise_trace(simulate(plan, durations, steps=NUM_STEPS))
+    summary = summarise_plan(plan, durations, steps=NUM_STEPS)
     clip_s = _clip_seconds(plan) if exchanges_norms(config, plan.problem.workload.dtype) else 0.0
     return {
         "format": "hetplanner/prediction@1",
@@ -26,7 +26,8 @@ def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, 
         "bubble": summary.bubble,
         "terms": summary.terms | ({"clip": clip_s} if clip_s else {}),
         "per_rank": summary.per_rank,
-        "catalog_step_s": summarise_trace(simulate(plan, steps=NUM_STEPS)).step_s,
+        "durations": durations.to_data(),
+        "catalog_step_s": summarise_plan(plan, steps=NUM_STEPS).step_s,
         "created_unix_s": time.time(),
     }
 

@@ -107,7 +107,11 @@ class _ChunkRehearsal:
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)
+
+    def end(self) -> None:
+        self.chunk.model.flat_grad.zero_()
         self.chunk.model.load_running(self.running)
+        self.chunk.optimizer.num_steps = 0
 
 
 class _Rehearsal:
@@ -122,14 +126,11 @@ class _Rehearsal:
         # In turn, so that the mean weighs every message of the step alike.
         self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
         self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
-        self.running = {
-            chunk.stage: {name: value.clone() for name, value in chunk.model.running.items()}
-            for chunk in executor.chunks
-        }
+        self.chunks = [_ChunkRehearsal(executor, chunk) for chunk in executor.chunks]
         self.parts: dict[str, Callable[[], object]] = {}
-        for chunk in executor.chunks:
-            part = _ChunkRehearsal(executor, chunk)
-            self.parts |= {f"forward {chunk.stage}": part.forward, f"backward {chunk.stage}": part.backward}
+        for part in self.chunks:
+            stage = part.chunk.stage
+            self.parts |= {f"forward {stage}": part.forward, f"backward {stage}": part.backward}
         if sends:
             self.parts["encode"] = self.encode
         if takes:
@@ -173,11 +174,8 @@ class _Rehearsal:
             reducer.rehearse()
 
     def end(self) -> None:
-        for chunk in self.executor.chunks:
-            chunk.model.flat_grad.zero_()
-            chunk.optimizer.num_steps = 0
-            for name, value in self.running[chunk.stage].items():
-                chunk.model.running[name].copy_(value)
+        for part in self.chunks:
+            part.end()
 
 
 def profile_rank(executor: Executor) -> Profile:

@@ -78,6 +78,11 @@ class GroupReducer:
         for name, lost in mine.items():
             lost.copy_(state[name])
 
+    def rescale(self, factor: float) -> None:
+        """Gradients will come multiplied by a factor, other than before: what was lost is, too."""
+        for lost in self._lost.values():
+            lost.mul_(factor)
+
     def reduce(self) -> int:
         """Replaces the bucket by the sum over all members. Returns the bytes this rank has sent."""
         self._perform(self.bucket, self._lost, self._post, lambda m: self.transport.receive(self._expected(m)))

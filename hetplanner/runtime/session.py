@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 JOIN_PARTS_S = 3.0
 """How long after a stop rank 0 waits for the other stages' parts."""
+LINKS_EVERY_S = 1.0
+"""Between two lines about links; what they count is added up, so nothing is lost in between."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,6 +65,7 @@ class Session:
     telemetry: Telemetry
     watcher: StopWatcher
     _step: int = -1
+    _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, store: Store | None = None) -> None:
@@ -113,6 +116,7 @@ class Session:
         self.telemetry.phase("training")
         try:
             stopped = self._train(executor)
+            executor.meet()
             if not stopped:
                 self._validate(executor)
         except RuntimeError as error:
@@ -179,14 +183,18 @@ class Session:
     def _train(self, executor: Executor) -> bool:
         """Performs the steps. Returns whether a stop ended them early."""
         vote = StopVote()
-        for step in range(self.config.steps):
-            self._step = step
-            vote.begin(self.watcher.requested.is_set())
-            stats = executor.run_step(step)
-            self._report(executor, step, stats)
-            if vote.decided():
-                log.info("stopped after step %d", step)
-                return True
+        executor.transport.traffic.take()  # what came before the first step is not the plan's
+        try:
+            for step in range(self.config.steps):
+                self._step = step
+                vote.begin(self.watcher.requested.is_set())
+                stats = executor.run_step(step)
+                self._report(executor, step, stats)
+                if vote.decided():
+                    log.info("stopped after step %d", step)
+                    return True
+        finally:
+            self._report_links(executor)
         return False
 
     def _report(self, executor: Executor, step: int, stats: StepStats) -> None:
@@ -204,9 +212,20 @@ class Session:
             late=late,
             late_s=round(late_s, 6),
             grad_norm=stats.grad_norm,
+            grad_square=stats.grad_square,
             **({} if stats.loss_scale is None else {"loss_scale": stats.loss_scale, "skipped": stats.skipped}),
             memory_bytes=_resident_bytes(),
+            device_bytes=_accelerator_bytes(executor.chunks[0].model.flat),
+            in_flight=stats.in_flight,
+            held=stats.held,
         )
+        if stats.end_s - self._links_told[0] >= LINKS_EVERY_S:
+            self._report_links(executor)
+
+    def _report_links(self, executor: Executor) -> None:
+        """Bytes and waiting by link since the last such line, and how many whole steps they count."""
+        steps, self._links_told = self._step - self._links_told[1], (time.monotonic(), self._step)
+        self.telemetry.write("links", step=self._step, steps=steps, links=executor.transport.traffic.take())
 
     # -- after the last step ----------------------------------------------------------------------
 
@@ -264,6 +283,11 @@ def _is_lost_peer(error: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _accelerator_bytes(tensor: torch.Tensor) -> int:
+    """Most memory that torch has held on the tensor's device; 0 on a CPU, whose memory is the process's own."""
+    return torch.cuda.max_memory_allocated(tensor.device) if tensor.is_cuda else 0
 
 
 def _resident_bytes() -> int:

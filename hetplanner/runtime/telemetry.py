@@ -20,14 +20,15 @@ ALL_SPANS_BELOW = 500
 
 
 def keeps_spans(step: int) -> bool:
-    """Whether the spans of a step are written: all of the first 500, then every 10th, from 5,000 on every 100th …
+    """Whether the spans of a step are written: all of the first 500, then 2 of 10, from 5,000 on 2 of 100 …
 
-    A long run would otherwise write gigabytes; the `step` lines are always written.
+    Always two steps in a row: where a step begins is where the one before it ends. A long run would otherwise write
+    gigabytes; the `step` lines are always written.
     """
     every = 1
     while step >= ALL_SPANS_BELOW * every:
         every *= 10
-    return step % every == 0
+    return step % every < 2
 
 
 class Telemetry:
@@ -64,10 +65,13 @@ class Telemetry:
 
     def span(
         self, kind: str, step: int, micro_batch: int, start_s: float, end_s: float, *, num_bytes: int = 0,
-        peer: int = -1, stage: int = -1, role: str = "",
+        peer: int = -1, stage: int = -1, role: str = "", depth: tuple[int, int, int] | None = None,
     ) -> None:  # fmt: skip
-        """Queues one span; times are monotonic."""
-        self._lines.append((kind, step, micro_batch, start_s, end_s, num_bytes, peer, stage, role))
+        """Queues one span; times are monotonic.
+
+        `depth`: when it ended, micro-batches in flight, receives posted, and messages sent whose buffers are kept.
+        """
+        self._lines.append((kind, step, micro_batch, start_s, end_s, num_bytes, peer, stage, role, depth))
 
     def flush(self) -> None:
         """Writes what is queued."""
@@ -82,9 +86,9 @@ class Telemetry:
 
     def _span(
         self, kind: str, step: int, micro_batch: int, start_s: float, end_s: float, num_bytes: int, peer: int,
-        stage: int, role: str,
+        stage: int, role: str, depth: tuple[int, int, int] | None,
     ) -> dict[str, Any]:  # fmt: skip
-        return {
+        span: dict[str, Any] = {
             "type": "span",
             "rank": self.rank,
             "kind": kind,
@@ -97,6 +101,9 @@ class Telemetry:
             "stage": stage,
             "role": role,
         }
+        if depth is not None:
+            span["in_flight"], span["posted"], span["held"] = depth
+        return span
 
     def _run(self) -> None:
         failed = False

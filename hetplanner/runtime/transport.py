@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hetplanner.runtime.emulation import LinkEmulator
+from hetplanner.runtime.traffic import Traffic
 from hetplanner.runtime.wire import CPU, HostWire, Wire
 
 HEADER_BYTES = 16
@@ -37,6 +38,8 @@ class Topic(IntEnum):
 
 
 BULK = (Topic.ACTIVATION, Topic.GRADIENT, Topic.REDUCE)
+ROLES = {topic: topic.name.lower() for topic in Topic}
+"""What telemetry calls them."""
 
 
 def tag_of(topic: Topic, index: int) -> int:
@@ -77,6 +80,9 @@ class Transport:
         device: where messages are made and read.
         wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
             always goes that way.
+
+    Attributes:
+        traffic: what was sent and taken, by link.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class Transport:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
         self._host_wire = HostWire(device)
         self._bulk_wire: Wire = wire or self._host_wire
+        self.traffic = Traffic()
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
         self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
@@ -100,6 +107,16 @@ class Transport:
     def carrier(self) -> str:
         """What carries activations, gradients and reductions: gloo or nccl."""
         return self._bulk_wire.name
+
+    @property
+    def num_posted(self) -> int:
+        """Receives that are posted and not yet taken."""
+        return len(self._posted)
+
+    @property
+    def num_held(self) -> int:
+        """Messages sent whose buffers are still kept."""
+        return len(self._sent) + len(self._sent_before)
 
     # -- receiving --------------------------------------------------------------------------------
 
@@ -128,8 +145,9 @@ class Transport:
         work, data = self._posted.pop(message)
         work.wait()
         self._post()
-        if self.emulator:
-            self.emulator.hold(float(data[:8].view(torch.float64)), asked_s)
+        late_s = self.emulator.hold(float(data[:8].view(torch.float64)), asked_s) if self.emulator else 0.0
+        wait_s = time.monotonic() - asked_s
+        self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
         return data[self._header :].to(self.device, non_blocking=True)
 
     # -- sending ----------------------------------------------------------------------------------
@@ -150,6 +168,7 @@ class Transport:
         else:
             start = arrival = time.monotonic()
         self._sent[peer, topic, index] = self._wire(topic).send(message, peer, tag_of(topic, index))
+        self.traffic.count_sent(peer, ROLES[topic], message.numel() - self._header)
         return Sent(start, arrival)
 
     def release(self, delivered: Iterable[MessageKey]) -> None:

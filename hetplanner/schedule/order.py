@@ -49,17 +49,21 @@ class _Rank:
     forwards_left: int = 0
 
 
-def make_schedule(plan: Plan, durations: Durations | None = None) -> Schedule:
+def make_schedule(plan: Plan, durations: Durations | None = None, *, synchronises: bool = True) -> Schedule:
     """Orders the actions of one step.
+
+    Where replicas take local steps, a rank that comes to the first change of weights to be averaged has stepped by
+    itself, and STEP is the outer optimizer's.
 
     Args:
         plan: stages, routes, in-flight depths, schedule name.
         durations: seconds per chunk; None takes the catalog's, so that the order depends on the plan alone (all
             ranks of a run compute the same). Links count: without their round trips a slow network would be
             given the order of a fast one, and its in-flight depth would stay unused.
+        synchronises: whether it is a step in which replicas that take local steps meet.
     """
     scheduler = _InterleavedScheduler if plan.is_interleaved else _ListScheduler
-    return scheduler(plan, durations or durations_of(plan)).run()
+    return scheduler(plan, durations or durations_of(plan)).run(synchronises=synchronises)
 
 
 class _ListScheduler:
@@ -81,7 +85,7 @@ class _ListScheduler:
             self._deliver(FORWARD, path[0], 0, 0.0, m)
         self.timed: list[tuple[float, int, Action]] = []
 
-    def run(self) -> Schedule:
+    def run(self, *, synchronises: bool) -> Schedule:
         events: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.ranks))]
         while events:
             now, rank = heapq.heappop(events)
@@ -94,6 +98,7 @@ class _ListScheduler:
             Action(Kind.REDUCE, rank, first_stage[rank], group=g)
             for g, group in enumerate(reduction_groups(self.plan))
             for rank in group.ranks
+            if group.every_step or synchronises
         ]
         actions += [Action(Kind.STEP, rank, stage) for rank, stage in enumerate(first_stage)]
         return Schedule(tuple(actions), len(self.ranks))

@@ -38,16 +38,26 @@ class _Rank:
 
 
 class Engine:
-    """One simulation of `steps` steps; `run` gives the spans.
+    """One simulation of `steps` steps, of which the first has the number `first_step`; `run` gives the spans.
+
+    In a step in which replicas do not synchronise, they skip what they average.
 
     Ranks that wake at the same moment go on in the order of their numbers: who hands a transfer to a NIC first
     matters, and the compiled kernel (`hetplanner.simulator.kernel`) follows the same rule.
     """
 
     def __init__(
-        self, plan: Plan, schedule: Schedule, durations: Durations, steps: int, jitter: Jitter = STILL, seed: int = 0
+        self,
+        plan: Plan,
+        schedule: Schedule,
+        durations: Durations,
+        steps: int,
+        jitter: Jitter = STILL,
+        seed: int = 0,
+        *,
+        first_step: int = 0,
     ) -> None:
-        self.plan, self.durations, self.steps = plan, durations, steps
+        self.plan, self.durations, self.steps, self.first_step = plan, durations, steps, first_step
         self.network = NetworkClock(plan)
         self.cores = SharedCores(durations.cores) if durations.cores is not None else None
         self.groups = reduction_groups(plan)
@@ -162,13 +172,25 @@ class Engine:
                 chunk = self.plan.chunk_index[rank, action.stage]
                 self._work(action, now, float(self.durations.backward_s_C[chunk]))
             case Kind.STEP:
-                self._work(action, now, float(self.durations.optimizer_s_N[rank]))
+                self._work(action, now, self._optimizer_s(rank))
             case Kind.SEND:
                 self._send(action, now)
             case Kind.RECV:
                 self._receive(action, now)
             case Kind.REDUCE:
-                self._reduce(action, self.groups[action.group], now)
+                group = self.groups[action.group]
+                if group.every_step or self._synchronises(rank):
+                    self._reduce(action, group, now)
+                else:
+                    self._end(action, now)
+
+    def _synchronises(self, rank: int) -> bool:
+        return self.plan.synchronises_at(self.first_step + self.ranks[rank].step)
+
+    def _optimizer_s(self, rank: int) -> float:
+        outer_s_N = self.durations.outer_s_N
+        outer_s = 0.0 if outer_s_N is None or not self._synchronises(rank) else float(outer_s_N[rank])
+        return float(self.durations.optimizer_s_N[rank]) + outer_s
 
     def _end(self, action: Action, now: float) -> None:
         self.ranks[action.rank].next += 1

@@ -70,7 +70,12 @@ class PackedPlan:
 
 
 def pack_plan(
-    plan: Plan, durations: Durations | None = None, *, model: CostModel | None = None, order: TaskOrder | None = None
+    plan: Plan,
+    durations: Durations | None = None,
+    *,
+    model: CostModel | None = None,
+    order: TaskOrder | None = None,
+    synchronises: bool = True,
 ) -> PackedPlan:
     """Packs one step of a plan.
 
@@ -79,6 +84,7 @@ def pack_plan(
         durations: seconds per chunk and rank; None takes the catalog's. `cores` must be None.
         model: cost model of the plan's problem, if already at hand.
         order: of the tasks; None takes the plan's own, which depends on the catalog's durations alone.
+        synchronises: whether it is a step with the stages' reductions; with local steps most are not.
     """
     from hetplanner.simulator import kernel
 
@@ -88,7 +94,7 @@ def pack_plan(
     rank_PS = _rank_table(plan)
     route_M = np.array(plan.route_of_micro_batch)
     order = order or _order(plan, catalog, rank_PS, route_M)
-    tail, sends = _tails(plan, durations, first_message=2 * (len(plan.stages) - 1) * len(route_M))
+    tail, sends = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), synchronises)
     first_tail_N = _starts([len(part) for part in tail])
     messages = _messages(plan, model, rank_PS, route_M, sends)
     slowest_s_X = np.maximum(messages["wire_s_X"], np.maximum(messages["out_s_X"], messages["in_s_X"]))
@@ -173,7 +179,7 @@ def _sequences(plan: Plan, chunk_SN: Array, first_task_N: Array) -> Array:
 
 
 def _tails(
-    plan: Plan, durations: Durations, first_message: int
+    plan: Plan, durations: Durations, first_message: int, synchronises: bool
 ) -> tuple[list[list[Instruction]], list[tuple[int, int, int]]]:
     """What every rank does behind its last backward, and the messages of it as (source, target, bytes)."""
     from hetplanner.simulator.kernel import REDUCE, STEP
@@ -186,7 +192,7 @@ def _tails(
     tails: list[list[Instruction]] = [[] for _ in plan.ranks]
     actions = [0] * len(plan.ranks)
     sends: list[tuple[int, int, int]] = []
-    for group in groups:
+    for group in (group for group in groups if group.every_step or synchronises):
         number: dict[tuple[int, int, int], int] = {}  # of a message, by (source, target, ordinal)
         for rank in group.ranks:
             for m in (m for part in group.rounds_of(rank) for m in part.sends if m.peer != rank):
@@ -204,7 +210,8 @@ def _tails(
                 tail += [(number[m.peer, rank, m.ordinal], 0.0, -1, action, REDUCE) for m in part.takes]
                 tail.append((-1, _work_s(part.takes, rank, element_s, durations), -1, action, REDUCE))
     for rank, tail in enumerate(tails):
-        tail.append((-1, float(durations.optimizer_s_N[rank]), -1, actions[rank], STEP))
+        outer_s = float(durations.outer_s_N[rank]) if durations.outer_s_N is not None and synchronises else 0.0
+        tail.append((-1, float(durations.optimizer_s_N[rank]) + outer_s, -1, actions[rank], STEP))
     return tails, sends
 
 

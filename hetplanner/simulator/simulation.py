@@ -21,6 +21,7 @@ def simulate(
     jitter: Jitter = STILL,
     seed: int = 0,
     schedule: Schedule | None = None,
+    first_step: int | None = None,
 ) -> Trace:
     """Performs the plan's schedule on its links.
 
@@ -31,10 +32,14 @@ def simulate(
         jitter: how much computing and transfers vary.
         seed: of the jitter; the same seed gives the same trace.
         schedule: order of the actions; None takes the plan's own.
+        first_step: number of the first step in the run, which decides when replicas with local steps synchronise;
+            None: so that they do in the last one.
     """
     if durations is None:
         durations = durations_of(plan)
-    spans = Engine(plan, schedule or make_schedule(plan), durations, steps, jitter, seed).run()
+    first_step = -steps % plan.local_steps if first_step is None else first_step
+    order = schedule or make_schedule(plan)
+    spans = Engine(plan, order, durations, steps, jitter, seed, first_step=first_step).run()
     return Trace(spans, plan.ranks)
 
 
@@ -57,6 +62,42 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+
+def summarise_plan(
+    plan: Plan,
+    durations: Durations | None = None,
+    *,
+    steps: int = 1,
+    jitter: Jitter = STILL,
+    seed: int = 0,
+    trace: Trace | None = None,
+) -> Summary:
+    """Simulates so many steps and gives the last in numbers; with local steps the mean over all kinds of steps.
+
+    Args:
+        plan, durations, jitter, seed: as of :func:`simulate`.
+        steps: simulated before one is taken, itself included.
+        trace: what `simulate` gives with these arguments, if at hand.
+    """
+    last = summarise_trace(trace or simulate(plan, durations, steps=steps, jitter=jitter, seed=seed))
+    if plan.local_steps == 1:
+        return last
+    before = -(steps + 1) % plan.local_steps
+    alone = summarise_trace(simulate(plan, durations, steps=steps, jitter=jitter, seed=seed, first_step=before))
+    share = 1.0 / plan.local_steps
+
+    def mean(one: float, two: float) -> float:
+        return one + (two - one) * share
+
+    rows = [
+        {key: mean(value, b[key]) if isinstance(value, float) else value for key, value in a.items()}
+        for a, b in zip(alone.per_rank, last.per_rank, strict=True)
+    ]
+    terms = {name: mean(value, last.terms[name]) for name, value in alone.terms.items()}
+    step_s = mean(alone.step_s, last.step_s)
+    bubble = (terms["wait"] + terms["idle"]) / step_s if step_s > 0 else 0.0
+    return Summary(step_s, bubble, terms, rows)
 
 
 TERM_OF_KIND = {

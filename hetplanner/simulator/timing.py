@@ -79,20 +79,22 @@ def simulate_spread(
         steps: the last of so many steps is timed.
         model: cost model of the plan's problem, if already at hand.
     """
-    packed = pack_plan(plan, model=model)
-    times = tuple(time_packed(packed, steps=steps, jitter=jitter, seed=seed + i).step_s for i in range(runs))
-    return Spread(jitter, seed, times, time_packed(packed, steps=steps).step_s)
+    kinds = _kinds_of_step(plan, None, model)
+    times = tuple(_mean_times(kinds, steps=steps, jitter=jitter, seed=seed + i).step_s for i in range(runs))
+    return Spread(jitter, seed, times, _mean_times(kinds, steps=steps, jitter=STILL, seed=seed).step_s)
 
 
 def simulate_step_s(plan: Plan, model: CostModel | None = None, *, steps: int = 1) -> float:
     """Seconds of one simulated step of a plan, contention included: what `simulate` gives, without its trace.
+
+    With local steps the mean of steps with and without the stages' reductions.
 
     Args:
         plan: what to time.
         model: cost model of the plan's problem, if already at hand.
         steps: the time of the last of so many steps; 1 judges a step that starts with all ranks idle.
     """
-    return time_packed(pack_plan(plan, model=model), steps=steps).step_s
+    return _mean_times(_kinds_of_step(plan, None, model), steps=steps, jitter=STILL, seed=0).step_s
 
 
 def simulate_times(
@@ -111,7 +113,24 @@ def simulate_times(
     """
     if durations is not None and durations.cores is not None:
         raise InvalidInput("durations.cores: ranks that share cores cannot be timed by the kernel; use simulate()")
-    return time_packed(pack_plan(plan, durations, model=model), steps=steps, jitter=jitter, seed=seed)
+    return _mean_times(_kinds_of_step(plan, durations, model), steps=steps, jitter=jitter, seed=seed)
+
+
+def _kinds_of_step(plan: Plan, durations: Durations | None, model: CostModel | None) -> list[tuple[float, PackedPlan]]:
+    """The plan's steps packed, each with its share: those that synchronise replicas and, with local steps, others."""
+    packed = pack_plan(plan, durations, model=model)
+    if plan.local_steps == 1:
+        return [(1.0, packed)]
+    alone = pack_plan(plan, durations, model=model, order=packed.order, synchronises=False)
+    return [(1.0 / plan.local_steps, packed), (1.0 - 1.0 / plan.local_steps, alone)]
+
+
+def _mean_times(kinds: list[tuple[float, PackedPlan]], *, steps: int, jitter: Jitter, seed: int) -> SimulatedTimes:
+    found = [(share, time_packed(packed, steps=steps, jitter=jitter, seed=seed)) for share, packed in kinds]
+    if len(found) == 1:
+        return found[0][1]
+    step_s = sum(share * times.step_s for share, times in found)
+    return SimulatedTimes(step_s, np.sum([share * times.busy_s_N for share, times in found], axis=0))
 
 
 def time_packed(packed: PackedPlan, *, steps: int = 1, jitter: Jitter = STILL, seed: int = 0) -> SimulatedTimes:

@@ -169,12 +169,12 @@ def check_fits_graph(program: Program, graph: OpGraph) -> None:
     for name, parameter in program.parameters.items():
         if parameter.op not in ops:
             raise ValueError(f"program.parameters.{name}: op {parameter.op!r:.60} is not in the graph")
+    for node in program.nodes:
+        _check_node(node, nodes, ops, program)
     for op, names in program.outputs.items():
         for name in names:
             if nodes[name].op != op or nodes[name].dtype not in FLOAT_TYPES:
                 raise ValueError(f"program.outputs.{op}: {name!r:.60} must be a floating-point tensor of that op")
-    for node in program.nodes:
-        _check_node(node, nodes, ops, program)
     if nodes[program.loss].op != graph.ops[-1].name:
         raise ValueError(f"program.loss: must be of the last op {graph.ops[-1].name!r:.60}")
 

@@ -70,11 +70,11 @@ ROLES: tuple[Role, Role] = ("activation", "gradient")
 
 
 def gpt() -> Workload:
-    """Three layers of 64; a micro-batch's boundary is 128 KiB."""
+    """Three layers of 64; a micro-batch's boundary is 64 KiB."""
     config = TransformerConfig(
         name="small-gpt", vocab=256, max_seq_len=64, hidden=64, layers=3, heads=4, ffn=256, tie_embeddings=False
     )
-    return Workload(name="gpt", transformer=config, global_batch=16, micro_batch=8, seq_len=64, dtype="float32")
+    return Workload(name="gpt", transformer=config, global_batch=8, micro_batch=4, seq_len=64, dtype="float32")
 
 
 def resnet() -> Workload:
@@ -82,7 +82,7 @@ def resnet() -> Workload:
     from hetplanner.capture.assemble import capture_workload
     from hetplanner.capture.huggingface import config_factory
 
-    return capture_workload(config_factory(RESNET, "resnet101-narrow", micro_batch=8), "resnet", global_batch=16)
+    return capture_workload(config_factory(RESNET, "resnet101-narrow", micro_batch=8), "resnet", global_batch=8)
 
 
 MODELS: dict[str, Callable[[], Workload]] = {"gpt": gpt, "resnet": resnet}
@@ -96,7 +96,7 @@ def cuts_of(workload: Workload) -> list[int]:
     num = len(workload.graph.ops)
     near = num // 40
     cuts = []
-    for share in (1 / 3, 0.55) if workload.transformer else (0.13, 0.6):
+    for share in (1 / 3, 0.55) if workload.transformer else (0.06, 0.6):
         i = round(share * num)
         cuts.append(min(range(i - near, i + near + 1), key=lambda k: workload.boundary_elements[k]))
     return cuts
@@ -190,7 +190,7 @@ def variants(dense: Plan) -> dict[str, Plan]:
     found = {"dense": dense}
     problem = dense.problem.replace(constraints=Constraints(codecs=("none", "int8", "int4")))
     found["plan"] = choose_codecs(dense.replace(problem=problem), CostModel.of(problem))
-    for name in ("int8", "int4"):
+    for name in ("int4", "int8"):
         found[name] = with_codecs(dense, [Codec(name=name)] * 2)
         total = step_bytes(found[name])
         found[f"topk at {name}'s bytes"] = topk_plan(dense, [step_bytes(dense) / total] * 2)

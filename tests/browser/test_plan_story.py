@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dags import residual_network
 from factories import small_cluster
 from playwright.sync_api import expect
 
 from hetplanner.cluster.files import cluster_to_json
+from hetplanner.workload.files import workload_to_data
 
 pytestmark = pytest.mark.browser
 
@@ -137,6 +139,10 @@ def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visi
     config = page.locator("input[type=file][accept='.json']")
     config.set_input_files({"name": "config.json", "mimeType": "application/json", "buffer": b'{"model_type":"bert"}'})
     one.sees("model_type")
+    captured = json.dumps(workload_to_data(residual_network(12))).encode()
+    config.set_input_files({"name": "network.json", "mimeType": "application/json", "buffer": captured})
+    one.sees("residual: 0.6 M parameters, 87 ops, to plan with, not to train")
+    expect(page.get_by_label("Layers", exact=True)).to_be_disabled()
     page.get_by_role("button", name="Search").wait_for()
 
 

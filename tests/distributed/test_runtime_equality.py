@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
-from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
+from hetplanner.plan.model import LinkCodec, OuterOptimizer, Plan, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
@@ -177,6 +177,23 @@ def test_every_reducer_takes_as_long_as_predicted_over_emulated_links(reducer: s
     steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
     assert predicted > 0.12, "there and back between the sites"
     assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
+
+
+def test_local_steps_send_a_fraction_and_save_the_mean(tmp_path: Path) -> None:
+    every = chain_plan([2, 2], [4], workload=gpt(global_batch=8))
+    local = every.replace(local_steps=4, outer=OuterOptimizer())
+    config = TrainConfig(steps=10, seed=3, learning_rate=3e-3, warmup_steps=2)
+    runs = {name: train(plan, config, tmp_path / name) for name, plan in (("every", every), ("local", local))}
+    groups = reduction_groups(local)
+    sync, step = (
+        sum(g.transfer_bytes(t) for g in groups if g.every_step is every_step for t in g.program)
+        for every_step in (False, True)
+    )
+    # Steps 4 and 8 synchronise; after step 10 replicas meet, which no step counts.
+    assert boundary_and_reduce_bytes(runs["local"])[1] == 2 * sync + 10 * step
+    assert runs["local"].losses()[-1] < runs["local"].losses()[0] - 0.3
+    assert runs["local"].losses()[-1] == pytest.approx(runs["every"].losses()[-1], rel=0.1)
+    assert (tmp_path / "local" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -68,6 +68,11 @@ def test_without_a_network_usual_depths_are_exact_too(plan):
     assert closed_over_simulated(plan) == pytest.approx(1.0, rel=1e-6)
 
 
+def unordered(plan):
+    """With the one reducer whose transfers do not depend on the links: a ring goes round another way on others."""
+    return plan.replace(reducer="sharded-ps")
+
+
 def faster(plan, rng):
     """The plan with one thing better: links with more bandwidth or less latency, or one device faster."""
     cluster, durations = plan.problem.cluster, durations_of(plan)
@@ -92,7 +97,7 @@ def faster(plan, rng):
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 def test_better_links_and_devices_never_lengthen_the_same_order(seed, which):
     """Without NICs: there a rank's messages queue behind those of others in the order of time, which may change."""
-    plan = random_plan(seed, nics=False)
+    plan = unordered(random_plan(seed, nics=False))
     better, durations = faster(plan, random.Random(which))
     packed = pack_plan(plan)
     before, after = time_packed(packed), time_packed(pack_plan(better, durations, order=packed.order))
@@ -102,7 +107,7 @@ def test_better_links_and_devices_never_lengthen_the_same_order(seed, which):
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 def test_the_engine_takes_the_order_as_an_argument_too(seed, which):
-    plan = random_plan(seed, nics=False)
+    plan = unordered(random_plan(seed, nics=False))
     better, durations = faster(plan, random.Random(which))
     schedule = make_schedule(plan)
     before = summarise_trace(simulate(plan, schedule=schedule)).step_s

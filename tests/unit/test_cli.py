@@ -173,6 +173,23 @@ def test_simulate_json_and_trace(call, tmp_path):
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
+def test_data_is_checked_before_anything_is_started(call, tmp_path):
+    plan_file(call, tmp_path)
+    (tmp_path / "pictures" / "cats").mkdir(parents=True)
+    (tmp_path / "pictures" / "cats" / "1.png").touch()
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "a.txt").write_text("hello")
+    told = {
+        "nowhere": "nowhere is neither a file nor a folder",
+        "pictures": "holds no text",
+        "digits": "tiny-gpt does not read",
+        "short": "short holds 5 tokens to train on",
+    }
+    for data, words in told.items():
+        assert words in failure(call("train", "plan.json", "--data", data), 2)
+    assert not (tmp_path / "home" / "agent").exists()
+
+
 def test_train_dry_run_prints_the_torchrun_line_and_starts_nothing(call, tmp_path):
     plan_file(call, tmp_path)
     done = call("train", "plan.json", "--emulate-links", "--dry-run")

@@ -1,5 +1,7 @@
 """Where ops, edges and stages of an OP-DAG are drawn."""
 
+from typing import get_args
+
 import pytest
 from dags import captured, cut_plan, random_dag, residual_network
 from factories import small_cluster, tiny_workload
@@ -7,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.plots.data.dags import DagLayout
-from hetplanner.workload.model import Op
+from hetplanner.plots.theme import OP_COLOURS
+from hetplanner.workload.model import Op, OpKind
 
 
 def chain(*reads: tuple[str, ...]) -> list[Op]:
@@ -63,6 +66,11 @@ def test_a_stage_covers_its_ops_and_says_what_it_sends_on() -> None:
     assert [text for text in columns["label"] if text] == ["stage 0", "stage 1", "stage 2"]
     assert columns["devices"][-1] == "d3"
     assert columns["message"][-1] == "–"
+
+
+def test_every_kind_has_a_colour_of_its_own() -> None:
+    assert set(OP_COLOURS) == set(get_args(OpKind))
+    assert len(set(OP_COLOURS.values())) == len(OP_COLOURS)
 
 
 def test_stretches_are_named_by_layer_or_module() -> None:

@@ -49,7 +49,12 @@ RUN: Any = SimpleNamespace(
     read_all=lambda: None,
     losses=lambda: [(0, 3.0), (1, 2.0)],
     validation_losses=lambda: [(1, 2.5)],
-    steps=lambda: [SimpleNamespace(step=i, step_s=None if i == 0 else 0.2) for i in range(4)],
+    steps=lambda: [
+        SimpleNamespace(
+            step=i, step_s=0.2 if i else None, loss=3.0 - i, end_s=1.0 + 0.2 * i, boundary_bytes=10**6, reduce_bytes=0
+        )
+        for i in range(4)
+    ],
     predicted_step_s=lambda: 0.21,
 )
 
@@ -76,6 +81,8 @@ CALLS = {
     "empty gantt": lambda: plots.gantt(Trace((), ("a",))),
     "loss": lambda: plots.loss(RUN),
     "no loss": lambda: plots.loss(EMPTY_RUN),
+    "losses": lambda: plots.losses({"dense": RUN, "int8": EMPTY_RUN}),
+    "losses over seconds": lambda: plots.losses({"dense": RUN}, over="seconds"),
     "step times": lambda: plots.step_times(RUN),
     "no step times": lambda: plots.step_times(EMPTY_RUN),
     "memory": lambda: plots.memory(ESTIMATED),
@@ -100,6 +107,14 @@ def test_cell_output_links_nothing() -> None:
     data, _ = hv.Store.renderers["bokeh"].components(drawn)
     assert "data:text/css;base64," in data["text/html"]
     assert "https://cdn" not in data["text/html"]
+
+
+@pytest.mark.parametrize(("over", "x"), [("steps", 3), ("seconds", 1.6), ("bytes", 4.0)])
+def test_losses_end_at_what_was_spent(over: Any, x: float) -> None:
+    curve = plots.losses({"dense": RUN}, over=over).get(0)
+    assert (curve.dimension_values(0)[-1], curve.dimension_values(1)[-1]) == pytest.approx((x, 0.0))
+    with pytest.raises(InvalidInput, match="over: must be one of steps, seconds, bytes"):
+        plots.losses({}, over="dollars")  # type: ignore[arg-type]
 
 
 def test_style_sheets_that_are_not_installed_keep_their_link() -> None:

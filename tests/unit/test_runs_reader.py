@@ -14,7 +14,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.tail import MAX_LINE_BYTES, LineTail, last_lines, text_from
-from hetplanner.runs.telemetry import RankTelemetry
+from hetplanner.runs.telemetry import LinkTotal, RankTelemetry
 
 NUM_RANKS = 4
 
@@ -248,6 +248,49 @@ def test_the_trace_holds_the_last_steps(run_dir):
     assert trace.origin == "measured"
     assert trace.rank_labels == ("d0", "d1", "d2", "d3")
     assert trace.spans[0] == Span(0, "forward", 4, 0, 4.0, 4.5, stage=0)
+
+
+def test_the_trace_of_a_long_run_holds_the_last_steps_that_left_spans(run_dir):
+    for step in (5000, 5001, 5100, 5101, 5102):
+        for rank in range(NUM_RANKS):
+            if step != 5102:
+                write_span(run_dir, rank, step, float(step), step + 0.5)
+        write_step(run_dir, step, step + 0.9)
+    assert {span.step for span in Run(run_dir).trace(last_steps=2).spans} == {5100, 5101}
+    assert {span.step for span in Run(run_dir).trace(last_steps=3).spans} == {5001, 5100, 5101}
+
+
+def test_queue_depths_and_memory_come_with_the_trace(run_dir):
+    depth = {"in_flight": 2, "posted": 3, "held": 1}
+    for rank in range(NUM_RANKS):
+        span = Span(rank, "forward", 0, 0, 0.0, 0.5, stage=0).to_dict()
+        write(run_dir, rank, {"type": "span"} | span | (depth if rank == 1 else {}))
+        more = {"grad_square": 4.0, "in_flight": rank, "held": 7 - rank, "device_bytes": 2**20 * (rank == 3)}
+        write(run_dir, rank, step_record(rank, 0, NUM_RANKS, 1.0) | more | {"grad_norm": None})
+    run = Run(run_dir)
+    samples = run.trace().samples
+    assert {(s.name, s.value, s.time_s) for s in samples if s.rank == 1} == {
+        ("micro-batches in flight", 2.0, 0.5), ("receives posted", 3.0, 0.5), ("messages held", 1.0, 0.5),
+        ("memory (MiB)", 1000 / 2**20, 1.0),
+    }  # fmt: skip
+    assert [s.value for s in samples if s.name == "accelerator memory (MiB)"] == [1.0]
+    counters = [e for e in run.trace().to_perfetto()["traceEvents"] if e["ph"] == "C"]
+    assert {"name": "messages held", "pid": 1, "ts": 0.5e6, "args": {"value": 1.0}}.items() <= counters[2].items()
+    (step,) = run.steps()
+    assert (step.grad_norm, step.in_flight, step.held, step.device_bytes) == (4.0, 3, 7, 2**20)
+
+
+def test_links_add_up_over_their_lines(run_dir):
+    row = {"peer": 1, "role": "activation", "sent": 2, "sent_bytes": 100, "taken": 0, "taken_bytes": 0,
+           "wait_s": 0.25, "late": 1, "late_s": 0.5}  # fmt: skip
+    write(run_dir, 0, {"type": "links", "step": 3, "steps": 4, "links": [row]})
+    write(run_dir, 0, {"type": "links", "step": 7, "steps": 4, "links": [row, row | {"peer": 2}]})
+    write(run_dir, 0, {"type": "links", "step": 8, "steps": 1, "links": [row | {"wait_s": float("nan")}]})
+    first, second, *_ = RunReader(run_dir).read_all().ranks
+    assert first.links[1, "activation"] == LinkTotal(4, 200, 0, 0, 0.5, 2, 1.0)
+    assert first.links[2, "activation"].sent_bytes == 100
+    assert (first.links_steps, first.corrupted) == (8, 1)
+    assert (second.links, second.links_steps) == ({}, 0)
 
 
 def test_memory_of_a_long_run_is_bounded(tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
 """Stages of captured models: any cut computes the same, chance and statistics included."""
 
 import itertools
+import random
 
 import pytest
 import torch
+from captured_models import FACTORIES
 
+from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.aten import aten_call
 from hetplanner.runtime.build import StageModel, boundary_elements
@@ -22,11 +25,10 @@ KEY = DrawKey(3, 1, 2)
 
 def batch_of(workload: Workload, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator, program = torch.Generator().manual_seed(seed), workload.program
-    classes = CLASSES if program.inputs_dtype == "float32" else VOCAB
-    labels = torch.randint(0, classes, program.labels, generator=generator)
+    labels = torch.randint(0, CLASSES, program.labels, generator=generator)
     if program.inputs_dtype == "float32":
         return torch.randn(program.inputs, generator=generator), labels
-    return torch.randint(0, classes, program.inputs, generator=generator), labels
+    return torch.randint(0, CLASSES, program.inputs, generator=generator), labels
 
 
 def stages(workload: Workload, *cuts: int, seed: int = 5) -> list[StageModel]:
@@ -77,6 +79,31 @@ def test_every_cut_gives_the_same_loss_gradients_and_statistics(name: str, recom
             assert torch.allclose(found[weight], gradient, atol=1e-5), (cuts, weight)
         running = {n: b for part in parts for n, b in part.running.items()}
         assert all(torch.equal(running[n], b) for n, b in whole[0].running.items())
+
+
+@pytest.mark.parametrize("name", sorted(FACTORIES))
+def test_captured_modules_are_the_same_whatever_the_cut(name: str) -> None:
+    workload = capture_workload(FACTORIES[name], name, global_batch=8)
+    batch, places = batch_of(workload), workload.boundaries
+    assert workload.boundary_elements == tuple(
+        boundary_elements(workload, b) for b in range(len(workload.graph.ops) + 1)
+    )
+    whole = stages(workload)
+    expected, wanted = step(whole, batch), gradients(whole)
+    rng = random.Random(0)
+    for recompute in (False, True):
+        parts = stages(workload, *sorted(rng.sample(places, 3)))
+        assert step(parts, batch, recompute=recompute) == pytest.approx(expected, rel=1e-5)
+        found = gradients(parts)
+        assert all(torch.allclose(found[n], g, rtol=1e-3, atol=1e-3) for n, g in wanted.items())
+
+
+def test_a_stage_is_all_on_its_device() -> None:
+    for workload in (residual_workload(dropout=0.5), tied_workload()):
+        inputs, labels = (tensor.to("meta") for tensor in batch_of(workload))
+        model = StageModel(workload, 0, len(workload.graph.ops), 0, torch.device("meta"))
+        for key in (KEY, None):
+            assert model.forward(None, (inputs, labels), key).device.type == "meta"
 
 
 def test_a_skip_connection_is_relayed_over_a_stage_in_between() -> None:

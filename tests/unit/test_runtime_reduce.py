@@ -1,60 +1,24 @@
 """Ranks' reducers over queues instead of a network: exact sums, and equal bits whatever the codec loses."""
 
-import queue
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
 from factories import chain_plan, sites_cluster
+from threaded_ranks import Mailboxes, MailTransport
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.runtime.reduce import GroupReducer
-from hetplanner.runtime.transport import HEADER_BYTES
-
-
-class Mailboxes(dict):
-    """A queue under every name; of two threads that ask for a new one both get the same."""
-
-    def __init__(self):
-        self.making = threading.Lock()
-
-    def __getitem__(self, name):
-        with self.making:
-            return self.setdefault(name, queue.Queue())
-
-
-class Queues:
-    """The transport's interface between threads; what was sent must be what the receiver expects."""
-
-    def __init__(self, rank, messages):
-        self.rank, self.messages, self.sent_bytes = rank, messages, 0
-
-    def buffer(self, num_bytes):
-        return torch.empty(HEADER_BYTES + num_bytes, dtype=torch.uint8)
-
-    def payload(self, message):
-        return message[HEADER_BYTES:]
-
-    def send(self, message, peer, topic, index):
-        assert self.messages[self.rank, peer, topic, index].empty(), "two messages under one name"
-        self.messages[self.rank, peer, topic, index].put(message.clone())
-        self.sent_bytes += message.numel() - HEADER_BYTES
-
-    def receive(self, expected):
-        name = (expected.peer, self.rank, expected.topic, expected.index)
-        data = self.messages[name].get(timeout=20)[HEADER_BYTES:]
-        assert data.numel() == expected.num_bytes
-        return data
 
 
 def make_reducers(group, buckets):
     messages = Mailboxes()
     return [
-        GroupReducer(group, (0, 1), rank, bucket, Queues(rank, messages))
+        GroupReducer(group, (0, 1), rank, bucket, MailTransport(rank, messages))
         for rank, bucket in zip(group.ranks, buckets, strict=True)
     ]
 
@@ -101,7 +65,7 @@ def test_all_members_end_with_the_same_bits_near_the_sum(reducer, codec, sites):
 def test_a_rehearsal_changes_nothing_and_needs_no_peer(reducer):
     group = group_of((3, 1), reducer, Codec(name="int8"), error_feedback=True)
     bucket = torch.randn(group.num_elements)
-    before, transport = bucket.clone(), Queues(0, Mailboxes())
+    before, transport = bucket.clone(), MailTransport(0, Mailboxes())
     alone = GroupReducer(group, (0, 1), group.ranks[0], bucket, transport)
     alone.rehearse()
     assert torch.equal(bucket, before)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from dags import residual_network
 from factories import chain_plan, small_cluster
 
 from hetplanner.cluster.files import cluster_to_json
@@ -25,6 +26,7 @@ from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, 
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_shape, thinned
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.workload.files import workload_to_data
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"
@@ -180,12 +182,12 @@ def test_a_hugging_face_config_is_taken_and_a_bad_one_refused(app):
     config = {
         "model_type": "gpt2", "vocab_size": 1000, "n_positions": 64, "n_embd": 64, "n_layer": 10, "n_head": 4,
     }  # fmt: skip
-    app.plan.upload_config("config.json", json.dumps(config).encode())
+    app.plan.upload_model("config.json", json.dumps(config).encode())
     assert errors(app) == []
     assert app.plan.layers == 10
     assert app.plan.problem().workload.graph.num_layers == 10
     for bad in (b"nonsense", b"[]", b'{"model_type":"resnet"}', b'{"model_type":"gpt2"}'):
-        app.plan.upload_config("config.json", bad)
+        app.plan.upload_model("config.json", bad)
     assert len(errors(app)) == 4
     assert app.plan.problem().workload.graph.num_layers == 10
     app.plan.preset = "gpt2"
@@ -197,7 +199,24 @@ def test_a_hugging_face_config_is_taken_and_a_bad_one_refused(app):
 def test_without_an_upload_its_entry_says_what_to_do(app):
     app.plan.preset = UPLOADED
     app.search()
-    assert "upload a Hugging Face config.json first" in errors(app)[0]
+    assert "upload a Hugging Face config.json or a captured workload first" in errors(app)[0]
+
+
+def test_a_captured_model_is_taken_planned_and_shown(app):
+    network = residual_network(20, global_batch=64)
+    content = json.dumps(workload_to_data(network)).encode()
+    app.plan.upload_model("resnet.json", content)
+    assert errors(app) == []
+    assert app.plan.uploaded_text == "residual: 1.0 M parameters, 143 ops, to plan with, not to train"
+    assert set(app.plan.fixed_settings) == {"layers", "seq_len"}
+    assert app.plan.stages * app.plan.replicas == len(app.plan.cluster.devices)
+    problem = app.plan.problem()
+    assert problem.workload == network
+    app.plan.upload_model("resnet.json", content.replace(b'"b3.sum"', b'"elsewhere"', 1))
+    (message,) = errors(app)
+    assert "resnet.json: captured" in message
+    app.plan.preset = "gpt2"
+    assert app.plan.fixed_settings == ()
 
 
 def test_default_shapes_use_all_devices_as_squarely_as_possible():

@@ -1,15 +1,19 @@
 """Who adds up which gradients: one group per stage with several replicas, one per weight tied across stages.
 
+Where replicas take local steps, these groups average changes of weights, in steps in which replicas synchronise. What
+must stay equal in every step is then another group: the copies of a tied weight on the same pipelines.
+
 `ReductionGroup.rounds_of` gives what a rank sends and takes; the simulator times it and the executor performs it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.model import Plan
+from hetplanner.plan.parts import parts_of
 from hetplanner.plan.reducers.names import ReducerName
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, Members, Phase, Transfer
 from hetplanner.plan.reducers.registry import REDUCERS
@@ -58,6 +62,7 @@ class ReductionGroup:
         reducer: how the members add up.
         codec: how every transfer travels.
         error_feedback: whether what the codec loses is kept where it is lost, and added the next time.
+        every_step: whether gradients are added up in every step; if not, changes of weights where replicas synchronise.
     """
 
     name: str
@@ -69,6 +74,7 @@ class ReductionGroup:
     reducer: ReducerName
     codec: Codec = NO_CODEC
     error_feedback: bool = False
+    every_step: bool = True
 
     @property
     def tied(self) -> bool:
@@ -118,9 +124,10 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
     """All groups of a plan, in the order in which every rank performs them (tied weights last).
 
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
-    all stages that use it; one tied inside a single stage is an ordinary weight of that stage.
+    all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With local steps, groups
+    over the copies on the same pipelines come first, whose gradients are added up in every step.
     """
-    return (*_stage_groups(plan), *_tied_groups(plan))
+    return (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
 
 
 def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
@@ -143,16 +150,46 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
     for owner, members in _crossing(plan).items():
         stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
         group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
-        if len(group.ranks) > 1:  # a rank that serves all these stages adds up by itself
+        # A rank that serves all these stages adds up by itself, and copies on one pipeline alone never part.
+        if len(group.ranks) > 1 and not (plan.is_local and len(parts_of(plan, stages)) == 1):
             yield group
 
 
-def _group(plan: Plan, name: str, stages: tuple[int, ...], elements: int, ops: tuple[int, ...]) -> ReductionGroup:
-    ranks = tuple(sorted({plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))}))
+def _inner_groups(plan: Plan) -> Iterator[ReductionGroup]:
+    graph = plan.problem.workload.graph
+    for owner, members in _crossing(plan).items():
+        stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
+        for part in parts_of(plan, stages):
+            ranks = tuple(sorted({plan.rank_at(*place) for place in part.places}))
+            if len(ranks) > 1:
+                name = f"tied {owner} of ranks {', '.join(map(str, ranks))}"
+                group = _group(plan, name, stages, graph.ops[members[1]].num_params, members, ranks)
+                yield replace(group, every_step=True)
+
+
+def _group(
+    plan: Plan,
+    name: str,
+    stages: tuple[int, ...],
+    elements: int,
+    ops: tuple[int, ...],
+    ranks: tuple[int, ...] | None = None,
+) -> ReductionGroup:
+    everywhere = {plan.rank_at(s, r) for s in stages for r in range(len(plan.stages[s].replicas))}
+    ranks = ranks or tuple(sorted(everywhere))
     members = Members.of(plan.problem.cluster, (plan.ranks[rank] for rank in ranks))
     first = plan.stages[stages[0]]
     return ReductionGroup(
-        name, stages, ranks, members, elements, ops, plan.reducer, first.reduce_codec, first.error_feedback
+        name=name,
+        stages=stages,
+        ranks=ranks,
+        members=members,
+        num_elements=elements,
+        ops=ops,
+        reducer=plan.reducer,
+        codec=first.reduce_codec,
+        error_feedback=first.error_feedback,
+        every_step=not plan.is_local,
     )
 
 

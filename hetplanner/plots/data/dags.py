@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import Plan
 from hetplanner.plots.theme import OP_COLOURS, site_colour
 from hetplanner.units import short_bytes
@@ -159,6 +160,7 @@ class DagLayout:
                 "label", "label_x", "label_y",
             )
         }  # fmt: skip
+        tables = CostTables(plan.problem)
         for first, end in self._stretches(list(plan.stage_of_op)):
             s = plan.stage_of_op[first]
             stage = plan.stages[s]
@@ -174,7 +176,7 @@ class DagLayout:
                 site_colour(s),
                 str(s),
                 f"{ops[0].name} … {ops[-1].name} ({len(ops)})",
-                f"{sum(op.num_params for op in ops):,}",
+                f"{tables.stage_params(stage.first_op, stage.end_op):,}",
                 short_bytes(plan.boundary_elements(s) * self.workload.dtype_bytes) if s + 1 < len(plan.stages) else "–",
                 ", ".join(replica[0] for replica in stage.replicas),
                 f"stage {s}" if begins else "",

@@ -1,7 +1,9 @@
 """A plan as a grid of stages and replicas, and its memory per device."""
 
+from collections import Counter
 from typing import Any
 
+from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.maps import listed
 from hetplanner.plots.theme import ink_on, site_colour
@@ -24,22 +26,46 @@ def memory_text(num_bytes: float) -> str:
 
 
 def ops_text(plan: Plan, stage: int) -> str:
-    """'layers 0–5', with what stands outside the layers: 'embedding, layers 0–5'."""
+    """'layers 0–5', with what stands outside the layers: 'embedding, layers 0–5'; without layers first and last op.
+
+    A layer that the next stage goes on with is '5 in part'.
+    """
     ops = plan.ops_of(stage)
+    if not _has_layers(plan):
+        return ops[0].name if len(ops) == 1 else f"{ops[0].name} … {ops[-1].name} ({len(ops)} ops)"
     layers = sorted({op.layer for op in ops if op.layer is not None})
     first = next((i for i, op in enumerate(ops) if op.layer is not None), len(ops))
     before = list(dict.fromkeys(op.kind for op in ops[:first]))
     after = list(dict.fromkeys(op.kind for op in ops[first:] if op.layer is None))
     middle = [f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}–{layers[-1]}"] if layers else []
+    partly = _partial_layers(plan, stage)
+    if partly:
+        middle[-1] += f" ({' and '.join(map(str, partly))} in part)" if len(layers) > 1 else " in part"
     return ", ".join([*before, *middle, *after])
 
 
 def layers_text(plan: Plan, stage: int) -> str:
-    """Short form for an axis: 'L0–5', 'L6', or the kinds of the ops where a stage holds no layer."""
+    """Short form for an axis: 'L0–5', 'L6', or the kinds of the ops where a stage holds no layer; without layers the
+    numbers of the ops.
+    """
+    if not _has_layers(plan):
+        first, last = plan.stages[stage].first_op, plan.stages[stage].end_op - 1
+        return f"op {first}" if first == last else f"ops {first}–{last}"
     layers = sorted({op.layer for op in plan.ops_of(stage) if op.layer is not None})
     if not layers:
         return listed(list(dict.fromkeys(op.kind for op in plan.ops_of(stage))), 2)
     return f"L{layers[0]}" if len(layers) == 1 else f"L{layers[0]}–{layers[-1]}"
+
+
+def _has_layers(plan: Plan) -> bool:
+    return any(op.layer is not None for op in plan.problem.workload.graph.ops)
+
+
+def _partial_layers(plan: Plan, stage: int) -> list[int]:
+    """Of a stage's layers those of which others hold a part, ascending."""
+    here = Counter(op.layer for op in plan.ops_of(stage) if op.layer is not None)
+    everywhere = Counter(op.layer for op in plan.problem.workload.graph.ops)
+    return sorted(layer for layer, count in here.items() if count < everywhere[layer])
 
 
 def micro_batches_through(plan: Plan) -> dict[tuple[int, int], int]:
@@ -62,9 +88,10 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
     through = micro_batches_through(plan)
     total = plan.problem.workload.num_micro_batches
     estimates = {e.device: e for e in plan.estimate.devices} if plan.estimate else {}
+    tables = CostTables(plan.problem)
     rows = []
     for s, stage in enumerate(plan.stages):
-        params = sum(op.num_params for op in plan.ops_of(s))
+        params = tables.stage_params(stage.first_op, stage.end_op)
         for r, replica in enumerate(stage.replicas):
             device = cluster.devices[cluster.device_index(replica[0])]
             site = cluster.site_of(device.id).name

@@ -44,7 +44,7 @@ def dag(workload: Workload | Plan, plan: Plan | None = None) -> hv.Overlay:
         InvalidInput: the plan is of another model.
     """
     if isinstance(workload, Plan):
-        workload, plan = workload.problem.workload, workload
+        plan, workload = workload, workload.problem.workload
     if plan is not None and plan.problem.workload.graph != workload.graph:
         raise InvalidInput(f"plan: is of {plan.problem.workload.name}, not of {workload.name}; give the plan alone")
     ready()
@@ -58,6 +58,7 @@ def dag(workload: Workload | Plan, plan: Plan | None = None) -> hv.Overlay:
             **FRAME
             | LEGEND
             | NO_AXES
+            | {"legend_opts": LEGEND["legend_opts"] | {"location": "top_left"}}
             | {"width": WIDTH, "height": max(LEAST_HEIGHT, int(110 + ROW_PX * (top - bottom))), "active_tools": []},
             xlim=(-1.2, layout.columns + 0.2),
             ylim=(bottom, top),

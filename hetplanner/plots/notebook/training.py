@@ -1,13 +1,22 @@
 """Curves of a run."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import holoviews as hv
 
-from hetplanner.plots.data.curves import padded_range, rolling_median, series_columns, without_spikes
+from hetplanner.errors import InvalidInput
+from hetplanner.plots.data.curves import loss_columns, padded_range, rolling_median, series_columns, without_spikes
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
+from hetplanner.plots.theme import line_colour
 from hetplanner.units import short_seconds
+
+Over = Literal["steps", "seconds", "bytes"]
+AXES: dict[str, str] = {
+    "steps": "step",
+    "seconds": "seconds since the first step began",
+    "bytes": "MB sent by all ranks",
+}
 
 
 class MeasuredRun(Protocol):
@@ -23,7 +32,7 @@ class MeasuredRun(Protocol):
         """(step, validation loss)."""
 
     def steps(self) -> Sequence[Any]:
-        """Objects with `step` and `step_s` (None where it is not known)."""
+        """Objects with `step`, `step_s` (None where it is not known), `loss`, `end_s` and the bytes sent."""
 
     def predicted_step_s(self) -> float | None:
         """Seconds of a step, predicted from the ranks' profile before step 0."""
@@ -43,6 +52,30 @@ def loss(run: MeasuredRun) -> hv.Overlay:
         points = hv.Scatter((validation["x"], validation["y"]), "step", "loss", label="validation")
         layers.append(points.opts(color="#EE6677", size=7, tools=["hover"]))
     return hv.Overlay(layers).opts(hv.opts.Overlay(**FRAME | LEGEND, ylabel="loss (nats a token)", title="Loss"))
+
+
+def losses(runs: Mapping[str, MeasuredRun], over: Over = "steps") -> hv.Overlay:
+    """Training loss of several runs by name, to compare what their steps, seconds or bytes have bought.
+
+    Args:
+        runs: by the name that the legend shall show.
+        over: steps; seconds since the run's first step began; or bytes that all ranks have sent.
+
+    Raises:
+        InvalidInput: over something else.
+    """
+    if over not in AXES:
+        raise InvalidInput(f"over: must be one of {', '.join(AXES)}, got {over!r:.60}")
+    ready()
+    layers = []
+    for i, (name, run) in enumerate(runs.items()):
+        run.read_all()
+        columns = loss_columns(run.steps(), over)
+        curve = hv.Curve((columns["x"], columns["y"]), over, "loss", label=name)
+        layers.append(curve.opts(color=line_colour(i), line_width=2, tools=["hover"]))
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(**FRAME | LEGEND, xlabel=AXES[over], ylabel="loss (nats a token)", title=f"Loss over {over}")
+    )
 
 
 def step_times(run: MeasuredRun) -> hv.Overlay:

@@ -17,17 +17,19 @@ from hetplanner.planners.registry import planner_names
 from hetplanner.schema import checked, parse_json
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.session import Session
+from hetplanner.workload.files import workload_from_data
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.presets import preset, preset_names, with_overrides
 from hetplanner.workload.workload import Workload
 
 OBJECTIVES = {"Step time": "step-time", "DT-FM communication cost": "dtfm", "Dollars per million tokens": "cost"}
-UPLOADED = "(uploaded config.json)"
+UPLOADED = "(uploaded file)"
 MAX_BUDGET_S = 600.0
 MAX_BUDGET_LOCKED_S = 60.0
 """Longest search of a page without the launch token: anyone who reaches the page may plan, not occupy the machine."""
 MAX_DEVICES = 1024
 MAX_POINTS = 1500
+MAX_LAYERS = 1000
 
 
 class PlanModel(param.Parameterized):
@@ -35,8 +37,10 @@ class PlanModel(param.Parameterized):
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
     preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
-    uploaded = param.ClassSelector(class_=Workload, default=None, doc="From an uploaded Hugging Face config.json.")
-    layers = param.Integer(default=24, bounds=(1, 1000))
+    uploaded = param.ClassSelector(
+        class_=Workload, default=None, doc="From a Hugging Face config.json or a workload file."
+    )
+    layers = param.Integer(default=24, bounds=(1, MAX_LAYERS))
     global_batch = param.Integer(default=1024, bounds=(1, 1_000_000))
     micro_batch = param.Integer(default=1, bounds=(1, 1_000_000))
     seq_len = param.Integer(default=2048, bounds=(1, 1_000_000))
@@ -78,7 +82,7 @@ class PlanModel(param.Parameterized):
             return
         workload = self._base_workload()
         self.param.update(
-            layers=workload.graph.num_layers,
+            layers=min(workload.graph.num_layers, MAX_LAYERS),
             global_batch=workload.global_batch,
             micro_batch=workload.micro_batch,
             seq_len=workload.seq_len,
@@ -93,15 +97,35 @@ class PlanModel(param.Parameterized):
         if self.cluster is None:
             return
         devices = len(self.cluster.devices)
-        if self.stages * self.replicas == devices and self.stages <= self.layers:
+        most = self._most_stages
+        if self.stages * self.replicas == devices and self.stages <= most:
             return
-        self.stages, self.replicas = default_shape(devices, self.layers, self.global_batch // self.micro_batch)
+        self.stages, self.replicas = default_shape(devices, most, self.global_batch // self.micro_batch)
+
+    @property
+    def _most_stages(self) -> int:
+        if self.preset == UPLOADED and self.uploaded is None:
+            return self.layers
+        base = self._base_workload()
+        return self.layers if base.transformer else base.most_stages
+
+    @property
+    def fixed_settings(self) -> tuple[str, ...]:
+        """Settings that the model does not leave open: a captured one is as large as it was captured."""
+        if self.preset == UPLOADED and self.uploaded is None:
+            return ()
+        base = self._base_workload()
+        if base.transformer is not None:
+            return ()
+        return ("layers", "seq_len", "micro_batch") if base.program is not None else ("layers", "seq_len")
 
     def _base_workload(self) -> Workload:
         if self.preset != UPLOADED:
             return preset(self.preset)
         if self.uploaded is None:
-            raise InvalidInput("model: upload a Hugging Face config.json first, or choose a preset")
+            raise InvalidInput(
+                "model: upload a Hugging Face config.json or a captured workload first, or choose a preset"
+            )
         return self.uploaded
 
     def workload(self) -> Workload:
@@ -140,10 +164,12 @@ class PlanModel(param.Parameterized):
         }
         return checked(Problem, fields, "settings")
 
-    def upload_config(self, name: str, content: bytes) -> None:
-        """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families). Errors become a notice."""
+    def upload_model(self, name: str, content: bytes) -> None:
+        """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families) or a workload file, which holds a
+        captured model as data. Errors become a notice.
+        """
         with self.session.reporting():
-            self.param.update(uploaded=workload_from_config(_config_fields(content, name)), preset=UPLOADED)
+            self.param.update(uploaded=_uploaded_workload(content, name), preset=UPLOADED)
             self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
 
     @property
@@ -152,7 +178,9 @@ class PlanModel(param.Parameterized):
         if self.uploaded is None or self.preset != UPLOADED:
             return ""
         graph = self.uploaded.graph
-        return f"{self.uploaded.name}: {graph.num_params / 1e6:,.1f} M parameters, {graph.num_layers} layers"
+        parts = f"{graph.num_layers} layers" if self.uploaded.transformer else f"{len(graph.ops)} ops"
+        trained = "" if self.uploaded.transformer or self.uploaded.program else ", to plan with, not to train"
+        return f"{self.uploaded.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}"
 
     @property
     def model_name(self) -> str:
@@ -211,7 +239,7 @@ class PlanModel(param.Parameterized):
                 self.uploaded, self.preset = workload, UPLOADED
         self.param.trigger("cluster", "preset", "uploaded")
         self.param.update(
-            layers=workload.graph.num_layers,
+            layers=min(workload.graph.num_layers, MAX_LAYERS),
             global_batch=workload.global_batch,
             micro_batch=workload.micro_batch,
             seq_len=workload.seq_len,
@@ -339,11 +367,11 @@ def thinned(points: list[SearchEvent], most: int) -> list[SearchEvent]:
     return points[:half:2] + points[half:]
 
 
-def _config_fields(content: bytes, name: str) -> Mapping[str, Any]:
+def _uploaded_workload(content: bytes, name: str) -> Workload:
     data = parse_json(content, name)
     if not isinstance(data, dict):
         raise InvalidInput(f"{name}: must be a JSON object, got {type(data).__name__}")
-    return data
+    return workload_from_data(data, name) if "format" in data else workload_from_config(data)
 
 
 def _event_of(record: Mapping[str, Any]) -> SearchEvent:

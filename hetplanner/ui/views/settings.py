@@ -33,23 +33,38 @@ def _model_part(app: PlannerApp) -> list[Any]:
     preset = bind(pmui.Select(label="Model", options=plan.param.preset.objects, **_SMALL), plan, "preset", app.session)
 
     def take(files: dict[str, bytes]) -> None:
-        plan.upload_config(*next(iter(files.items())))
+        plan.upload_model(*next(iter(files.items())))
 
-    upload = upload_button("Hugging Face config.json", ".json", app.session, take)
+    upload = upload_button("config.json or workload", ".json", app.session, take)
     name = Words(margin=(2, 10))
 
     def show_uploaded(*_: Any) -> None:
         name.set(plan.uploaded_text)
 
-    plan.param.watch(show_uploaded, ["uploaded", "preset"])
-    show_uploaded()
+    sizes = {
+        name: _number(app, name, text)
+        for name, text in (
+            ("layers", "Layers"),
+            ("seq_len", "Tokens/sequence"),
+            ("global_batch", "Global batch"),
+            ("micro_batch", "Micro-batch"),
+        )
+    }
+
+    def lock_fixed(*_: Any) -> None:
+        for key, widget in sizes.items():
+            widget.disabled = key in plan.fixed_settings
+
+    for show in (show_uploaded, lock_fixed):
+        plan.param.watch(show, ["uploaded", "preset"])
+        show()
     return [
         heading("Model"),
         preset,
         upload,
         name.view,
-        _pair(_number(app, "layers", "Layers"), _number(app, "seq_len", "Tokens/sequence")),
-        _pair(_number(app, "global_batch", "Global batch"), _number(app, "micro_batch", "Micro-batch")),
+        _pair(sizes["layers"], sizes["seq_len"]),
+        _pair(sizes["global_batch"], sizes["micro_batch"]),
     ]
 
 
