@@ -209,6 +209,17 @@ def test_clipping_counts_every_weight_once_when_a_rank_holds_several_chunks(repl
     assert all(len(n) == 1 and min(n) > 0.3 for n in norms), "all ranks clip by the same norm"
 
 
+def test_chunks_take_as_long_as_predicted_over_emulated_links(tmp_path: Path) -> None:
+    # Links so slow that messages are the step, also on a busy machine.
+    cluster = small_cluster(4, bandwidth="4 Mbit/s", latency="60 ms")
+    plan = interleave(chain_plan([5, 3], [5], workload=gpt(), cluster=cluster))
+    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path)
+    predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
+    steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
+    assert predicted > 0.48, "there and back over three boundaries, and the reduction"
+    assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
+
+
 def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:
     plan = recomputed(chain_plan([5, 3], [4], workload=gpt(dropout=0.1)))
     config = TrainConfig(steps=10, seed=1, clip_norm=0.5, learning_rate=3e-3)
