@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -43,8 +44,9 @@ _CREATED: dict[str, Callable[..., InitCall | None]] = {
 }
 """Calls that make a tensor, and what they fill it with."""
 
-_SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy"))
-_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_"))
+_SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy", "constant_pad_nd"))
+"""Calls whose result holds the same values, if it has as many."""
+_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_", "values_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,14 @@ class _Recorder(TorchDispatchMode):
             self.begin(result, _Story(lost=name))
 
     def _after(self, story: _Story, name: str, args: Any, kwargs: Any, written: Tensor) -> _Story:
-        if name == "copy_" and isinstance(args[1], Tensor) and args[1].shape == written.shape and _is_whole(written):
-            return self.of(args[1])
-        numbers = _numbers(name, args[1:], kwargs)
         whole = _is_whole(written)
+        if name == "copy_" and isinstance(args[1], Tensor):
+            source = self.of(args[1])
+            if source.lost is None and whole and args[1].shape == written.shape:
+                return source
+            numbers = _values_of(args[1].expand_as(written))
+        else:
+            numbers = _numbers(name, args[1:], kwargs)
         if numbers is None:
             return _Story(lost=f"{name} with tensors" if name in INIT_CALLS else name)
         call, values = numbers
@@ -147,6 +153,13 @@ def _numbers(name: str, rest: Any, kwargs: Any) -> tuple[str, tuple[float, ...]]
     if name not in INIT_CALLS or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         return None
     return name, tuple(float(v) for v in values)
+
+
+def _values_of(tensor: Tensor) -> tuple[str, tuple[float, ...]] | None:
+    """The values themselves, if they are there and few."""
+    if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_BUFFER_ELEMENTS:
+        return None
+    return "values_", tuple(float(v) for v in tensor.detach().reshape(-1).tolist())
 
 
 def _storage(tensor: Tensor) -> int:
@@ -208,17 +221,26 @@ def _fake_parameters(mode: FakeTensorMode, recorder: _Recorder) -> Iterator[None
         original(module, name, param)
 
     nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
+    trunc_normal, init._no_grad_trunc_normal_ = init._no_grad_trunc_normal_, _trunc_normal_
     try:
         yield
     finally:
         nn.Module.register_parameter = original  # type: ignore[method-assign]
+        init._no_grad_trunc_normal_ = trunc_normal
+
+
+def _trunc_normal_(tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> Tensor:
+    """A normal distribution cut off at `a` and `b`, by its inverse: torch's own draws again until all values fit."""
+    low, high = (math.erf((bound - mean) / std / math.sqrt(2.0)) for bound in (a, b))
+    with torch.no_grad():
+        tensor.uniform_(low, high, generator=generator).erfinv_().mul_(std * math.sqrt(2.0)).add_(mean)
+        return tensor.clamp_(min=a, max=b)
 
 
 def _faked(param: nn.Parameter, mode: FakeTensorMode, recorder: _Recorder) -> nn.Parameter:
     """The parameter without storage; float32 if it is of floating point."""
-    if recorder.of(param).lost is not None and param.device.type == "cpu" and param.numel() <= MAX_BUFFER_ELEMENTS:
-        values = tuple(float(v) for v in param.detach().reshape(-1).tolist())
-        recorder.tell(param, _Story((InitCall(call="values_", args=values),)))
+    if recorder.of(param).lost is not None and (known := _values_of(param)) is not None:
+        recorder.tell(param, _Story((InitCall(call=known[0], args=known[1]),)))
     with mode:
         fake = torch.empty(param.shape, dtype=torch.float32 if param.dtype.is_floating_point else param.dtype)
     recorder.join(fake, param)
