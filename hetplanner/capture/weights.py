@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_ELEMENTS, InitCall
+from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_ELEMENTS, RANDOM_INIT_CALLS, InitCall
 
 _CREATED: dict[str, Callable[..., InitCall | None]] = {
     "empty": lambda *_: None,
@@ -46,7 +45,7 @@ _CREATED: dict[str, Callable[..., InitCall | None]] = {
 
 _SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy", "constant_pad_nd"))
 """Calls whose result holds the same values, if it has as many."""
-_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_", "values_"))
+_OVERWRITES = frozenset((*RANDOM_INIT_CALLS, "fill_", "zero_", "values_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class _Recorder(TorchDispatchMode):
             self.begin(result, _Story(lost="torch.tensor"))
         elif first is not None and _storage(first) == _storage(result):
             if name.endswith("_") and not name.endswith("__"):
-                self.tell(first, self._after(self.of(first), name, args, kwargs, first))
+                self.call(first, name, args, kwargs)
         elif name in _CREATED:
             self.begin(result, _created(name, args))
         elif first is not None and name in _SAME_VALUES and first.numel() == result.numel():
@@ -116,13 +115,17 @@ class _Recorder(TorchDispatchMode):
         else:
             self.begin(result, _Story(lost=name))
 
+    def call(self, written: Tensor, name: str, args: Any, kwargs: Any) -> None:
+        """Notes a call that writes to a tensor."""
+        self.tell(written, self._after(self.of(written), name, args, kwargs, written))
+
     def _after(self, story: _Story, name: str, args: Any, kwargs: Any, written: Tensor) -> _Story:
         whole = _is_whole(written)
         if name == "copy_" and isinstance(args[1], Tensor):
             source = self.of(args[1])
             if source.lost is None and whole and args[1].shape == written.shape:
                 return source
-            numbers = _values_of(args[1].expand_as(written))
+            numbers = _values_of(args[1].expand(written.shape))
         else:
             numbers = _numbers(name, args[1:], kwargs)
         if numbers is None:
@@ -130,6 +133,25 @@ class _Recorder(TorchDispatchMode):
         call, values = numbers
         view = None if whole else (written.storage_offset(), tuple(written.shape), tuple(written.stride()))
         return (_Story() if whole and call in _OVERWRITES else story).then(InitCall(call=call, args=values, view=view))
+
+
+@contextmanager
+def _whole_trunc_normal(recorder: _Recorder) -> Iterator[None]:
+    """`nn.init.trunc_normal_` is noted as one call: torch draws again until all fits, which no fake tensor can."""
+    original = nn.init._no_grad_trunc_normal_
+
+    def noted(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(tensor, FakeTensor):
+            original(tensor, *args, **kwargs)
+        numbers = {key: value for key, value in kwargs.items() if key != "generator"}
+        recorder.call(tensor, "trunc_normal_", (tensor, *args[:4]), numbers)
+        return tensor
+
+    nn.init._no_grad_trunc_normal_ = noted
+    try:
+        yield
+    finally:
+        nn.init._no_grad_trunc_normal_ = original
 
 
 def _created(name: str, args: Any) -> _Story:
@@ -203,7 +225,7 @@ class Build:
 def build_without_weights(factory: Callable[[], Any]) -> Build:
     """Calls the factory with every parameter a fake tensor; its module is never filled with numbers."""
     mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
-    with _fake_parameters(mode, recorder), recorder:
+    with _fake_parameters(mode, recorder), _whole_trunc_normal(recorder), recorder:
         result = factory()
     return Build(result, mode, recorder)
 
@@ -221,20 +243,10 @@ def _fake_parameters(mode: FakeTensorMode, recorder: _Recorder) -> Iterator[None
         original(module, name, param)
 
     nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
-    trunc_normal, init._no_grad_trunc_normal_ = init._no_grad_trunc_normal_, _trunc_normal_
     try:
         yield
     finally:
         nn.Module.register_parameter = original  # type: ignore[method-assign]
-        init._no_grad_trunc_normal_ = trunc_normal
-
-
-def _trunc_normal_(tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> Tensor:
-    """A normal distribution cut off at `a` and `b`, by its inverse: torch's own draws again until all values fit."""
-    low, high = (math.erf((bound - mean) / std / math.sqrt(2.0)) for bound in (a, b))
-    with torch.no_grad():
-        tensor.uniform_(low, high, generator=generator).erfinv_().mul_(std * math.sqrt(2.0)).add_(mean)
-        return tensor.clamp_(min=a, max=b)
 
 
 def _faked(param: nn.Parameter, mode: FakeTensorMode, recorder: _Recorder) -> nn.Parameter:
