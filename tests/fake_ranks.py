@@ -4,11 +4,13 @@
 
 MODE: train (until --steps or the stop file), slow-start (never trains), deaf (trains, ignores stop and SIGTERM,
 and so do its grandchildren in sessions of their own), crash (rank 1 fails by itself, the others echo),
-killed (rank 1 dies of SIGKILL, as torchrun reports it), orphans (exits 1 and leaves children), broken (no rank
+killed (rank 1 dies of SIGKILL, as torchrun reports it), killed-once (so it does in the first attempt, after five steps;
+later ones resume from step 3), orphans (exits 1 and leaves children), broken (no rank
 ever begins).
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,8 +52,11 @@ def main(mode: str, run_dir: Path, num_ranks: int) -> int:
     if mode == "broken":
         sys.stderr.write("no module named nothing\n")
         return 3
+    attempt = int(os.environ.get("HETPLANNER_ATTEMPT", "0"))
     for rank in range(num_ranks):
         (run_dir / f"log-{rank}.txt").write_text(f"rank {rank} of {num_ranks}\nready\n")
+        if attempt:
+            write(run_dir, rank, {"type": "restart", "attempt": attempt, "time_s": time.time()})
         write(run_dir, rank, phase("importing"))
     if mode == "slow-start":
         time.sleep(FOREVER)
@@ -68,12 +73,20 @@ def main(mode: str, run_dir: Path, num_ranks: int) -> int:
         return 1
     if mode in ("crash", "killed"):
         return fail(mode, run_dir)
+    if mode == "killed-once":
+        if not attempt:
+            train(run_dir, num_ranks, 5)
+            (run_dir / "stop.signalled").touch()
+            return fail("killed", run_dir)
+        for rank in range(num_ranks):
+            write(run_dir, rank, {"type": "resumed", "step": 3, "source": str(run_dir), "skipped": []})
+        return train(run_dir, num_ranks, steps, first=3)
     return train(run_dir, num_ranks, steps)
 
 
-def train(run_dir: Path, num_ranks: int, steps: int) -> int:
+def train(run_dir: Path, num_ranks: int, steps: int, first: int = 0) -> int:
     began = time.monotonic()
-    for step in range(steps):
+    for step in range(first, steps):
         time.sleep(STEP_S)
         for rank in range(num_ranks):
             write(run_dir, rank, step_record(rank, step, num_ranks, time.monotonic() - began))

@@ -24,6 +24,7 @@ POLL_S = 0.2
 
 
 def train(
+    context: typer.Context,
     file: PlanFile,
     launcher: Annotated[str, typer.Option(help="Where to run: local.")] = "local",
     emulate_links: Annotated[
@@ -46,6 +47,19 @@ def train(
     lr_floor: Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")] = 0.1,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
     device: Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")] = "auto",
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints; there is one after the last step too.")
+    ] = None,
+    checkpoints_kept: Annotated[int, typer.Option(help="How many of them stay.")] = 2,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(help="How often to start again from the last checkpoint after a rank has died.")
+    ] = 0,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
     out: Annotated[
@@ -71,8 +85,13 @@ def train(
         "lr_floor": lr_floor,
         "clip_norm": clip_norm,
         "device": device,
+        "checkpoint_every": checkpoint_every,
+        "checkpoints_kept": checkpoints_kept,
+        "max_restarts": max_restarts,
     }
     config = checked(TrainConfig, fields, "train")
+    if resume is not None:
+        config = _resumed(plan, config, resume, _given(context))
     check_data(config.data, plan.problem.workload)
     if dry_run:
         _print_request(_request(plan, config, launcher, out), as_json)
@@ -87,6 +106,24 @@ def train(
         console.print(f"run {run.id} in {run.path}")
     if not detach:
         follow(run, as_json=as_json)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the options that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _resumed(plan: Plan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
+    """The earlier run's settings, but for what was given. Raises InvalidInput if the plan cannot go on from it."""
+    from hetplanner.plan.checkpoints import check_resumable
+    from hetplanner.runs.run import open_run
+
+    earlier = open_run(name)
+    typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
+    found = earlier.config.replace(**typed, resume=str(earlier.path))
+    check_resumable(plan, found)
+    return found
 
 
 def _request(plan: Plan, config: TrainConfig, launcher: str, out: Path | None) -> LaunchRequest:
@@ -165,6 +202,13 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     parts.append(f"{short_bytes(summary['bytes_boundary'])} between stages")
     parts.append(f"{short_bytes(summary['bytes_reduce'])} for reductions")
     console.print(", ".join(parts))
+    if summary["restarts"]:
+        step = summary["resumed_step"]
+        console.print(f"restarted from step {step} after a rank had died (restart {summary['restarts']})")
+    elif summary["resumed_step"] is not None:
+        console.print(f"resumed from step {summary['resumed_step']}")
+    for text in summary["checkpoints_skipped"]:
+        console.print(f"checkpoint skipped: {text}")
     if summary["late"]:
         console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
     if run.directory.model_file.exists():

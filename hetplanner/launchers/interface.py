@@ -16,6 +16,9 @@ from hetplanner.plan.train import TrainConfig
 WORKER_MODULE = "hetplanner.runtime.worker"
 """Launchers name the worker by this string and never import it: planning machines may have no torch."""
 
+ATTEMPT_VARIABLE = "HETPLANNER_ATTEMPT"
+"""Tells a worker how often its run has been started again (the worker knows the same word)."""
+
 
 @dataclass(frozen=True)
 class HostCommand:

@@ -30,6 +30,10 @@ class TrainConfig(Noun):
         lr_schedule: how the learning rate falls from the end of the warm-up to the last step.
         lr_floor: share of the learning rate that is left at the last step (linear, cosine).
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
+        checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
+        checkpoints_kept: how many of them stay.
+        resume: directory of an earlier run of the same plan, from whose last checkpoint this one goes on.
+        max_restarts: how often the agent starts the run again, from its last checkpoint, after a rank has died.
     """
 
     steps: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] = 100
@@ -44,6 +48,10 @@ class TrainConfig(Noun):
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
+    checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
+    checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
+    resume: Text | None = None
+    max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step (from 0). Source for cosine: Loshchilov and Hutter 2017 (SGDR), without restarts."""

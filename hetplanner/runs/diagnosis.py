@@ -16,6 +16,7 @@ from hetplanner.runs.tail import last_lines, text_from
 _FAILURE = re.compile(r"^\s*(?:\S+\])?\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _EXIT_CODE = re.compile(r"^\s*(?:\S+\])?\s*exitcode\s*: (-?\d+) ")
 _ECHO = re.compile(r"connection (closed|reset|refused)|broken pipe|peer closed|timed out|timeout|socket", re.IGNORECASE)
+OWN_ERROR = 3
 NUM_LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
 _ENDED_BY_LAUNCHER = (-signal.SIGTERM, -signal.SIGINT)
@@ -23,11 +24,16 @@ _ENDED_BY_LAUNCHER = (-signal.SIGTERM, -signal.SIGINT)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Who failed (None: the launcher, before any rank) and how, in a line; then the last lines it wrote."""
+    """Who failed (None: the launcher, before any rank) and how, in a line; then the last lines it wrote.
+
+    `would_repeat`: the rank ended by an error of its own, which the same work meets again (bad data, a loss that is
+    no number); a rank that was killed or has lost a peer may go on.
+    """
 
     failed_rank: int | None
     message: str
     last_lines: tuple[str, ...]
+    would_repeat: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ def diagnose(directory: RunDirectory, labels: tuple[str, ...], exit_code: int | 
         worst.rank,
         f"rank {worst.rank} ({labels[worst.rank]}) {worst.text}"[:2000],
         tuple(line[:400] for line in (lines or [worst.text])[-MAX_LAST_LINES:]),
+        would_repeat=worst.weight == OWN_ERROR,
     )
 
 
@@ -67,7 +74,7 @@ def _symptom(directory: RunDirectory, rank: int, exit_code: int | None) -> _Symp
     if exit_code is not None and exit_code < 0 and exit_code not in _ENDED_BY_LAUNCHER:
         return _Symptom(4, rank, f"was {_how_it_ended(exit_code)}")
     if text:
-        return _Symptom(1 if _ECHO.search(text) else 3, rank, f"failed: {text}")
+        return _Symptom(1 if _ECHO.search(text) else OWN_ERROR, rank, f"failed: {text}")
     if exit_code is not None and exit_code != 0:
         return _Symptom(0 if exit_code in _ENDED_BY_LAUNCHER else 2, rank, _how_it_ended(exit_code))
     return None
@@ -107,9 +114,12 @@ def _exit_codes_in(text: str) -> dict[int, int]:
 
 
 def last_error(directory: RunDirectory, rank: int) -> tuple[str, str]:
-    """Text and traceback of the error line that a worker wrote before it died; empty where there is none."""
+    """Text and traceback of the error line that a worker wrote before it died; empty where there is none.
+
+    Of a run that was started again only the last attempt counts.
+    """
     text, _ = text_from(directory.telemetry_file(rank), -1, _TAIL_BYTES)
-    for line in text.splitlines():
+    for line in text.rpartition('{"type": "restart"')[2].splitlines():
         if '"error"' not in line[:20]:
             continue
         try:

@@ -56,6 +56,11 @@ class RunDirectory:
         return self.path / "stop"
 
     @property
+    def signalled_file(self) -> Path:
+        """A rank leaves it for the others when it was told to end by a signal."""
+        return self.path / "stop.signalled"
+
+    @property
     def launcher_log(self) -> Path:
         """The launcher's own output."""
         return self.path / "launcher.txt"

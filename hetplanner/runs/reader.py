@@ -34,7 +34,7 @@ class StepSummary:
 
     Attributes:
         loss: mean nats per token over the whole global batch.
-        step_s: end of this step minus end of the one before, on rank 0; None for step 0.
+        step_s: end of this step minus end of the one before, on rank 0; None for the first one after a (re)start.
         end_s: seconds since the run's origin at which rank 0 ended it.
         boundary_bytes, reduce_bytes: sent on the wire by all ranks.
         late: deliveries that the emulator handed over after their time; late_s their seconds in all.
@@ -179,6 +179,22 @@ class RunReader:
         """Telemetry lines that could not be read."""
         return sum(t.corrupted + t.tail.long_lines for t in self.ranks)
 
+    @property
+    def restarts(self) -> int:
+        """How often the run was started again after a rank had died."""
+        return max(t.attempt for t in self.ranks)
+
+    def resumed(self) -> tuple[int, str | None, tuple[str, ...]] | None:
+        """Steps done when it went on, the run directory that held them, and checkpoints that could not be read.
+
+        None where nothing was resumed.
+        """
+        known = [t for t in self.ranks if t.resumed_step is not None]
+        if not known:
+            return None
+        skipped = dict.fromkeys(text for t in known for text in t.skipped)
+        return known[0].resumed_step or 0, known[0].resumed_from, tuple(skipped)
+
     # -- stages of starting, trace, prediction, logs ----------------------------------------------
 
     def phases(self) -> dict[str, dict[int, float]]:
@@ -239,6 +255,7 @@ class RunReader:
         self.read_all()
         losses = self.losses()
         late, late_s = self.late
+        resumed = self.resumed()
         return {
             "status": self.status().state,
             "steps": len(self._steps),
@@ -251,6 +268,9 @@ class RunReader:
             "catalog_step_s": (self.prediction() or {}).get("catalog_step_s"),
             "late": late,
             "late_s": late_s,
+            "restarts": self.restarts,
+            "resumed_step": resumed[0] if resumed else None,
+            "checkpoints_skipped": list(resumed[2]) if resumed else [],
         }
 
 
@@ -270,7 +290,7 @@ def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None)
         step=step,
         loss=sum(loss for loss, _ in losses) / num_tokens if num_tokens else None,
         num_tokens=num_tokens,
-        step_s=records[0].end_s - before.end_s if before is not None else None,
+        step_s=records[0].end_s - before.end_s if before and before.attempt == records[0].attempt else None,
         end_s=records[0].end_s,
         boundary_bytes=sum(r.boundary_bytes for r in records),
         reduce_bytes=sum(r.reduce_bytes for r in records),

@@ -30,6 +30,7 @@ class RunStatus(Noun):
         rehearsal: the plan rehearses a larger problem.
         failed_rank: the rank whose death ended the run.
         last_lines: that rank's last words.
+        restarts: how often it was started again after a rank had died.
     """
 
     run: Name
@@ -43,6 +44,7 @@ class RunStatus(Noun):
     ranks: Annotated[int, Field(ge=1)]
     rehearsal: bool = False
     failed_rank: int | None = None
+    restarts: Annotated[int, Field(ge=0)] = 0
     last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
 
     @property

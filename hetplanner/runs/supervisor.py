@@ -23,8 +23,9 @@ import psutil
 from hetplanner.data.registry import check_data
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
-from hetplanner.launchers.interface import Launcher, LaunchRequest
+from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
+from hetplanner.plan.checkpoints import check_resumable
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -130,6 +131,7 @@ class Supervisor:
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
         check_capacity(plan, machine)
         check_runnable(plan)
+        check_resumable(plan, config)
         check_data(config.data, plan.problem.workload)
 
     def submit(self, plan: Plan, config: TrainConfig, out: Path | None = None) -> RunStatus:
@@ -222,12 +224,13 @@ class Supervisor:
         (command,) = request.commands
         self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
         run.directory.launcher_log.write_text(f"$ {command.script()}\n", encoding="utf-8")
-        run.process = start_in_session(command.argv, command.env, run.directory.path, run.directory.launcher_log)
+        env = dict(command.env) | ({ATTEMPT_VARIABLE: str(run.status.restarts)} if run.status.restarts else {})
+        run.process = start_in_session(command.argv, env, run.directory.path, run.directory.launcher_log)
         self._set(
             run,
             state="starting",
-            message="starting",
-            started_unix_s=self._clock(),
+            message="starting" if not run.status.restarts else run.status.message,
+            started_unix_s=run.status.started_unix_s or self._clock(),
             pid=run.process.pid,
             pid_created_unix_s=created_unix_s(run.process.pid) or self._clock(),
         )
@@ -248,12 +251,12 @@ class Supervisor:
             run.telemetry = [RankTelemetry(rank, path) for rank, path in enumerate(files)]
         for telemetry in run.telemetry:
             telemetry.poll(_PHASE_BYTES)
-        phases = [t.phase for t in run.telemetry]
+        phases = [t.phase if t.attempt == run.status.restarts else None for t in run.telemetry]
         reached = min((PHASES.index(p) if p else -1 for p in phases), default=-1)
         if reached >= PHASES.index("training"):
+            self._set(run, state="running", message=_training_words(run))
             run.telemetry = []
-            self._set(run, state="running", message="training")
-        elif reached >= 0:
+        elif reached >= 0 and not run.status.restarts:
             self._set(run, message=PHASES[reached])
 
     def _press(self, run: OwnedRun) -> None:
@@ -288,7 +291,25 @@ class Supervisor:
             self._end(run, "finished", "finished")
         else:
             found = diagnose(run.directory, run.labels, exit_code)
+            if not found.would_repeat and self._restart(run, found.message):
+                return
             self._end(run, "failed", found.message, failed_rank=found.failed_rank, last_lines=found.last_lines)
+
+    def _restart(self, run: OwnedRun, why: str) -> bool:
+        """Starts a run once more, to go on from its last checkpoint, if its settings allow it."""
+        try:
+            if run.status.restarts >= load_config(run.directory.config_file).max_restarts:
+                return False
+            _clear_remains(run.directory, run.status.restarts)
+        except (HetplannerError, OSError) as error:
+            logger.warning("%s: cannot be started again: %s", run.status.run, error)
+            return False
+        restarts = run.status.restarts + 1
+        self._audit("restart", run, restarts=restarts, why=why)
+        self._set(run, state="starting", restarts=restarts, message=f"restarting, since {why}"[:2000])
+        run.telemetry = []
+        self._start(run)
+        return True
 
     def _all_ranks_done(self, run: OwnedRun) -> bool:
         for rank in range(len(run.labels)):
@@ -344,3 +365,20 @@ class Supervisor:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def _training_words(run: OwnedRun) -> str:
+    """'training', and where it went on."""
+    step = next((t.resumed_step for t in run.telemetry if t.resumed_step is not None), None)
+    if run.status.restarts:
+        times = "" if run.status.restarts == 1 else f" ({run.status.restarts} times)"
+        return f"training, restarted from step {step or 0}{times}"
+    return "training" if step is None else f"training, resumed from step {step}"
+
+
+def _clear_remains(directory: RunDirectory, attempt: int) -> None:
+    """Puts away what a failed attempt left and a new one would take for its own."""
+    directory.signalled_file.unlink(missing_ok=True)
+    for path in directory.path.glob("model-stage-*.safetensors"):
+        path.unlink()
+    directory.launcher_log.replace(directory.path / f"launcher-{attempt}.txt")

@@ -4,7 +4,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class StepRecord:
         grad_square: the rank's share of the squared gradient norm; None in runs that did not write it.
         memory_bytes, device_bytes: resident in main memory; most held on an accelerator.
         in_flight, held: most micro-batches in flight, most sent messages whose buffers were kept.
+        attempt: how often the run had been started again.
     """
 
     step: int
@@ -47,6 +48,7 @@ class StepRecord:
     device_bytes: int = 0
     in_flight: int = 0
     held: int = 0
+    attempt: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +89,11 @@ class RankTelemetry:
         profile: the rank's own measured durations, as written.
         corrupted: lines that could not be read.
         boundary_bytes, reduce_bytes, late, late_s: totals over all steps.
+        attempt: how often the run was started again; phases and error are those of the last attempt.
+        resumed_step: steps that were done already when this attempt began to train; None where nothing was resumed.
+        resumed_from: the run directory whose checkpoint it was.
+        skipped: checkpoints that could not be read, and why.
+        checkpoint_step: steps in the last checkpoint that this rank knows to be finished.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
     """
@@ -106,10 +113,16 @@ class RankTelemetry:
     late_s: float = 0.0
     links: dict[tuple[int, str], LinkTotal] = field(default_factory=dict)
     links_steps: int = 0
+    attempt: int = 0
+    resumed_step: int | None = None
+    resumed_from: str | None = None
+    skipped: tuple[str, ...] = ()
+    checkpoint_step: int | None = None
 
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
         self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
+        self._shift_s = 0.0  # from this attempt's origin to the first one's
         self._read: dict[str, Callable[[dict[str, Any]], None]] = {
             "phase": self._phase,
             "profile": self._profile,
@@ -118,6 +131,9 @@ class RankTelemetry:
             "step": self._step,
             "links": self._links,
             "validation": self._validation,
+            "restart": self._restart,
+            "resumed": self._resumed,
+            "checkpoint": self._checkpoint,
             "error": self._error,
         }
 
@@ -142,7 +158,7 @@ class RankTelemetry:
         found: list[tuple[Span, list[Sample]]] = []
         steps: set[int] = set()
         for line in reversed(self._span_lines):
-            pair = _span_of(line)
+            pair = _span_of(line, self._shift_s)
             if pair is None or not 0 <= pair[0].step <= last_step:
                 continue
             steps.add(pair[0].step)
@@ -170,7 +186,25 @@ class RankTelemetry:
         self.profile = {k: v for k, v in list(record.items())[:MAX_PROFILES] if k != "type"}
 
     def _origin(self, record: dict[str, Any]) -> None:
-        self.origin_unix_s = float(record["unix_s"])
+        unix_s = float(record["unix_s"])
+        if self.origin_unix_s is None:
+            self.origin_unix_s = unix_s
+        self._shift_s = unix_s - self.origin_unix_s
+
+    def _restart(self, record: dict[str, Any]) -> None:
+        """The run begins once more: what it said of its beginning and end holds no longer, its steps stay."""
+        self.attempt = _whole(record["attempt"])
+        self.phases, self.error = {}, None
+        self._span_lines.clear()
+
+    def _resumed(self, record: dict[str, Any]) -> None:
+        self.resumed_step = _whole(record["step"])
+        self.resumed_from = None if record.get("source") is None else str(record["source"])
+        self.skipped = tuple(str(text)[:500] for text in record.get("skipped", [])[:20])
+
+    def _checkpoint(self, record: dict[str, Any]) -> None:
+        if "error" not in record:
+            self.checkpoint_step = _whole(record["step"])
 
     def _span(self, record: dict[str, Any]) -> None:
         self._span_lines.append(json.dumps(record).encode())
@@ -179,8 +213,8 @@ class RankTelemetry:
         loss_sum, grad_norm = record.get("loss_sum"), record.get("grad_norm")
         step = StepRecord(
             step=_whole(record["step"]),
-            start_s=float(record["start_s"]),
-            end_s=float(record["end_s"]),
+            start_s=float(record["start_s"]) + self._shift_s,
+            end_s=float(record["end_s"]) + self._shift_s,
             loss_sum=None if loss_sum is None else float(loss_sum),
             num_tokens=_whole(record["num_tokens"]),
             boundary_bytes=_whole(record["boundary_bytes"]),
@@ -193,8 +227,12 @@ class RankTelemetry:
             device_bytes=_whole(record.get("device_bytes", 0)),
             in_flight=_whole(record.get("in_flight", 0)),
             held=_whole(record.get("held", 0)),
+            attempt=self.attempt,
         )
-        if step.step in self.steps:
+        known = self.steps.get(step.step)
+        if known is not None and known.attempt < self.attempt:
+            return  # done once more after a restart, with the same numbers: the curve has it already
+        if known is not None:
             raise ValueError("a step is reported once")
         self.steps[step.step] = step
         self.boundary_bytes += step.boundary_bytes
@@ -244,11 +282,12 @@ _SPAN_FIELDS: dict[str, Callable[[Any], Any]] = {
 _DEPTHS = {"in_flight": "micro-batches in flight", "posted": "receives posted", "held": "messages held"}
 
 
-def _span_of(line: bytes) -> tuple[Span, list[Sample]] | None:
-    """A span, and the queue depths that came with it."""
+def _span_of(line: bytes, shift_s: float) -> tuple[Span, list[Sample]] | None:
+    """A span `shift_s` later than it says, and the queue depths that came with it."""
     try:
         record = json.loads(line)
         span = Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+        span = replace(span, start_s=span.start_s + shift_s, end_s=span.end_s + shift_s)
         depths = [
             Sample(span.rank, name, span.end_s, float(record[key])) for key, name in _DEPTHS.items() if key in record
         ]

@@ -52,7 +52,7 @@ def place_from_environment() -> Place:
             int(os.environ["MASTER_PORT"]),
             os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
-            int(os.environ.get("LOCAL_RANK", "0")),
+            int(os.environ.get("LOCAL_RANK", os.environ["RANK"])),
         )
     except (KeyError, ValueError) as error:
         raise InvalidInput(

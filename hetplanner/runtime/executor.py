@@ -26,6 +26,7 @@ from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.local import LocalSteps
 from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
+from hetplanner.runtime.power import make_reducer
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
@@ -121,7 +122,7 @@ class Executor:
 
     def _make_reducers(self) -> dict[int, GroupReducer]:
         return {
-            g: GroupReducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
+            g: make_reducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
             for g, group in enumerate(self._groups)
             if self.rank in group.ranks
         }
@@ -191,10 +192,10 @@ class Executor:
             return
         reducers = []
         for g, reducer in self.reducers.items():
-            group, fine = reducer.group, Codec(name="fp16")
+            group, fine, bucket = reducer.group, Codec(name="fp16"), self._buckets(reducer.group)[0]
             if not group.every_step:
-                group = replace(group, codec=fine, error_feedback=False) if group.error_feedback else group
-                reducers.append(GroupReducer(group, (g, len(self._groups)), self.rank, reducer.bucket, self.transport))
+                group = replace(group, codec=fine, error_feedback=False) if group.keeps_errors else group
+                reducers.append(make_reducer(group, (g, len(self._groups)), self.rank, bucket, self.transport))
         self.transport.expect([message for reducer in reducers for message in reducer.expected])
         for reducer in reducers:
             self._average(reducer)
@@ -413,6 +414,7 @@ class Executor:
         if self._has_stepped:
             return
         self._has_stepped = True
+        self.stats.loss_scale = self.update.scale.value if self.update.scale else None
         self.stats.grad_norm = self._agree()
         self.stats.grad_square = self.update.grad_square
         self.stats.skipped = self.update.overflowed

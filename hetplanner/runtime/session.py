@@ -20,6 +20,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import open_batches
@@ -27,7 +28,7 @@ from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.posting import sent_messages
-from hetplanner.runtime.prediction import predict, write_prediction
+from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
 from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
@@ -56,6 +57,7 @@ class Session:
         place: rank, number of ranks, where they meet.
         run_dir: where telemetry, prediction and model go.
         watcher: tells when to stop; started.
+        attempt: how often this run was started again after a failure; from the second on it goes on where it was.
     """
 
     plan: Plan
@@ -64,6 +66,7 @@ class Session:
     run_dir: Path
     telemetry: Telemetry
     watcher: StopWatcher
+    attempt: int = 0
     _step: int = -1
     _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
@@ -113,6 +116,7 @@ class Session:
         executor = self._build()
         self.watcher.on_overdue = lambda: self._give_up(executor)
         self._predict(executor)
+        self._restore(executor)
         self.telemetry.phase("training")
         try:
             stopped = self._train(executor)
@@ -166,9 +170,25 @@ class Session:
         if self.place.rank == 0:
             on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
             durations = durations_from(profiles, shared=on_cores)
-            write_prediction(predict(self.plan, self.config, durations), self.run_dir)
+            if not (self.run_dir / PREDICTION_FILE).exists():  # after a restart the first one stays
+                write_prediction(predict(self.plan, self.config, durations), self.run_dir)
         gc.freeze()  # what is alive now stays; later collections need not look at it
         self._agree_on_origin()
+
+    def _restore(self, executor: Executor) -> None:
+        """Goes on from a checkpoint, of this run after a restart, or of the run that the settings name.
+
+        After the profile, which leaves running statistics changed.
+        """
+        run_dirs = ([self.run_dir] if self.attempt else []) + ([Path(self.config.resume)] if self.config.resume else [])
+        if not run_dirs:
+            return
+        found = restore(executor, self.place, run_dirs)
+        if not found.step and not self.attempt:
+            raise InvalidInput(f"resume: {run_dirs[-1]}: no checkpoint that all ranks can read: {found.skipped}")
+        source = str(found.run_dir) if found.run_dir else None
+        self.telemetry.write("resumed", step=found.step, source=source, skipped=list(found.skipped))
+        log.info("goes on after step %d of %s", found.step, source)
 
     def _agree_on_origin(self) -> None:
         """All ranks wait for rank 0 (and its prediction) and take one origin for their spans."""
@@ -182,15 +202,21 @@ class Session:
 
     def _train(self, executor: Executor) -> bool:
         """Performs the steps. Returns whether a stop ended them early."""
-        vote = StopVote()
+        vote, checkpoints = StopVote(), Checkpoints(self.config, self.place, self.run_dir, self.telemetry)
+        first = executor.completed_steps
+        self._links_told = (0.0, first - 1)
         executor.transport.traffic.take()  # what came before the first step is not the plan's
         try:
-            for step in range(self.config.steps):
+            for step in range(first, self.config.steps):
                 self._step = step
                 vote.begin(self.watcher.requested.is_set())
                 stats = executor.run_step(step)
                 self._report(executor, step, stats)
-                if vote.decided():
+                stopped = vote.decided()
+                last = stopped and self.config.checkpoint_every is not None and checkpoints.seconds < QUICK_S
+                if last or (checkpoints.is_due(step + 1) and not stopped):
+                    checkpoints.write(executor)
+                if stopped:
                     log.info("stopped after step %d", step)
                     return True
         finally:

@@ -35,17 +35,23 @@ class Telemetry:
     """Writes `rank-<R>.jsonl`.
 
     Args:
-        path: the file; must not exist.
+        path: the file; must not exist, but after a restart.
         rank: goes into every span.
+        attempt: how often the run was started again; its lines are appended.
     """
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path, rank: int, attempt: int = 0) -> None:
         self.rank = rank
         self.origin_s = 0.0
         self._lines: deque[dict[str, Any] | tuple[Any, ...]] = deque(maxlen=MAX_QUEUED)
-        self._file = path.open("x", encoding="utf-8")
+        torn = attempt > 0 and path.exists() and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("a" if attempt else "x", encoding="utf-8")
         self._writing = threading.Lock()
         self._closed = threading.Event()
+        if torn:  # the rank was killed inside a line
+            self._file.write("\n")
+        if attempt:
+            self.write("restart", attempt=attempt, time_s=time.time())
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 

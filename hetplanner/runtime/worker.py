@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RUN_VERSION = 1
+ATTEMPT_VARIABLE = "HETPLANNER_ATTEMPT"
+"""Set by the agent when it starts a run again: how often it has."""
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -92,10 +94,10 @@ def redirect_output(run_dir: Path, rank: int) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 
 
-def start_telemetry(run_dir: Path, rank: int) -> Telemetry:
-    """The rank's telemetry. Raises InvalidInput when the folder holds a run already."""
+def start_telemetry(run_dir: Path, rank: int, attempt: int = 0) -> Telemetry:
+    """The rank's telemetry. Raises InvalidInput when the folder holds a run already, unless that is started again."""
     try:
-        return Telemetry(run_dir / f"rank-{rank}.jsonl", rank)
+        return Telemetry(run_dir / f"rank-{rank}.jsonl", rank, attempt)
     except FileExistsError:
         raise InvalidInput(f"{run_dir}: holds a run already; give another folder with -o") from None
 
@@ -104,13 +106,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs this rank; the exit code is 0, or 1 after an `error` line in rank-R.jsonl and log-R.txt."""
     block_signals()
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    rank = int(os.environ.get("RANK", "0"))
+    rank, attempt = int(os.environ.get("RANK", "0")), int(os.environ.get(ATTEMPT_VARIABLE, "0"))
     run_dir, given = run_directory(parsed)
     run_dir.mkdir(parents=True, exist_ok=True)
     terminal = os.dup(2)
     redirect_output(run_dir, rank)
     try:
-        telemetry = start_telemetry(run_dir, rank)
+        telemetry = start_telemetry(run_dir, rank, attempt)
     except InvalidInput as error:
         return _fail(None, error, terminal)
     watcher = StopWatcher(run_dir)
@@ -121,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
         plan, config = read_settings(parsed, run_dir, given)
         if not given and rank == 0:
             write_settings(plan, config, run_dir)
-        _train(plan, config, run_dir, telemetry, watcher)
+        _train(plan, config, run_dir, telemetry, watcher, attempt)
         return 0
     except Exception as error:
         return _fail(telemetry, error, terminal)
@@ -130,11 +132,13 @@ def main(arguments: list[str] | None = None) -> int:
         telemetry.close()
 
 
-def _train(plan: "Plan", config: "TrainConfig", run_dir: Path, telemetry: Telemetry, watcher: StopWatcher) -> None:
+def _train(
+    plan: "Plan", config: "TrainConfig", run_dir: Path, telemetry: Telemetry, watcher: StopWatcher, attempt: int
+) -> None:
     from hetplanner.runtime.connect import place_from_environment
     from hetplanner.runtime.session import Session
 
-    Session(plan, config, place_from_environment(), run_dir, telemetry, watcher).run()
+    Session(plan, config, place_from_environment(), run_dir, telemetry, watcher, attempt).run()
 
 
 def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:

@@ -105,6 +105,26 @@ def test_from_launch_to_first_loss_to_stop(client, record_property):
     assert stop_s <= STOP_S
 
 
+def test_a_killed_rank_is_restarted_from_the_last_checkpoint_and_the_loss_is_the_right_one(client):
+    config = TrainConfig(steps=40, checkpoint_every=5, max_restarts=1)
+    calm = client.start(tiny_plan(), config)
+    calm.wait(PATIENCE_S)
+    run = client.start(tiny_plan(), config)
+    until(lambda: (run.poll() and len(run.steps()) > 12) or run.status().is_over, "no steps")
+    workers = [p for p in processes_of_run(run.path, run.status().pid) if "hetplanner.runtime.worker" in p.cmdline()]
+    ranks = [p for p in workers if p.environ().get("RANK") == "2"]
+    assert len(ranks) == 1
+    ranks[0].kill()
+    status = run.wait(PATIENCE_S)
+    assert (status.state, status.restarts) == ("finished", 1), status
+    run.read_all()
+    assert run.losses() == calm.read_all().losses()
+    assert run.resumed()[0] >= 10
+    assert (
+        client.start(tiny_plan(), config.replace(steps=45, resume=str(run.path))).wait(PATIENCE_S).state == "finished"
+    )
+
+
 def test_everything_listens_on_loopback_only(client):
     run = start_training(client)
     agent = psutil.Process(find_agent(client.home).pid)

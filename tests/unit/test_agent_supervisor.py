@@ -141,6 +141,42 @@ def test_a_killed_rank_is_named(supervise, plan):
     assert status.last_lines == ("rank 1 of 4", "ready")
 
 
+def test_a_run_whose_rank_was_killed_is_started_again_and_goes_on(supervise, plan, home):
+    supervisor = supervise("killed-once")
+    run_id = supervisor.submit(plan, TrainConfig(steps=60, max_restarts=1)).run
+    status = reach(supervisor, run_id, "running")
+    until(supervisor, lambda: supervisor.status(run_id).restarts == 1)
+    assert supervisor.status(run_id).message.startswith("restarting, since rank 1 (d1) was killed by SIGKILL")
+    until(supervisor, lambda: supervisor.status(run_id).state == "running")
+    assert supervisor.status(run_id).message == "training, restarted from step 3"
+    end = reach(supervisor, run_id, "finished")
+    assert (end.restarts, end.failed_rank, end.started_unix_s) == (1, None, status.started_unix_s)
+    run = Run(find_run(run_id, home)[1].path).read_all()
+    assert [s.step for s in run.steps()] == list(range(60)), "no step twice, none missing"
+    assert [s.step for s in run.steps() if s.step_s is None] == [0, 5]
+    assert (run.restarts, run.resumed()[0], run.corrupted_lines) == (1, 3, 0)
+    assert run.ranks[0].error is None
+    assert not (run.path / "stop.signalled").exists()
+    assert "SIGKILL" in (run.path / "launcher-0.txt").read_text()
+    events = [json.loads(line)["event"] for line in (home / "agent" / "launches.jsonl").read_text().splitlines()]
+    assert events == ["submit", "launch", "restart", "launch", "end"]
+
+
+@pytest.mark.parametrize(("mode", "restarts"), [("killed", 2), ("crash", 0), ("broken", 0)])
+def test_restarts_are_bounded_and_no_cure_for_what_would_repeat(supervise, plan, mode, restarts):
+    supervisor = supervise(mode)
+    run_id = supervisor.submit(plan, TrainConfig(steps=10, max_restarts=2)).run
+    status = reach(supervisor, run_id, "failed")
+    assert status.restarts == restarts
+
+
+def test_the_worker_knows_the_agents_word_for_attempts():
+    from hetplanner.launchers.interface import ATTEMPT_VARIABLE
+    from hetplanner.runtime import worker
+
+    assert worker.ATTEMPT_VARIABLE == ATTEMPT_VARIABLE
+
+
 def test_a_launcher_that_breaks_is_told(supervise, plan):
     supervisor = supervise("broken")
     status = reach(supervisor, supervisor.submit(plan, LONG).run, "failed")

@@ -22,8 +22,10 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Trace
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.plots.notebook.offline import without_links
+from hetplanner.runs.report import RunReport
 from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
+from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
@@ -58,6 +60,24 @@ RUN: Any = SimpleNamespace(
     predicted_step_s=lambda: 0.21,
 )
 
+TERMS = StepTerms(compute=0.3, bubble=0.1, pipeline_transfer=0.4, data_parallel=0.05, optimizer=0.01)
+REPORT = RunReport(
+    run="run",
+    state="finished",
+    message="",
+    steps=4,
+    planned_steps=4,
+    step_s={"predicted": 0.9, "measured": 1.0},
+    terms={"catalog": TERMS, "predicted": TERMS, "measured": TERMS, "refitted": TERMS},
+    ranks=(),
+    links=(),
+    losses=(),
+    validation=(),
+    grad_norms=(),
+    difference="A step took 1 s, +11.1% against the predicted 900 ms. The largest difference is bubble.",
+    calibration=None,
+)
+
 CALLS = {
     "cluster map": lambda: plots.cluster_map(PLAN.problem.cluster),
     "one site": lambda: plots.cluster_map(small_cluster(1)),
@@ -90,6 +110,8 @@ CALLS = {
     "dag of a plan with skips and ties": lambda: plots.dag(CAPTURED),
     "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
     "traces": lambda: plots.compare_traces(TRACE, simulate(PLAN)),
+    "report": lambda: plots.report(REPORT),
+    "report of a run without steps": lambda: plots.report(replace(REPORT, terms={"catalog": TERMS})),
 }
 
 

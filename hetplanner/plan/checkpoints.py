@@ -1,0 +1,175 @@
+"""Checkpoints of a run on disk: what is there, whether it is whole, and whether a plan can go on from it. No torch.
+
+    RUN/checkpoints/step-00000200/rank-0.safetensors …   one file a rank, written and synchronised by the rank
+    RUN/checkpoints/step-00000200/manifest.json          sizes and digests of all of them, written last
+
+A folder is made under another name and renamed when it is whole, so a crash leaves the checkpoint before. Every rank
+writes all that it needs itself: hosts that share no folder resume too, and replicas go on exactly as they were.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
+
+if TYPE_CHECKING:
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.train import TrainConfig
+
+FOLDER = "checkpoints"
+MANIFEST = "manifest.json"
+VERSION = 1
+PART = ".part"
+MAX_MANIFEST_BYTES = 16 * 2**20
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class RankFile(Noun):
+    """What one rank has written."""
+
+    file: Annotated[str, Field(pattern=r"^rank-[0-9]{1,6}\.safetensors$")]
+    bytes: Annotated[int, Field(strict=True, ge=1)]
+    sha256: Digest
+
+
+class Manifest(Noun):
+    """What a checkpoint holds.
+
+    Attributes:
+        step: optimiser steps that are in the weights; the next one to do.
+        plan: its digest.
+        seed: of weights, data and dropout.
+    """
+
+    step: Annotated[int, Field(strict=True, ge=1)]
+    plan: Digest
+    seed: Annotated[int, Field(strict=True, ge=0)]
+    ranks: Annotated[tuple[RankFile, ...], Field(min_length=1)]
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's file."""
+    return f"rank-{rank}.safetensors"
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Where the checkpoint after so many steps lies once it is whole."""
+    return run_dir / FOLDER / f"step-{step:08d}"
+
+
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    """Steps of all checkpoints that were finished, latest first; whether they are still whole is not looked at."""
+    try:
+        names = [p.name for p in (run_dir / FOLDER).iterdir() if p.is_dir()]
+    except OSError:
+        return []
+    steps = [name.removeprefix("step-") for name in names if name.startswith("step-")]
+    return sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """A checkpoint's manifest. Raises InvalidInput (missing, damaged, of a newer version)."""
+    place = f"{folder.name}/{MANIFEST}"
+    data = check_format(
+        parse_json(read_text(folder / MANIFEST, MAX_MANIFEST_BYTES), place), "checkpoint", VERSION, place
+    )
+    return checked(Manifest, data, place)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_rank_file(folder: Path, manifest: Manifest, rank: int) -> None:
+    """Refuses a rank's file that is not what the rank has written. Raises InvalidInput, saying how it differs."""
+    if rank >= len(manifest.ranks):
+        raise InvalidInput(f"{folder.name}: holds {len(manifest.ranks)} ranks, rank {rank} is not among them")
+    wanted = manifest.ranks[rank]
+    path = folder / wanted.file
+    try:
+        size = path.stat().st_size
+        if size != wanted.bytes:
+            how = "truncated" if size < wanted.bytes else "too long"
+            raise InvalidInput(f"{folder.name}/{wanted.file}: is {how}, {size} of {wanted.bytes} bytes")
+        if file_digest(path) != wanted.sha256:
+            raise InvalidInput(f"{folder.name}/{wanted.file}: is damaged, its digest is another")
+    except OSError as error:
+        raise InvalidInput(f"{folder.name}/{wanted.file}: cannot be read: {error.strerror}") from None
+
+
+def publish(temporary: Path, folder: Path, manifest: Manifest) -> None:
+    """Makes a checkpoint of a folder that holds all ranks' files: writes its manifest, then gives it its name."""
+    text = manifest.model_dump_json(indent=1)
+    path = temporary / MANIFEST
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f'{{\n "format": "hetplanner/checkpoint@{VERSION}",' + text.removeprefix("{") + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    synchronise_folder(temporary)
+    if folder.exists():  # one that could not be read, or was written before a restart
+        shutil.rmtree(folder)
+    temporary.rename(folder)
+    synchronise_folder(folder.parent)
+
+
+def synchronise_folder(path: Path) -> None:
+    """Makes sure that names in a folder survive a crash of the machine."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def prune(run_dir: Path, kept: int) -> None:
+    """Removes all finished checkpoints but the last `kept`, and what was never finished before them."""
+    steps = checkpoint_steps(run_dir)
+    for step in steps[kept:]:
+        shutil.rmtree(checkpoint_folder(run_dir, step), ignore_errors=True)
+    for path in (run_dir / FOLDER).glob(f"step-*{PART}"):
+        if steps and path.name < checkpoint_folder(run_dir, steps[0]).name:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def readable_steps(run_dir: Path, plan_digest: str) -> Iterator[int | str]:
+    """Checkpoints of a plan, latest first: the step of each, or why it is passed over."""
+    for step in checkpoint_steps(run_dir):
+        try:
+            manifest = load_manifest(checkpoint_folder(run_dir, step))
+        except InvalidInput as error:
+            yield str(error)
+            continue
+        if manifest.plan == plan_digest and manifest.step == step:
+            yield step
+        else:
+            yield f"{checkpoint_folder(run_dir, step).name}: is of another plan"
+
+
+def check_resumable(plan: "Plan", config: "TrainConfig") -> None:
+    """Refuses to go on from a run that this plan and these settings cannot go on from. Raises InvalidInput."""
+    if config.resume is None:
+        return
+    run_dir, digest = Path(config.resume), plan.digest()
+    if not checkpoint_steps(run_dir):
+        raise InvalidInput(f"resume: {run_dir} holds no checkpoint; runs write them with --checkpoint-every N")
+    found = list(readable_steps(run_dir, digest))
+    step = next((item for item in found if isinstance(item, int)), None)
+    if step is None:
+        raise InvalidInput(f"resume: {run_dir}: {found[0]}; a run goes on with the plan that it began with")
+    seed = load_manifest(checkpoint_folder(run_dir, step)).seed
+    if seed != config.seed:
+        raise InvalidInput(f"resume: {run_dir} was begun with seed {seed}, got {config.seed}; give the same seed")
+    if step >= config.steps:
+        raise InvalidInput(
+            f"resume: {run_dir} has done {step} steps, so {config.steps} leave nothing to do; give more steps"
+        )

@@ -1,0 +1,220 @@
+"""Writing and reading checkpoints: all that a rank carries from one step to the next.
+
+Data and every random draw are functions of (seed, step, micro-batch), so the number of steps done is their state.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.checkpoints import (
+    PART,
+    Manifest,
+    RankFile,
+    check_rank_file,
+    checkpoint_folder,
+    file_digest,
+    load_manifest,
+    prune,
+    publish,
+    rank_file,
+    readable_steps,
+)
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.connect import Place
+from hetplanner.runtime.executor import Executor
+from hetplanner.runtime.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+QUICK_S = 0.5
+"""A stop has seconds: the checkpoint at its end is written only if one takes no longer than this."""
+
+
+class Checkpoints:
+    """Writes one rank's part of a run's checkpoints; all ranks call the same methods after the same steps.
+
+    Attributes:
+        seconds: that the last one took; infinite before there is one.
+    """
+
+    def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
+        self.config, self.place, self.run_dir, self.telemetry = config, place, run_dir, telemetry
+        self.seconds, self._last_step = float("inf"), -1
+
+    def is_due(self, completed_steps: int) -> bool:
+        """Whether the settings want one after so many steps: at their interval, and at the end."""
+        every = self.config.checkpoint_every
+        return every is not None and (completed_steps % every == 0 or completed_steps == self.config.steps)
+
+    def write(self, executor: Executor) -> None:
+        """Writes the state as it is. What cannot be written is said, and the training goes on."""
+        step = executor.completed_steps
+        if step == self._last_step:
+            return
+        began_s, self._last_step = time.monotonic(), step
+        folder = checkpoint_folder(self.run_dir, step)
+        temporary = folder.with_name(folder.name + PART)
+        files, digest = [], executor.plan.digest()
+        for rank, (size, sha256) in enumerate(_gathered(self._write_file(executor, temporary))):
+            if not size:
+                self.telemetry.write("checkpoint", step=step, error=f"rank {rank} could not write its part")
+                return
+            files.append(RankFile(file=rank_file(rank), bytes=size, sha256=sha256))
+        if self.place.local_rank == 0:  # one of every host
+            manifest = Manifest(step=step, plan=digest, seed=self.config.seed, ranks=tuple(files))
+            try:
+                publish(temporary, folder, manifest)
+                prune(self.run_dir, self.config.checkpoints_kept)
+            except OSError as error:
+                log.warning("the checkpoint of step %d cannot be finished: %s", step, error)
+        self.seconds = _greatest(time.monotonic() - began_s)
+        size = files[self.place.rank].bytes
+        self.telemetry.write("checkpoint", step=step, seconds=round(self.seconds, 6), bytes=size)
+
+    def _write_file(self, executor: Executor, folder: Path) -> tuple[int, str]:
+        """Size and digest of this rank's file; size 0 where it could not be written."""
+        path = folder / rank_file(self.place.rank)
+        tensors, numbers = state_of(executor)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, path, metadata={name: repr(number) for name, number in numbers.items()})
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            return path.stat().st_size, file_digest(path)
+        except (OSError, SafetensorError) as error:
+            log.warning("the checkpoint of step %d cannot be written: %s", executor.completed_steps, error)
+            return 0, "0" * 64
+
+
+def _gathered(mine: tuple[int, str]) -> list[tuple[int, str]]:
+    """Every rank's size and digest, on every rank."""
+    row = torch.tensor([*mine[0].to_bytes(8, "little"), *bytes.fromhex(mine[1])], dtype=torch.uint8)
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    found = [bytes(row.tolist()) for row in rows]
+    return [(int.from_bytes(data[:8], "little"), data[8:].hex()) for data in found]
+
+
+def _greatest(seconds: float) -> float:
+    value = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return float(value)
+
+
+def state_of(executor: Executor) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """What a rank carries from step to step, by name: tensors (on the CPU) and numbers."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in _large_tensors(executor).items()}
+    # A file must not hold two views of one storage.
+    tensors |= {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _small_tensors(executor).items()}
+    numbers: dict[str, float] = {"step": executor.completed_steps}
+    for chunk in executor.chunks:
+        numbers[f"stage.{chunk.stage}.updates"] = chunk.optimizer.num_steps
+    if scale := executor.update.scale:
+        numbers |= {"loss_scale": scale.value, "quiet_steps": scale.quiet_steps}
+    return tensors, numbers
+
+
+def _large_tensors(executor: Executor) -> dict[str, Tensor]:
+    """Weights and moments: each a storage of its own."""
+    found: dict[str, Tensor] = {}
+    for chunk in executor.chunks:
+        parts = {"weights": chunk.model.flat, "mean": chunk.optimizer.mean, "square": chunk.optimizer.square}
+        found |= {f"stage.{chunk.stage}.{name}": tensor for name, tensor in parts.items()}
+    return found
+
+
+def _small_tensors(executor: Executor) -> dict[str, Tensor]:
+    """Running statistics, as this replica has them, and what reductions carry."""
+    found = {f"reduction.{name}": tensor for name, tensor in executor.reduction_state().items()}
+    for chunk in executor.chunks:
+        found |= {f"stage.{chunk.stage}.running.{name}": t for name, t in chunk.model.running.items()}
+        found |= {f"stage.{chunk.stage}.counted.{name}": t for name, t in chunk.model.counted.items()}
+    return found
+
+
+@torch.no_grad()
+def load_state(executor: Executor, path: Path) -> None:
+    """Takes back what `state_of` gave. Raises InvalidInput when it is another plan's."""
+    mine = _large_tensors(executor) | _small_tensors(executor)
+    with safe_open(path, framework="pt") as file:
+        numbers, names = file.metadata(), set(file.keys())
+        if names != mine.keys():
+            odd = sorted(names ^ mine.keys())[:3]
+            raise InvalidInput(f"{path.parent.name}/{path.name}: does not fit this plan, see {', '.join(odd)}")
+        reduction = {}
+        for name, tensor in mine.items():
+            value = file.get_tensor(name)
+            if name.startswith("reduction."):
+                reduction[name.removeprefix("reduction.")] = value
+            else:
+                tensor.copy_(value)
+    executor.load_reduction_state(reduction)
+    for chunk in executor.chunks:
+        chunk.optimizer.num_steps = int(numbers[f"stage.{chunk.stage}.updates"])
+    if scale := executor.update.scale:
+        scale.value, scale.quiet_steps = float(numbers["loss_scale"]), int(numbers["quiet_steps"])
+    executor.completed_steps = int(numbers["step"])
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a rank goes on: after so many steps of `run_dir` (0: from the beginning), and what was passed over."""
+
+    step: int
+    run_dir: Path | None
+    skipped: tuple[str, ...]
+
+
+def restore(executor: Executor, place: Place, run_dirs: Sequence[Path]) -> Restored:
+    """Loads the latest checkpoint that every rank can read; all ranks must call it.
+
+    Args:
+        executor: the rank's; changed if there is one.
+        place: this rank.
+        run_dirs: where to look, in this order.
+    """
+    skipped: list[str] = []
+    digest = executor.plan.digest()
+    for run_dir in run_dirs:
+        bound = 2**62
+        while True:
+            mine = _latest_readable(run_dir, digest, place.rank, bound, skipped)
+            both = torch.tensor([mine, -mine])
+            dist.all_reduce(both, dist.ReduceOp.MIN)
+            least, most = int(both[0]), -int(both[1])
+            if least == most:
+                break
+            bound = least  # some rank cannot read what others can
+        if most > 0:
+            load_state(executor, checkpoint_folder(run_dir, most) / rank_file(place.rank))
+            return Restored(most, run_dir, tuple(skipped))
+    return Restored(0, None, tuple(skipped))
+
+
+def _latest_readable(run_dir: Path, digest: str, rank: int, bound: int, skipped: list[str]) -> int:
+    """The latest checkpoint up to `bound` whose part for this rank is whole; 0 if there is none."""
+    for item in readable_steps(run_dir, digest):
+        try:
+            if isinstance(item, str):
+                raise InvalidInput(item)
+            if item > bound:
+                continue
+            folder = checkpoint_folder(run_dir, item)
+            check_rank_file(folder, load_manifest(folder), rank)
+            return item
+        except InvalidInput as error:
+            if str(error) not in skipped:
+                skipped.append(str(error))
+                log.warning("checkpoint skipped: %s", error)
+    return 0
