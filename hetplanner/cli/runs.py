@@ -105,7 +105,7 @@ def report(
 
 
 def _shown(name: str, value: object) -> str:
-    if value is None:
+    if value is None or value == []:
         return "–"
     if isinstance(value, int | float):
         if name.startswith("bytes"):

@@ -50,7 +50,11 @@ class Durations:
         found = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         arrays = {name: np.array(value, dtype=np.float64) for name, value in found.items() if isinstance(value, list)}
         numbers = {name: None if value is None else float(value) for name, value in found.items() if name not in arrays}
-        lists = {f.name for f in fields(cls) if f.name[-2:] in ("_C", "_N")}
-        if arrays.keys() != lists or any(a.ndim != 1 or not np.isfinite(a).all() for a in arrays.values()):
+        for f in fields(cls):
+            if f.name.endswith(("_C", "_N")) != (f.name in arrays) and not (
+                f.default is None and found.get(f.name) is None
+            ):
+                raise ValueError(f"durations: {f.name} is missing, or no list")
+        if any(a.ndim != 1 or not np.isfinite(a).all() for a in arrays.values()):
             raise ValueError("durations: must be lists of finite numbers")
         return cls(**arrays, **numbers)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from hetplanner.calibration.model import Calibration, calibration_to_data
@@ -143,18 +143,18 @@ def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED
     run.read_all()
     plan, status, trace = run.plan, run.status(), RunReader.trace(run, last_steps)
     predicted, measured = _predicted_trace(run), trace if steps_with_beginning(trace) else None
-    catalog = simulate(plan, steps=SIMULATED_STEPS)
+    catalog = simulate(plan, steps=_simulated_steps(plan))
     calibration = _calibrated(trace, plan)
     traces = {"catalog": catalog, "predicted": predicted, "measured": measured}
     if calibration is not None:
-        traces["refitted"] = simulate(fitted_plan(plan, calibration), steps=SIMULATED_STEPS)
+        traces["refitted"] = simulate(fitted_plan(plan, calibration), steps=_simulated_steps(plan))
     rows = {source: _rank_terms(found, plan) for source, found in traces.items() if found is not None}
     if "predicted" in rows:
         rows["predicted"] = _with_clipping(rows["predicted"], run)
     ranks = _rank_reports(run, rows)
     links = _link_reports(run, predicted, measured)
     step_s = {source: mean_terms(found).step_s for source, found in rows.items()}
-    step_s |= {k: v for k, v in (("measured", run.measured_step_s()), ("predicted", run.predicted_step_s())) if v}
+    step_s |= {k: v for k, v in (("measured", _measured_step_s(run)), ("predicted", run.predicted_step_s())) if v}
     steps = run.steps()
     return RunReport(
         run=name or run.directory.path.name,
@@ -183,7 +183,7 @@ def _predicted_trace(run: RunReader) -> Trace | None:
     if durations is None:
         return None
     try:
-        return simulate(run.plan, durations, steps=SIMULATED_STEPS)
+        return simulate(run.plan, durations, steps=_simulated_steps(run.plan))
     except (IndexError, ValueError):  # damaged: lists of other lengths than the plan has ranks
         return None
 
@@ -215,14 +215,31 @@ def _calibrated(trace: Trace, plan: Plan) -> Calibration | None:
 
 
 def _rank_terms(trace: Trace, plan: Plan) -> list[StepTerms]:
-    """Terms of every rank: of the last step of a simulation, of the middle half of a run's steps."""
+    """Terms of every rank: of the last step of a simulation, of the middle half of a run's steps.
+
+    Where replicas take local steps, the mean over whole rounds of them, since one step in each does all the exchange.
+    """
     by_step = [terms_of_ranks(trace, plan, step) for step in steps_with_beginning(trace)]
     if trace.origin == "simulated":
-        return by_step[-1]
-    by_step.sort(key=lambda rows: mean_terms(rows).step_s)
-    quarter = len(by_step) // 4
-    middle = by_step[quarter : len(by_step) - quarter]
-    return [mean_terms(rows) for rows in zip(*middle, strict=True)]
+        chosen = by_step[-plan.local_steps :]
+    elif plan.is_local:
+        chosen = by_step[-(max(1, len(by_step) // plan.local_steps) * plan.local_steps) :]
+    else:
+        by_step.sort(key=lambda rows: mean_terms(rows).step_s)
+        quarter = len(by_step) // 4
+        chosen = by_step[quarter : len(by_step) - quarter]
+    return [mean_terms(rows) for rows in zip(*chosen, strict=True)]
+
+
+def _simulated_steps(plan: Plan) -> int:
+    """Enough for the ranks' skew at the first step to settle, and for a whole round of local steps behind."""
+    return SIMULATED_STEPS - 1 + plan.local_steps
+
+
+def _measured_step_s(run: RunReader) -> float | None:
+    """The median; the mean where replicas take local steps, whose exchange comes once in a while."""
+    times = run.step_times_s()
+    return fmean(times) if times and run.plan.is_local else run.measured_step_s()
 
 
 def _with_clipping(rows: list[StepTerms], run: RunReader) -> list[StepTerms]:

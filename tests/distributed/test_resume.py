@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runtime.sample import load_model
@@ -99,6 +100,17 @@ def test_error_feedback_is_part_of_the_state(tmp_path: Path) -> None:
     train(plan, TrainConfig(steps=6, resume=str(half)), tmp_path / "rest")
     assert any(n.startswith("reduction.") for n in load_file(checkpoint_folder(half, 3) / rank_file(0)))
     assert losses(tmp_path / "rest") == losses(tmp_path / "whole")[3:]
+
+
+def test_a_checkpoint_between_two_synchronisations_of_local_steps(tmp_path: Path) -> None:
+    plan = dropout_plan(local_steps=3, outer=OuterOptimizer())
+    train(plan, TrainConfig(steps=8, checkpoint_every=4), tmp_path / "whole")
+    half = only_until(tmp_path / "whole", tmp_path / "half", 4)
+    train(plan, TrainConfig(steps=8, resume=str(half)), tmp_path / "rest")
+    names = set(load_file(checkpoint_folder(half, 4) / rank_file(0)))
+    assert any(".anchor." in name for name in names)
+    assert any(".velocity." in name for name in names)
+    assert losses(tmp_path / "rest") == losses(tmp_path / "whole")[4:]
 
 
 def die_in_step(rank: int, *, victim: int, step: int, folder: str) -> None:

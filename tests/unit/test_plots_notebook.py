@@ -111,7 +111,7 @@ CALLS = {
     "grid of a captured plan": lambda: plots.allocation_grid(CAPTURED),
     "traces": lambda: plots.compare_traces(TRACE, simulate(PLAN)),
     "report": lambda: plots.report(REPORT),
-    "report of a run without steps": lambda: plots.report(replace(REPORT, terms={})),
+    "report of a run without steps": lambda: plots.report(replace(REPORT, terms={"catalog": TERMS})),
 }
 
 

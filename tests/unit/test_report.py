@@ -14,6 +14,7 @@ from hetplanner.cluster.files import load_cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.files import save_plan
+from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.data.reports import report_columns
 from hetplanner.runs.directory import save_config
@@ -188,6 +189,7 @@ def test_the_command_writes_trace_cluster_and_json(plan, tmp_path):
     assert data["terms"]["measured"]["compute"] > data["terms"]["predicted"]["compute"]
     assert data["trace"] == str(trace)
     assert {e["ph"] for e in json.loads(trace.read_text())["traceEvents"]} == {"M", "X", "C"}
+    assert len(load_trace(trace).spans) == len(Run(folder).trace(20).spans)
     assert {link.source for link in load_cluster(cluster).site_links} >= {"measured"}
     table = runner.invoke(app, ["runs", "report", str(folder)])
     assert table.exit_code == 0, table.output
