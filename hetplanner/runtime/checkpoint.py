@@ -136,7 +136,7 @@ def _large_tensors(executor: Executor) -> dict[str, Tensor]:
 
 def _small_tensors(executor: Executor) -> dict[str, Tensor]:
     """Running statistics, as this replica has them, and what reductions carry."""
-    found = {f"reduction.{name}": tensor for name, tensor in executor.reduction_state().items()}
+    found = {f"reduction.{name}": tensor for name, tensor in executor.reductions.state().items()}
     for chunk in executor.chunks:
         found |= {f"stage.{chunk.stage}.running.{name}": t for name, t in chunk.model.running.items()}
         found |= {f"stage.{chunk.stage}.counted.{name}": t for name, t in chunk.model.counted.items()}
@@ -159,7 +159,7 @@ def load_state(executor: Executor, path: Path) -> None:
                 reduction[name.removeprefix("reduction.")] = value
             else:
                 tensor.copy_(value)
-    executor.load_reduction_state(reduction)
+    executor.reductions.load_state(reduction)
     for chunk in executor.chunks:
         chunk.optimizer.num_steps = int(numbers[f"stage.{chunk.stage}.updates"])
     if scale := executor.update.scale:
