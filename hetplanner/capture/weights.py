@@ -43,8 +43,8 @@ _CREATED: dict[str, Callable[..., InitCall | None]] = {
 }
 """Calls that make a tensor, and what they fill it with."""
 
-_SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy"))
-_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_"))
+_SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy", "constant_pad_nd"))
+_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_", "trunc_normal_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Recorder(TorchDispatchMode):
             self.begin(result, _Story(lost="torch.tensor"))
         elif first is not None and _storage(first) == _storage(result):
             if name.endswith("_") and not name.endswith("__"):
-                self.tell(first, self._after(self.of(first), name, args, kwargs, first))
+                self.call(first, name, args, kwargs)
         elif name in _CREATED:
             self.begin(result, _created(name, args))
         elif first is not None and name in _SAME_VALUES and first.numel() == result.numel():
@@ -113,6 +113,10 @@ class _Recorder(TorchDispatchMode):
             self.begin(result, self._after(self.of(first), f"{name}_", args, kwargs, result))
         else:
             self.begin(result, _Story(lost=name))
+
+    def call(self, written: Tensor, name: str, args: Any, kwargs: Any) -> None:
+        """Notes a call that writes to a tensor."""
+        self.tell(written, self._after(self.of(written), name, args, kwargs, written))
 
     def _after(self, story: _Story, name: str, args: Any, kwargs: Any, written: Tensor) -> _Story:
         if name == "copy_" and isinstance(args[1], Tensor) and args[1].shape == written.shape and _is_whole(written):
@@ -124,6 +128,25 @@ class _Recorder(TorchDispatchMode):
         call, values = numbers
         view = None if whole else (written.storage_offset(), tuple(written.shape), tuple(written.stride()))
         return (_Story() if whole and call in _OVERWRITES else story).then(InitCall(call=call, args=values, view=view))
+
+
+@contextmanager
+def _whole_trunc_normal(recorder: _Recorder) -> Iterator[None]:
+    """`nn.init.trunc_normal_` is noted as one call: torch draws again until all fits, which no fake tensor can."""
+    original = nn.init._no_grad_trunc_normal_
+
+    def noted(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(tensor, FakeTensor):
+            original(tensor, *args, **kwargs)
+        numbers = {key: value for key, value in kwargs.items() if key != "generator"}
+        recorder.call(tensor, "trunc_normal_", (tensor, *args[:4]), numbers)
+        return tensor
+
+    nn.init._no_grad_trunc_normal_ = noted
+    try:
+        yield
+    finally:
+        nn.init._no_grad_trunc_normal_ = original
 
 
 def _created(name: str, args: Any) -> _Story:
@@ -190,7 +213,7 @@ class Build:
 def build_without_weights(factory: Callable[[], Any]) -> Build:
     """Calls the factory with every parameter a fake tensor; its module is never filled with numbers."""
     mode, recorder = FakeTensorMode(allow_non_fake_inputs=True), _Recorder()
-    with _fake_parameters(mode, recorder), recorder:
+    with _fake_parameters(mode, recorder), _whole_trunc_normal(recorder), recorder:
         result = factory()
     return Build(result, mode, recorder)
 

@@ -59,6 +59,7 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again from the last checkpoint after a rank has died.")
     ] = 0,
+    device: Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")] = "auto",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
     out: Annotated[
@@ -86,6 +87,7 @@ def train(
         "checkpoint_every": checkpoint_every,
         "checkpoints_kept": checkpoints_kept,
         "max_restarts": max_restarts,
+        "device": device,
     }
     config = checked(TrainConfig, fields, "train")
     if resume is not None:

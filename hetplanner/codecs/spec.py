@@ -12,15 +12,15 @@ from pydantic import Field, model_validator
 
 from hetplanner.schema import Noun
 
-CodecName = Literal["none", "fp16", "bf16", "int8", "int4", "topk"]
+CodecName = Literal["none", "fp16", "bf16", "int8", "int4", "topk", "powersgd"]
 CODEC_NAMES: tuple[CodecName, ...] = ("none", "fp16", "bf16", "int8", "int4", "topk")
 """Weakest first, by size. On a tiny GPT with one boundary (300 steps, two seeds; loss against dense) int8 cost nothing,
 int4 1.6 and 1.7 %, top-k of a third -0.3 and 0.3 %, of a tenth 1.4 and 3.8 %, of a thirtieth 9.7 % (one seed)."""
 
-AllowedCodec = Literal["none", "fp16", "bf16", "int8", "int4", "topk", "adatopk"]
+AllowedCodec = Literal["none", "fp16", "bf16", "int8", "int4", "topk", "adatopk", "powersgd"]
 ALLOWED_CODECS: tuple[AllowedCodec, ...] = (*CODEC_NAMES, "adatopk")
-"""What a problem may allow: `topk` with the weakest ratio that is enough on each link, `adatopk` with the ratios of
-FusionLLM's rule."""
+"""What a planner may choose from: `topk` with the weakest ratio that is enough on each link, `adatopk` with the ratios
+of FusionLLM's rule. A problem may allow `powersgd` as well, for plans that name it: no planner chooses it."""
 
 DEFAULT_MAX_RATIO = 100.0
 """Greatest compression by top-k unless the user says otherwise (ours; FusionLLM's own experiments go this far)."""
@@ -46,6 +46,7 @@ WORK_PASSES: dict[str, Work] = {
     "int8": Work(2.5, 2.5),
     "int4": Work(2.5, 2.0),
     "topk": Work(15.0, 6.0),
+    "powersgd": Work(25.0, 5.0),
 }
 # Top-k's gradients: gather and scatter at positions that are known.
 WORK_AT_POSITIONS = Work(5.0, 3.0)
@@ -64,14 +65,18 @@ class Codec(Noun):
         block: elements that share one scale (int8, int4).
         ratio: of all elements to those kept, the largest by magnitude (topk). With activations their positions
             travel too; gradients follow at the same positions and need none.
+        rank: of the two factors that stand for a whole bucket of gradients (powersgd, which has no other use).
     """
 
     name: CodecName = "none"
     block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
     ratio: Annotated[float, Field(strict=True, ge=1, le=1e6)] = 1.0
+    rank: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
 
     @model_validator(mode="after")
-    def _only_topk_has_a_ratio(self) -> Self:
+    def _settings_belong_to_the_codec(self) -> Self:
+        if self.name != "powersgd" and self.rank != 1:
+            raise ValueError(f"rank: belongs to powersgd only, got {self.rank} with {self.name}; remove it")
         if self.name != "topk" and self.ratio != 1.0:
             raise ValueError(f"ratio: belongs to topk only, got {self.ratio:g} with {self.name}; remove it")
         return self
@@ -97,9 +102,17 @@ class Codec(Noun):
                 return num_elements + self.scale_bytes(num_elements)
             case "int4":
                 return -(-num_elements // 2) + self.scale_bytes(num_elements)
+            case "powersgd":
+                return 4 * sum(self.factor_elements(num_elements))
             case "topk":
                 kept = self.kept(num_elements)
                 return kept * VALUE_BYTES + (0 if positions_known else min(position_bytes(num_elements, kept)))
+
+    def factor_elements(self, num_elements: int) -> tuple[int, int]:
+        """Elements of powersgd's two factors of a bucket."""
+        rows, columns = folded(num_elements)
+        rank = min(self.rank, rows, columns)
+        return rows * rank, columns * rank
 
     @property
     def is_lossy(self) -> bool:
@@ -115,10 +128,18 @@ class Codec(Noun):
         return WORK_AT_POSITIONS if self.name == "topk" and positions_known else WORK_PASSES[self.name]
 
     def __str__(self) -> str:
+        if self.name == "powersgd":
+            return f"powersgd:{self.rank}"
         return f"topk:{self.ratio:.4g}" if self.name == "topk" else self.name
 
 
 NO_CODEC = Codec()
+
+
+def folded(num_elements: int) -> tuple[int, int]:
+    """Rows and columns of the matrix, as near to a square as can be, into which a bucket is folded."""
+    rows = math.isqrt(max(num_elements - 1, 0)) + 1
+    return rows, -(-num_elements // rows)
 
 
 class Positions(NamedTuple):
@@ -175,6 +196,8 @@ def least_wire_bytes(
 def least_reduction_bytes(allowed: Iterable[AllowedCodec], max_ratio: float) -> float:
     """Fewest bytes on the wire of one weight's gradient (float32 when dense) with any of the codecs allowed."""
     names = set(allowed)
+    if "powersgd" in names:
+        return 0.0  # its bytes grow with the root of the bucket
     least = min([4.0, *(_ELEMENT_BYTES[name] for name in names if name in _ELEMENT_BYTES)])
     if not names & {"topk", "adatopk"}:
         return least

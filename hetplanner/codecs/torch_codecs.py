@@ -31,3 +31,5 @@ def tensor_codec(codec: Codec, *, compiled: bool = True) -> TensorCodec:
             return Blocks(codec, compiled=compiled)
         case "topk":
             return TopK(codec, compiled=compiled)
+        case "powersgd":
+            raise ValueError("powersgd reduces whole buckets: see hetplanner.runtime.power")

@@ -115,10 +115,11 @@ class _Bounds:
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
         # The first stage waits for the whole drain.
         ends_KK[0] = full_s + reduced_KK[0]
-        tied_s = full_s + self._tied_s(stages, replicas)
-        end_s = max(tied_s, _least_maximum(ends_KK, stages))
-        # Of so many steps only one need have the stages' reductions.
-        end_s = tied_s + (end_s - tied_s) / self.tables.problem.constraints.max_local_steps
+        end_s = max(full_s + self._tied_s(stages, replicas), _least_maximum(ends_KK, stages))
+        most = self.tables.problem.constraints.max_local_steps
+        # Of so many steps only one need have reductions between replicas; in the others a pipeline is by itself.
+        alone_s = full_s + self._tied_s(stages, replicas if most == 1 else 1)
+        end_s = alone_s + (end_s - alone_s) / most
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
 
     def _optimizer_s(self, stages: int) -> float:

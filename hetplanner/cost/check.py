@@ -78,6 +78,8 @@ def _outer_bytes(plan: Plan, stage: Stage) -> float:
 
 def _kept_error_bytes(plan: Plan, stage: Stage) -> float:
     """Bytes per parameter of what a reduction's codec has lost: one float32, of exchanges and of their sums two."""
+    if stage.reduce_codec.name == "powersgd" and len(stage.replicas) > 1:
+        return 4.0
     if not (stage.error_feedback and stage.reduce_codec.is_lossy and len(stage.replicas) > 1):
         return 0.0
     return 8.0 if plan.reducer == "hierarchical" else 4.0

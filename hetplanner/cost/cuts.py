@@ -1,12 +1,15 @@
 """The op boundaries that planners cut a model at: of many the cheapest, spread over the model's work and memory.
 
-A transformer by formula is cut between its layers. A captured model may be cut wherever a tensor crosses, which can
-be at hundreds of boundaries; the search looks at some dozens: the model is divided into parts of equal weight, and of
-the boundaries in a part the one with the fewest bytes across stays. In a residual network these are the boundaries
-between blocks, where one tensor crosses; inside a block two do.
+A transformer by formula is cut between its layers. A captured model may be cut wherever a tensor crosses, which can be
+at hundreds of boundaries; the search looks at some dozens: those between layers, if these are no more, and then the
+heaviest piece is halved again and again, where the fewest bytes cross near its middle. In a residual network that is
+between blocks, where one tensor crosses, until pieces are single blocks; inside a block two do.
 """
 
 from __future__ import annotations
+
+import heapq
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +35,44 @@ def choose_cuts(workload: Workload, stages: int | None) -> IntArray:
     most = max(MOST_CUTS, CUTS_PER_STAGE * (stages or 1))
     if workload.transformer is not None or len(boundaries) <= most:
         return boundaries
-    part = np.minimum((_weight_before(workload)[boundaries] * most).astype(np.int64), most - 1)
-    crossing = np.array(workload.boundary_elements, dtype=np.int64)[boundaries]
-    # By part, then bytes; of equals the first.
-    order = np.lexsort((boundaries, crossing, part))
-    _, first = np.unique(part[order], return_index=True)
-    chosen = set(boundaries[order[first]].tolist())
-    # Parts without a boundary leave room: for the cheapest of the others.
-    for k in boundaries[np.lexsort((boundaries, crossing))].tolist():
-        if len(chosen) >= most:
-            break
-        chosen.add(k)
+    ops = workload.graph.ops
+    between = [k for k in boundaries.tolist() if ops[k].layer != ops[k - 1].layer]
+    chosen = _halve(workload, boundaries, between if len(between) <= most else [], most)
     return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _halve(workload: Workload, boundaries: IntArray, chosen: list[int], most: int) -> list[int]:
+    """Adds boundaries until there are so many, each in the heaviest piece that has one inside."""
+    weight_O = _weight_before(workload)
+    edges = [0, *chosen, len(workload.graph.ops)]
+    pieces = [(weight_O[a] - weight_O[b], a, b) for a, b in pairwise(edges)]
+    heapq.heapify(pieces)
+    chosen = list(chosen)
+    while len(chosen) < most:
+        _, first, end = heapq.heappop(pieces)
+        middle = _cheapest_near_the_middle(workload, boundaries, weight_O, first, end)
+        if middle is not None:
+            chosen.append(middle)
+            for a, b in ((first, middle), (middle, end)):
+                heapq.heappush(pieces, (weight_O[a] - weight_O[b], a, b))
+    return chosen
+
+
+def _cheapest_near_the_middle(
+    workload: Workload, boundaries: IntArray, weight_O: FloatArray, first: int, end: int
+) -> int | None:
+    """Of the boundaries in the middle half of a piece, by weight, the one with the fewest bytes, the most even first;
+    with none there the most even. None if the piece has no boundary inside.
+    """
+    inside = boundaries[(boundaries > first) & (boundaries < end)]
+    if not len(inside):
+        return None
+    whole = float(weight_O[end] - weight_O[first])
+    off = np.abs(weight_O[inside] - weight_O[first] - whole / 2.0)
+    near = off <= whole / 4.0
+    crossing = np.array([workload.boundary_elements[k] for k in inside])
+    order = np.lexsort((inside, off, np.where(near, crossing, 0), ~near))
+    return int(inside[order[0]])
 
 
 def _weight_before(workload: Workload) -> FloatArray:

@@ -32,7 +32,7 @@ class Stage(Noun):
         recompute: activations are computed again in the backward pass instead of kept.
         reduce_codec: how gradients travel between the replicas (with local steps: changes of weights).
         error_feedback: what `reduce_codec` loses is kept, in float32, and added before the next reduction. Without
-            it top-k is refused; a codec that loses nothing has nothing to keep.
+            it top-k is refused; a codec that loses nothing has nothing to keep, and powersgd always keeps it.
     """
 
     first_op: Annotated[int, Field(strict=True, ge=0)]
@@ -71,6 +71,12 @@ class LinkCodec(Noun):
     role: Role
     codec: Codec
     model_config = Noun.model_config | {"validate_by_name": True, "validate_by_alias": True}
+
+    @model_validator(mode="after")
+    def _is_for_single_messages(self) -> Self:
+        if self.codec.name == "powersgd":
+            raise ValueError("codec: powersgd adds up factors of gradients; it is for reduce_codec only")
+        return self
 
 
 class OuterOptimizer(Noun):

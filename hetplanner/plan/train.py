@@ -23,6 +23,7 @@ class TrainConfig(Noun):
     Attributes:
         data: a path (text, token files, a saved Hugging Face data set, images) or the word of a kind of data, see
             `hetplanner.data`; None takes the Python standard library's own sources, or digits for images.
+        device: what ranks compute on; auto takes a GPU where the plan has one and the host too.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
         warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
             updates of AdamW are so large that rounding alone parts two runs.
@@ -39,6 +40,7 @@ class TrainConfig(Noun):
     seed: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] = 0
     data: Text | None = None
     emulate_links: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 1e-3
     warmup_steps: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 20
     lr_schedule: LrSchedule = "constant"

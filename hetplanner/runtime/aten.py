@@ -58,8 +58,9 @@ def aten_call(name: str) -> AtenCall:
 @contextmanager
 def drawing(key: DrawKey, name: str, device: torch.device) -> Iterator[None]:
     """Inside, torch's own generator draws from (seed, step, micro-batch, name); outside it goes on as before."""
-    cuda = device.type == "cuda"
-    generator = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
+    generator = torch.default_generator
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     state = generator.get_state()
     generator.manual_seed(stable_seed(key.seed, key.step, key.micro_batch, name))
     try:

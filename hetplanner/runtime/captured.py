@@ -167,7 +167,7 @@ class ProgramStage:
             if training and everything[EVALUATED_WITH[node.call][0]] and everything["running_mean"] is not None:
                 function = self._counted(function, everything["running_mean"]["buffer"])
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
-            function = self._drawn(function, node.name)
+            function = self._drawn(function, node)
         if node.op is None and self._casts:
             function = self._in_float32(function)
         return function, self._places.pick(arguments)
@@ -181,9 +181,15 @@ class ProgramStage:
 
         return call
 
-    def _drawn(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _drawn(self, function: Callable[..., Any], node: Node) -> Callable[..., Any]:
+        # Numbers are drawn in the order of memory, and what has crossed a boundary lies in another order than before.
+        # Attention draws for its scores, which are its own.
+        in_order = node.call != "scaled_dot_product_attention.default"
+
         def call(*arguments: Any) -> Any:
-            with drawing(self._key, name, self.device):
+            if in_order:
+                arguments = tuple(a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+            with drawing(self._key, node.name, self.device):
                 return function(*arguments)
 
         return call

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hetplanner.plan.model import Plan
@@ -11,6 +12,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.stage import StageRunner
+from hetplanner.runtime.wire import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,10 @@ class Chunk:
     optimizer: FlatAdamW
 
     @staticmethod
-    def build(plan: Plan, place: tuple[int, int], config: TrainConfig) -> "Chunk":
+    def build(plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device) -> "Chunk":
         """The chunk of (stage, replica), with initial weights."""
         stage, workload = plan.stages[place[0]], plan.problem.workload
-        model = StageModel(workload, stage.first_op, stage.end_op, config.seed)
+        model = StageModel(workload, stage.first_op, stage.end_op, config.seed, device)
         return Chunk(
             *place,
             model,
@@ -58,9 +60,9 @@ class Chunk:
         return [model.flat_grad[: model.own_end], *owned]
 
 
-def build_chunks(plan: Plan, rank: int, config: TrainConfig) -> tuple[Chunk, ...]:
+def build_chunks(plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU) -> tuple[Chunk, ...]:
     """All chunks of a rank, in stage order."""
-    return tuple(Chunk.build(plan, place, config) for place in plan.places_of_rank[rank])
+    return tuple(Chunk.build(plan, place, config, device) for place in plan.places_of_rank[rank])
 
 
 def tied_gradients(chunks: Sequence[Chunk], owner: str) -> list[Tensor]:

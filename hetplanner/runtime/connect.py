@@ -1,7 +1,9 @@
 """Joining the process group: gloo, on loopback when all ranks are on this machine."""
 
+import fcntl
 import os
 import socket
+import struct
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,6 +15,8 @@ from hetplanner.errors import InvalidInput, RunError
 
 HUNG_PEER_S = 600.0
 """A peer that is silent this long is given up; one that dies is noticed within milliseconds."""
+SIOCGIFADDR = 0x8915
+"""Linux's request for an interface's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,11 @@ def join(place: Place, store: Store, *, loopback: bool) -> None:
     """Joins all ranks in one gloo group. Raises RunError when they cannot reach each other."""
     torch.set_num_threads(1)
     if loopback:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    elif interface := interface_towards(place.address, place.port):
+        # Left to themselves both look for an interface by rules of their own, which may be another one.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
         dist.init_process_group(
@@ -108,6 +116,28 @@ def join(place: Place, store: Store, *, loopback: bool) -> None:
         )
     except (RuntimeError, dist.DistError) as error:
         raise RunError(f"rank {place.rank}: cannot join the others at {place.address}:{place.port}: {error}") from error
+
+
+def interface_towards(address: str, port: int) -> str | None:
+    """Name of the network interface from which `address` is reached (IPv4); None if that cannot be told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, port))  # sends nothing: it only chooses a route
+            mine = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                if _address_of(probe, name) == mine:
+                    return name
+        except OSError:
+            return None
+    return None
+
+
+def _address_of(probe: socket.socket, interface: str) -> str | None:
+    try:
+        found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()))
+    except OSError:  # it has none
+        return None
+    return socket.inet_ntoa(found[20:24])
 
 
 def agree(data: bytes, what: str) -> None:

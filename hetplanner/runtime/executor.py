@@ -25,14 +25,14 @@ from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.local import LocalSteps
+from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
+from hetplanner.runtime.power import make_reducer
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.runtime.update import Update
 from hetplanner.schedule.order import make_schedule
-
-TOPIC = {"activation": Topic.ACTIVATION, "gradient": Topic.GRADIENT}
 
 
 @dataclass
@@ -104,11 +104,11 @@ class Executor:
         self.local = LocalSteps(plan, chunks) if plan.is_local else None
         # Between synchronisations replicas that take local steps leave out what they exchange.
         apart = [a for a in actions if not self._comes_after_the_step(a)]
-        self._expected = {meets: self._all_messages(some) for meets, some in ((True, actions), (False, apart))}
+        self._expected = {meets: self._posted(schedule, some) for meets, some in ((True, actions), (False, apart))}
         self._has_stepped = False
         self._program = {meets: [self._bound(a) for a in some] for meets, some in ((True, actions), (False, apart))}
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
-        self._expected_ahead = self._all_messages(ahead)
+        self._expected_ahead = self._posted(schedule, ahead)
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
 
     def chunk_of(self, stage: int) -> Chunk:
@@ -122,7 +122,7 @@ class Executor:
 
     def _make_reducers(self) -> dict[int, GroupReducer]:
         return {
-            g: GroupReducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
+            g: make_reducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
             for g, group in enumerate(self._groups)
             if self.rank in group.ranks
         }
@@ -162,6 +162,11 @@ class Executor:
             return self.update.expected
         return []
 
+    def _posted(self, schedule: Schedule, actions: Iterable[Action]) -> list[Expected]:
+        """What the rank takes in these actions, in the order in which receives are posted."""
+        sent = sent_messages(schedule.actions, self._groups, self._num_micro_batches)
+        return posting_order(self._all_messages(actions), lambda peer: sent[peer, self.rank])
+
     # -- steps ------------------------------------------------------------------------------------
 
     def run_step(self, step: int) -> StepStats:
@@ -187,10 +192,10 @@ class Executor:
             return
         reducers = []
         for g, reducer in self.reducers.items():
-            group, fine = reducer.group, Codec(name="fp16")
+            group, fine, bucket = reducer.group, Codec(name="fp16"), self._buckets(reducer.group)[0]
             if not group.every_step:
-                group = replace(group, codec=fine, error_feedback=False) if group.error_feedback else group
-                reducers.append(GroupReducer(group, (g, len(self._groups)), self.rank, reducer.bucket, self.transport))
+                group = replace(group, codec=fine, error_feedback=False) if group.keeps_errors else group
+                reducers.append(make_reducer(group, (g, len(self._groups)), self.rank, bucket, self.transport))
         self.transport.expect([message for reducer in reducers for message in reducer.expected])
         for reducer in reducers:
             self._average(reducer)
@@ -308,7 +313,9 @@ class Executor:
         if not chunk.model.needs_batch:
             return None
         assert self.batches is not None
-        return self.batches.draw(self._step, m, "train" if training else "validation", reads=chunk.model.reads)
+        model = chunk.model
+        inputs, labels = self.batches.draw(self._step, m, "train" if training else "validation", reads=model.reads)
+        return inputs.to(model.device, non_blocking=True), labels.to(model.device, non_blocking=True)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
@@ -417,6 +424,7 @@ class Executor:
 
     def _agree(self) -> float | None:
         scale = self.update.scale
+        self.stats.loss_scale = scale.value if scale else None
         before = scale.value if scale else 1.0
         norm = self.update.agree()
         if scale and scale.value != before:
@@ -424,11 +432,6 @@ class Executor:
                 if reducer.group.every_step:
                     reducer.rescale(scale.value / before)
         return norm
-
-
-def message_index(action: Action, num_micro_batches: int) -> int:
-    """Tells a SEND's or RECV's message from all others of its topic between two ranks."""
-    return action.micro_batch + num_micro_batches * action.stage
 
 
 def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:

@@ -1,11 +1,11 @@
 """Initial weights: a pure function of (seed, name), so that they are the same whatever the cut."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.draws import stable_seed
-from hetplanner.workload.program import INIT_CALLS, RANDOM_INIT_CALLS, Parameter
+from hetplanner.workload.program import INIT_CALLS, RANDOM_INIT_CALLS, InitCall, Parameter
 from hetplanner.workload.transformer import TransformerConfig
 
 WEIGHT_STD = 0.02
@@ -56,13 +56,24 @@ def fill_program_weight(weight: Tensor, name: str, parameter: Parameter, seed: i
         else:
             weight.fill_(0.0 if name.endswith("bias") else 1.0)
     for i, call in enumerate(parameter.init):
-        part = weight if call.view is None else _part_of(weight, call.view, f"parameter {name}: init[{i}].view")
-        if call.call == "values_":
-            part.copy_(torch.tensor(call.args, dtype=torch.float32).view(part.shape))
-        elif call.call in RANDOM_INIT_CALLS:
-            getattr(part, call.call)(*call.args, generator=generator)
-        elif call.call in INIT_CALLS:
-            getattr(part, call.call)(*call.args)
+        place = f"parameter {name}: init[{i}] ({call.call})"
+        part = weight if call.view is None else _part_of(weight, call.view, f"{place}.view")
+        try:
+            _perform(call, part, generator)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidInput(f"{place}: {(str(error).splitlines() or ['?'])[0]:.200}") from None
+
+
+def _perform(call: InitCall, part: Tensor, generator: torch.Generator) -> None:
+    if call.call == "values_":
+        part.copy_(torch.tensor(call.args, dtype=torch.float32).view(part.shape))
+    elif call.call == "trunc_normal_":
+        mean, std, least, greatest = call.args
+        nn.init.trunc_normal_(part, mean, std, least, greatest, generator=generator)
+    elif call.call in RANDOM_INIT_CALLS:
+        getattr(part, call.call)(*call.args, generator=generator)
+    elif call.call in INIT_CALLS:
+        getattr(part, call.call)(*call.args)
 
 
 def _part_of(weight: Tensor, view: tuple[int, tuple[int, ...], tuple[int, ...]], place: str) -> Tensor:

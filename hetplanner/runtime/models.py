@@ -22,7 +22,7 @@ def drop(x: Tensor, share: float, key: DrawKey | None, op_index: int) -> Tensor:
     """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation)."""
     if share == 0.0 or key is None:
         return x
-    generator = torch.Generator().manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
+    generator = torch.Generator(x.device).manual_seed(stable_seed(key.seed, key.step, key.micro_batch, op_index))
     return x * torch.empty_like(x).bernoulli_(1.0 - share, generator=generator).div_(1.0 - share)
 
 
@@ -121,7 +121,7 @@ class Attention(OpModule):
         wide = self.qkv(self.norm_in(x_BTC)).view(B, T, c.heads + 2 * c.num_kv_heads, c.head_dim).transpose(1, 2)
         q_BHTE, k_BKTE, v_BKTE = wide.split((c.heads, c.num_kv_heads, c.num_kv_heads), dim=1)
         if c.family == "llama":
-            turn = rotation(T, c.head_dim, c.rope_theta)
+            turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
         grouped = c.num_kv_heads != c.heads
         y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped)
@@ -194,7 +194,7 @@ MODULES: dict[str, type[OpModule]] = {
 
 
 @lru_cache(maxsize=8)
-def rotation(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotation(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of rotary positions, each [T, E]; halves, not pairs, are turned (as Hugging Face does).
 
     Source: Su et al. 2021, RoFormer.
@@ -202,7 +202,7 @@ def rotation(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
     rate_E2 = theta ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
     angle_TE2 = torch.arange(length, dtype=torch.float32)[:, None] * rate_E2
     angle_TE = torch.cat((angle_TE2, angle_TE2), dim=1)
-    return angle_TE.cos(), angle_TE.sin()
+    return angle_TE.cos().to(device), angle_TE.sin().to(device)
 
 
 def rotated(x: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

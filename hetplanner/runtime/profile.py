@@ -67,17 +67,24 @@ class Profile:
 
 
 class _Meter:
-    """Mean CPU seconds of named pieces of work."""
+    """Mean seconds of named pieces of work: CPU seconds of this thread, on a GPU the time until it is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
         self.total_s: dict[str, float] = {}
         self.count: dict[str, int] = {}
 
     def time(self, name: str, work: Callable[[], object]) -> None:
-        start = time.thread_time()
+        start = self._now_s()
         work()
-        self.total_s[name] = self.total_s.get(name, 0.0) + time.thread_time() - start
+        self.total_s[name] = self.total_s.get(name, 0.0) + self._now_s() - start
         self.count[name] = self.count.get(name, 0) + 1
+
+    def _now_s(self) -> float:
+        if not self.on_gpu:
+            return time.thread_time()
+        torch.cuda.synchronize()
+        return time.monotonic()
 
     def mean_s(self, name: str) -> float:
         return self.total_s[name] / self.count[name] if name in self.count else 0.0
@@ -88,9 +95,10 @@ class _ChunkRehearsal:
 
     def __init__(self, executor: Executor, chunk: Chunk) -> None:
         self.executor, self.chunk = executor, chunk
+        device = chunk.model.device
         elements = executor.plan.boundary_elements
-        self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1))
-        self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage))
+        self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1), device=device)
+        self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage), device=device)
         self.running = {name: tensor.clone() for name, tensor in chunk.model.running.items()}
 
     def forward(self) -> None:
@@ -99,7 +107,11 @@ class _ChunkRehearsal:
 
     def backward(self) -> None:
         self.chunk.runner.backward(0, self.gradient)
+
+    def end(self) -> None:
+        self.chunk.model.flat_grad.zero_()
         self.chunk.model.load_running(self.running)
+        self.chunk.optimizer.num_steps = 0
 
 
 class _Rehearsal:
@@ -114,10 +126,11 @@ class _Rehearsal:
         # In turn, so that the mean weighs every message of the step alike.
         self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
         self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
+        self.chunks = [_ChunkRehearsal(executor, chunk) for chunk in executor.chunks]
         self.parts: dict[str, Callable[[], object]] = {}
-        for chunk in executor.chunks:
-            part = _ChunkRehearsal(executor, chunk)
-            self.parts |= {f"forward {chunk.stage}": part.forward, f"backward {chunk.stage}": part.backward}
+        for part in self.chunks:
+            stage = part.chunk.stage
+            self.parts |= {f"forward {stage}": part.forward, f"backward {stage}": part.backward}
         if sends:
             self.parts["encode"] = self.encode
         if takes:
@@ -137,13 +150,14 @@ class _Rehearsal:
     def _message(self, boundary: int, source: int, target: int, role: Role) -> tuple[Tensor, TensorCodec, Tensor]:
         """A boundary's tensor, its codec, and its bytes on the wire."""
         plan = self.executor.plan
-        x = torch.randn(plan.boundary_elements(boundary))
+        device = self.executor.transport.device
+        x = torch.randn(plan.boundary_elements(boundary), device=device)
         spec = plan.codec_between(source, target, role)
         codec = boundary_codec(spec, plan.problem.workload.dtype)
         if spec.name == "topk" and role == "gradient":
             kept = spec.kept(x.numel())
-            codec = AtPositions(torch.arange(kept) * (x.numel() // kept))
-        data = torch.empty(plan.boundary_bytes(boundary, source, target, role), dtype=torch.uint8)
+            codec = AtPositions(torch.arange(kept, device=device) * (x.numel() // kept))
+        data = torch.empty(plan.boundary_bytes(boundary, source, target, role), dtype=torch.uint8, device=device)
         codec.encode(x, data)
         return x, codec, data
 
@@ -160,9 +174,8 @@ class _Rehearsal:
             reducer.rehearse()
 
     def end(self) -> None:
-        for chunk in self.executor.chunks:
-            chunk.model.flat_grad.zero_()
-            chunk.optimizer.num_steps = 0
+        for part in self.chunks:
+            part.end()
 
 
 def profile_rank(executor: Executor) -> Profile:
@@ -171,7 +184,7 @@ def profile_rank(executor: Executor) -> Profile:
     for work in rehearsal.parts.values():  # first calls allocate
         work()
     dist.barrier()
-    meter = _Meter()
+    meter = _Meter(executor.transport.device)
     began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
     while rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S:
         for name, work in rehearsal.parts.items():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.reducers.groups import Message, ReductionGroup
+from hetplanner.plan.reducers.groups import Message, ReductionGroup, Round
 from hetplanner.plan.reducers.program import Effect
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
@@ -43,9 +43,9 @@ class GroupReducer:
     def __init__(
         self, group: ReductionGroup, place: tuple[int, int], rank: int, bucket: Tensor, transport: Transport
     ) -> None:
-        assert bucket.numel() == group.num_elements, (group.name, bucket.numel(), group.num_elements)
+        assert bucket.numel() == sum(group.parts), (group.name, bucket.numel(), group.parts)
         self.group, self.place, self.rank, self.bucket, self.transport = group, place, rank, bucket, transport
-        self.codec, self.rounds = tensor_codec(group.codec), group.rounds_of(rank)
+        self.codec, self.rounds = tensor_codec(group.message_codec), group.rounds_of(rank)
         self.expected = [self._expected(m) for part in self.rounds for m in part.takes]
         # Ranges that this rank copies to others: what it sends of them first, or takes, is kept to be passed on.
         self._copied = {_range(m) for part in self.rounds for m in part.sends if m.transfer.effect == "copy"}
@@ -54,7 +54,7 @@ class GroupReducer:
 
     def _nothing_lost(self) -> Lost:
         group = self.group
-        if not (group.error_feedback and group.codec.is_lossy):
+        if not (group.error_feedback and group.message_codec.is_lossy):
             return {}
         zeros = self.bucket.new_zeros
         sends = [m for part in self.rounds for m in part.sends]
@@ -97,12 +97,16 @@ class GroupReducer:
     ) -> None:
         copies: dict[Span, Tensor] = {}
         for part in self.rounds:
+            self._begin_round(part)
             for message in part.sends:
                 buffer = self._filled(bucket, lost, message, copies)
                 if message.peer != self.rank:
                     post(message, buffer)
             for message in part.takes:
                 self._add_or_copy(bucket, message, copies, take(message))
+
+    def _begin_round(self, part: Round) -> None:
+        """Called before a round's messages are made."""
 
     def _filled(self, bucket: Tensor, lost: Lost, message: Message, copies: dict[Span, Tensor]) -> Tensor:
         """The message's buffer, ready to be sent."""
@@ -125,7 +129,7 @@ class GroupReducer:
         if lost is not None:
             values.add_(lost)
         self.codec.encode(values, payload)
-        if not self.group.codec.is_lossy or (effect == "add" and lost is None):
+        if not self.group.message_codec.is_lossy or (effect == "add" and lost is None):
             return
         decoded = self.codec.decode(payload, values.numel())
         if lost is not None:

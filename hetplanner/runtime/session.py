@@ -18,13 +18,16 @@ from torch.distributed import Store
 from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
 from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
+from hetplanner.runtime.posting import sent_messages
 from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
 from hetplanner.runtime.running import merge_running
@@ -33,6 +36,8 @@ from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
 from hetplanner.runtime.watch import StopWatcher
+from hetplanner.runtime.wire import PairWire, Wire
+from hetplanner.schedule.order import make_schedule
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +133,8 @@ class Session:
 
     def _build(self) -> Executor:
         plan, rank, workload = self.plan, self.place.rank, self.plan.problem.workload
-        chunks = build_chunks(plan, rank, self.config)
+        device = choose_device(plan, self.config, self.place)
+        chunks = build_chunks(plan, rank, self.config, device)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches = open_batches(self.config, workload) if needs_batch else None
         emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
@@ -136,8 +142,17 @@ class Session:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():
                 emulator.draining.set()
-        transport = Transport(rank, emulator, window=sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4)
+        window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
+        transport = Transport(rank, emulator, window, device, None if emulator else self._bulk_wire(device))
         return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry)
+
+    def _bulk_wire(self, device: torch.device) -> Wire | None:
+        """nccl where every rank has a GPU of its own."""
+        if not have_own_gpus(device):
+            return None
+        schedule, groups = make_schedule(self.plan), reduction_groups(self.plan)
+        pairs = sent_messages(schedule.actions, groups, self.plan.problem.workload.num_micro_batches)
+        return PairWire(self.place.rank, pairs, device)
 
     def _predict(self, executor: Executor) -> None:
         self.telemetry.phase("profiling")
@@ -147,11 +162,14 @@ class Session:
             "profile",
             rank=self.place.rank,
             stages=[chunk.stage for chunk in executor.chunks],
+            device=str(executor.transport.device),
+            messages=executor.transport.carrier,
             **{name: getattr(mine, name) for name in mine.__slots__},
         )
         self.telemetry.phase("predicting")
         if self.place.rank == 0:
-            durations = durations_from(profiles, shared=self.place.is_one_machine)
+            on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
+            durations = durations_from(profiles, shared=on_cores)
             if not (self.run_dir / PREDICTION_FILE).exists():  # after a restart the first one stays
                 write_prediction(predict(self.plan, self.config, durations), self.run_dir)
         gc.freeze()  # what is alive now stays; later collections need not look at it
@@ -271,6 +289,7 @@ class Session:
             return
         if not executor.updating.acquire(timeout=1.0):
             os._exit(1)
+        executor.transport.abort()
         log.warning(
             "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
         )

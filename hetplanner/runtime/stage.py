@@ -30,7 +30,7 @@ class StageRunner:
 
     def __init__(self, model: StageModel, *, recompute: bool = False) -> None:
         self.model, self.recompute = model, recompute
-        self._dtype = model.workload.dtype
+        self._dtype, self._device_type = model.workload.dtype, model.device.type
         self._live: dict[int, _Live] = {}
 
     def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: DrawKey) -> Tensor:
@@ -44,7 +44,7 @@ class StageRunner:
         """
         if x is not None:
             x.requires_grad_(True)
-        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype):
+        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype, self._device_type):
             output = self.model.forward(x, batch, key)
         self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
         return output.detach()
@@ -60,7 +60,7 @@ class StageRunner:
         live = self._live.pop(micro_batch)
         output = live.output
         if output is None:
-            with autocast(self._dtype):
+            with autocast(self._dtype, self._device_type):
                 output = self.model.forward(live.inputs, live.batch, live.key, again=True)
         torch.autograd.backward(output, gradient)
         return None if live.inputs is None else live.inputs.grad
@@ -68,7 +68,7 @@ class StageRunner:
     @torch.no_grad()
     def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
         """The output without dropout and by running statistics, nothing kept."""
-        with autocast(self._dtype):
+        with autocast(self._dtype, self._device_type):
             return self.model.forward(x, batch)
 
     def forget(self) -> None:

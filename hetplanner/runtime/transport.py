@@ -1,4 +1,4 @@
-"""Messages between ranks over gloo point-to-point: tagged, sizes fixed by the plan, sends never waited for.
+"""Messages between ranks, point-to-point: tagged, sizes fixed by the plan, sends never waited for.
 
 gloo aborts the process when a message is longer than the buffer posted for it, and closes the pair for good when a
 wait times out. So both sides compute every size from the same plan (its digest is compared first), receives are
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hetplanner.runtime.emulation import LinkEmulator
 from hetplanner.runtime.traffic import Traffic
+from hetplanner.runtime.wire import CPU, HostWire, Wire
 
 HEADER_BYTES = 16
 """A float64 stamp, padded so that what follows stays aligned for every dtype."""
@@ -36,12 +37,14 @@ class Topic(IntEnum):
     RUNNING = 6
 
 
+BULK = (Topic.ACTIVATION, Topic.GRADIENT, Topic.REDUCE)
 ROLES = {topic: topic.name.lower() for topic in Topic}
 """What telemetry calls them."""
 
 
 def tag_of(topic: Topic, index: int) -> int:
     """gloo's tag; one topic has fewer than 2^24 indices."""
+    assert index < 1 << 24, (topic, index)
     return (int(topic) << 24) + index
 
 
@@ -74,19 +77,36 @@ class Transport:
         rank: this rank.
         emulator: delays deliveries; None sends as fast as the network is.
         window: receives posted ahead of the one that is taken next.
+        device: where messages are made and read.
+        wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
+            always goes that way.
 
     Attributes:
         traffic: what was sent and taken, by link.
     """
 
-    def __init__(self, rank: int, emulator: LinkEmulator | None, window: int = 8) -> None:
-        self.rank, self.emulator, self.window = rank, emulator, window
+    def __init__(
+        self,
+        rank: int,
+        emulator: LinkEmulator | None,
+        window: int = 8,
+        device: torch.device = CPU,
+        wire: Wire | None = None,
+    ) -> None:
+        self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
+        self._host_wire = HostWire(device)
+        self._bulk_wire: Wire = wire or self._host_wire
         self.traffic = Traffic()
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
         self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
         self._sent: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
         self._sent_before: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
+
+    @property
+    def carrier(self) -> str:
+        """What carries activations, gradients and reductions: gloo or nccl."""
+        return self._bulk_wire.name
 
     @property
     def num_posted(self) -> int:
@@ -108,10 +128,13 @@ class Transport:
     def _post(self) -> None:
         while self._queue and len(self._posted) < self.window:
             message = self._queue.popleft()
-            data = torch.empty(self._header + message.num_bytes, dtype=torch.uint8)
-            work = dist.irecv(data, message.peer, tag=tag_of(message.topic, message.index))
-            assert work is not None
-            self._posted[message] = work, data
+            tag = tag_of(message.topic, message.index)
+            self._posted[message] = self._wire(message.topic).receive(
+                self._header + message.num_bytes, message.peer, tag
+            )
+
+    def _wire(self, topic: Topic) -> Wire:
+        return self._bulk_wire if topic in BULK else self._host_wire
 
     def receive(self, message: Expected) -> Tensor:
         """Waits for an announced message and returns its bytes [uint8], which the caller owns."""
@@ -125,13 +148,13 @@ class Transport:
         late_s = self.emulator.hold(float(data[:8].view(torch.float64)), asked_s) if self.emulator else 0.0
         wait_s = time.monotonic() - asked_s
         self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
-        return data[self._header :]
+        return data[self._header :].to(self.device, non_blocking=True)
 
     # -- sending ----------------------------------------------------------------------------------
 
     def buffer(self, num_bytes: int) -> Tensor:
         """A message to be filled: its payload is `payload(message)`."""
-        return torch.empty(self._header + num_bytes, dtype=torch.uint8)
+        return torch.empty(self._header + num_bytes, dtype=torch.uint8, device=self.device)
 
     def payload(self, message: Tensor) -> Tensor:
         """The part of a message behind the header."""
@@ -144,9 +167,7 @@ class Transport:
             message[:8].view(torch.float64).fill_(arrival)
         else:
             start = arrival = time.monotonic()
-        work = dist.isend(message, peer, tag=tag_of(topic, index))
-        assert work is not None
-        self._sent[peer, topic, index] = work, message
+        self._sent[peer, topic, index] = self._wire(topic).send(message, peer, tag_of(topic, index))
         self.traffic.count_sent(peer, ROLES[topic], message.numel() - self._header)
         return Sent(start, arrival)
 
@@ -168,6 +189,10 @@ class Transport:
         for work, _ in self._sent_before.values():
             work.wait()
         self._sent_before, self._sent = self._sent, {}
+
+    def abort(self) -> None:
+        """Ends all transfers, for a rank that will not go on."""
+        self._bulk_wire.abort()
 
     def finish(self) -> None:
         """Waits until every message is delivered."""

@@ -79,7 +79,9 @@ class Update:
     @property
     def loss_factor(self) -> Tensor | None:
         """What a micro-batch's sum of losses is multiplied by before it goes backward; None for 1."""
-        return torch.tensor(self.scale.value / self.tokens_per_step) if self.scale else None
+        if not self.scale:
+            return None
+        return torch.tensor(self.scale.value / self.tokens_per_step, device=self.chunks[-1].model.device)
 
     def agree(self) -> float | None:
         """Makes the mean gradient, clipped, of what reductions have left; returns its norm if that is known."""

@@ -29,13 +29,13 @@ ElementType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int
 FLOAT_TYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
 CallName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z_][a-zA-Z0-9_]*(\.[a-zA-Z0-9_]+)?$")]
 
-RANDOM_INIT_CALLS = ("normal_", "uniform_", "exponential_", "log_normal_")
+RANDOM_INIT_CALLS = ("normal_", "uniform_", "exponential_", "log_normal_", "trunc_normal_")
 INIT_CALLS = (
     *RANDOM_INIT_CALLS, "fill_", "zero_", "add_", "sub_", "mul_", "div_", "neg_", "pow_", "exp_", "log_", "sqrt_",
     "rsqrt_", "sigmoid_", "tanh_", "erfinv_", "clamp_", "clamp_min_", "clamp_max_", "values_",
 )  # fmt: skip
-"""In-place methods of a tensor that may fill a parameter; `values_` is ours: its arguments are the values themselves,
-row by row."""
+"""In-place methods of a tensor that may fill a parameter. `trunc_normal_` is `torch.nn.init`'s (mean, deviation, least,
+greatest); `values_` is ours: its arguments are the values themselves, row by row."""
 
 
 class InitCall(Noun):

@@ -117,6 +117,7 @@ def train(plan: Plan, config: TrainConfig, run_dir: Path, fault: Callable[[int],
 def _rank(run_dir: str, rank: int, world: int, port: int, fault: Callable[[int], None] | None) -> None:
     os.environ |= {
         "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),

@@ -82,7 +82,6 @@ def inside_a_block() -> Plan:
 PLANS = {
     "resnet inside a block": inside_a_block,
     "residual 3x1 relayed, recompute": lambda: recomputed(chain_plan([8], [2, 3], workload=residual_workload())),
-    "residual 2x2": lambda: chain_plan([5, 3], [2], workload=residual_workload()),
     "residual 3x1 dropout": lambda: chain_plan([8], [2, 3], workload=residual_workload(dropout=0.3)),
     "residual dropout, recompute, gpipe": lambda: recomputed(
         chain_plan([5, 3], [2], workload=residual_workload(dropout=0.3), schedule="gpipe")
@@ -159,3 +158,14 @@ def test_text_is_continued_by_captured_models_of_tokens_alone(tmp_path: Path) ->
     train(chain_plan([8], [2], workload=residual_workload()), TrainConfig(steps=2), tmp_path / "images")
     with pytest.raises(InvalidInput, match=r"residual reads \[4, 1, 8, 8\] of float32, not text"):
         generate(load_run(tmp_path / "images"), "x")
+
+
+def test_a_resumed_run_has_the_weights_and_statistics_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    plan = chain_plan([5, 3], [2], workload=residual_workload(dropout=0.3))
+    train(plan, TrainConfig(steps=4, checkpoint_every=4), tmp_path / "half")
+    train(plan, TrainConfig(steps=8, resume=str(tmp_path / "half")), tmp_path / "rest")
+    train(plan, TrainConfig(steps=8), tmp_path / "whole")
+    rest, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("rest", "whole"))
+    assert rest.keys() == whole.keys()
+    assert all(torch.equal(rest[name], tensor) for name, tensor in whole.items())
+    assert int(rest["stem.norm.num_batches_tracked"]) == 8 * 8

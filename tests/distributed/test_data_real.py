@@ -29,8 +29,7 @@ def test_ranks_and_one_process_read_the_same_tokens(make, tmp_path: Path) -> Non
 def test_digits_are_learnt_by_a_captured_model_and_equal_one_process(tmp_path: Path) -> None:
     config = TrainConfig(steps=30, learning_rate=1e-2, warmup_steps=5)
     workload = capture_workload(conv_net, "conv_net", global_batch=16)
-    ranks = start_ranks(chain_plan([4], [5], workload=workload), config, tmp_path / "run")
-    ranks.wait()
+    ranks = train(chain_plan([4], [5], workload=workload), config, tmp_path / "run")
     losses = ranks.losses()
     assert losses == pytest.approx(train_reference(workload, config)[1], abs=1e-4)
     assert np.mean(losses[-3:]) < 0.5 * losses[0]
@@ -46,3 +45,11 @@ def test_a_loss_that_is_no_number_stops_an_image_run_with_step_and_rank(tmp_path
     assert any(
         re.fullmatch(r"rank 1: the loss of step \d+ is (nan|inf|-inf); lower the learning rate", t) for t in said
     )
+
+
+def test_data_that_is_gone_when_the_ranks_start_is_said_by_those_that_read_it(tmp_path: Path) -> None:
+    ranks = start_ranks(chain_plan([4], [2]), TrainConfig(data=str(tmp_path / "gone")), tmp_path / "run")
+    assert all(ranks.wait())
+    for rank in (0, 1):
+        (line,) = ranks.lines(rank, "error")
+        assert re.search("gone is neither a file nor a folder; workload test-gpt takes", line["text"])

@@ -3,9 +3,13 @@
 import itertools
 from pathlib import Path
 
+import captured_models
 import pytest
 import torch
+from captured_models import config_factory
 
+from hetplanner.capture.assemble import capture_workload
+from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.schedules import interleave
@@ -68,6 +72,22 @@ def test_16_bits_stay_close_to_float32_and_halve_the_messages(name: str, dtype: 
     assert losses[-1] < losses[0] - 0.3, "the model learns"
     full = plan.replace(problem=plan.problem.replace(workload=plan.problem.workload.replace(dtype="float32")))
     assert sent_bytes(ranks) == STEPS * boundary_bytes(plan) == STEPS * boundary_bytes(full) // 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_captured_models_train_in_16_bits_and_are_clipped_as_one_process(dtype: str, tmp_path: Path) -> None:
+    factory = config_factory(captured_models.GPT2, "gpt2", micro_batch=2, seq_len=16)
+    exact = capture_workload(factory, "gpt2", global_batch=16)
+    assert exact.captured is not None
+    workload = exact.replace(dtype=dtype, captured=exact.captured.in_dtype(4, DTYPE_BYTES[dtype]))
+    plan = chain_plan([5, 3], [14], workload=workload)
+    config = TrainConfig(steps=10, seed=3, learning_rate=3e-3, clip_norm=0.5)
+    _, expected = train_reference(exact, config)
+    ranks = train(plan, config, tmp_path)
+    bound = 1e-5 if dtype == "float32" else 0.01
+    assert max(abs(a / b - 1) for a, b in zip(ranks.losses(), expected, strict=True)) < bound
+    assert min(line["grad_norm"] for line in ranks.all_lines("step")) > 0.5, "every step is clipped"
+    assert sent_bytes(ranks) == 10 * boundary_bytes(plan)
 
 
 def _shape(plan: Plan) -> dict[str, object]:

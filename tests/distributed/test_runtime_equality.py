@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.schedules import interleave
+from hetplanner.runtime import session
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate, load_model
+from hetplanner.runtime.wire import PairWire
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
@@ -123,6 +126,28 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
         assert (saved[weight_name] - weight).abs().max() < 1e-3, weight_name
 
 
+def in_pairs(rank: int) -> None:
+    """As with nccl: a communicator for every pair and direction, on which only the order tells messages apart."""
+    session.have_own_gpus = lambda device: True
+    session.PairWire = partial(PairWire, backend="gloo")  # type: ignore[misc, assignment]
+
+
+PAIRED = {
+    "2x2 interleaved, tied on every rank of a stage twice": {},
+    "2x2 interleaved, two chunks": {"clip_norm": 0.5},
+    "1-3-2 ragged": {},
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_messages_without_tags_arrive_in_the_order_in_which_they_are_sent(name: str, tmp_path: Path) -> None:
+    plan = PLANS[name]().replace(reducer="ring")
+    config = TrainConfig(steps=6, seed=3, learning_rate=3e-3, **PAIRED[name])
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path, fault=in_pairs)
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+
+
 REDUCED = {
     "4x1 on two sites": lambda: chain_plan([2, 3, 1, 2], [], workload=gpt(), cluster=sites_cluster((3, 1))),
     "1-3-2 on three sites, tied": lambda: ragged_plan(gpt(), sites_cluster((2, 3, 1))),
@@ -182,6 +207,17 @@ def test_clipping_counts_every_weight_once_when_a_rank_holds_several_chunks(repl
     assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
     norms = [{line["grad_norm"] for line in ranks.all_lines("step") if line["step"] == t} for t in range(10)]
     assert all(len(n) == 1 and min(n) > 0.3 for n in norms), "all ranks clip by the same norm"
+
+
+def test_chunks_take_as_long_as_predicted_over_emulated_links(tmp_path: Path) -> None:
+    # Links so slow that messages are the step, also on a busy machine.
+    cluster = small_cluster(4, bandwidth="4 Mbit/s", latency="60 ms")
+    plan = interleave(chain_plan([5, 3], [5], workload=gpt(), cluster=cluster))
+    ranks = train(plan, TrainConfig(steps=8, seed=3, emulate_links=True), tmp_path)
+    predicted = json.loads((tmp_path / "prediction.json").read_text())["step_s"]
+    steps = sorted(line["end_s"] - line["start_s"] for line in ranks.lines(0, "step"))
+    assert predicted > 0.48, "there and back over three boundaries, and the reduction"
+    assert 0.8 <= steps[len(steps) // 2] / predicted <= 1.25
 
 
 def test_recompute_and_clipping_equal_one_process(tmp_path: Path) -> None:

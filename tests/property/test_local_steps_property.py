@@ -57,7 +57,7 @@ def test_reductions_of_stages_are_in_the_last_step_alone(seed: int, steps: int) 
     )
     assert per_step == ([often] * (steps - 1) + [often + averaged]) * 2
     # Steps run into each other, so a cycle takes hardly longer than its steps one by one.
-    assert trace.end_s <= 2 * steps * summarise_plan(plan).step_s * 1.05
+    assert trace.end_s <= 2 * steps * summarise_plan(plan).step_s * 1.1
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,10 +132,10 @@ def test_a_search_takes_local_steps_where_reductions_bind_and_only_there() -> No
 
 def test_no_more_local_steps_than_are_worth_it() -> None:
     """Doubling them gains less and less; the fewest within two per cent of the best are taken."""
-    plan = make_planner("rank-order").solve(problem(4096, stages=2, replicas=2)).plan
-    assert 1 < plan.local_steps < 4096
+    plan = make_planner("rank-order").solve(problem(65536, stages=2, replicas=2)).plan
+    assert 1 < plan.local_steps < 65536
     fewer = plan.replace(local_steps=plan.local_steps // 2)
-    most = plan.replace(local_steps=4096)
+    most = plan.replace(local_steps=65536)
     best = estimate_plan(most).step_s
     assert estimate_plan(plan).step_s <= 1.02 * best * (1 + 1e-9) < estimate_plan(fewer).step_s
 

@@ -8,6 +8,7 @@ from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked, parse_json
+from hetplanner.workload.files import workload_from_data, workload_to_data
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
 from hetplanner.workload.presets import preset
@@ -84,6 +85,17 @@ def test_a_changed_workload(data):
     if workload is not None:
         again = checked(Workload, workload.model_dump(mode="json"), "x.json", from_file=True)
         assert again == workload
+
+
+CAPTURED = workload_to_data(preset("tiny-resnet"))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mutated(CAPTURED))
+def test_a_changed_workload_file(data):
+    workload = read_or_refuse(workload_from_data, data, "x.json")
+    if workload is not None:
+        assert workload_from_data(workload_to_data(workload), "x.json") == workload
 
 
 @settings(max_examples=500, deadline=None)

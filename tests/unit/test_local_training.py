@@ -126,7 +126,9 @@ def test_replicas_of_a_ragged_plan_are_equal_after_each_synchronisation():
 
 
 @pytest.mark.parametrize("reducer", ["ring", "hierarchical"])
-@pytest.mark.parametrize("codec", [Codec(name="int4"), Codec(name="topk", ratio=20.0)], ids=str)
+@pytest.mark.parametrize(
+    "codec", [Codec(name="int4"), Codec(name="topk", ratio=20.0), Codec(name="powersgd", rank=4)], ids=str
+)
 def test_codecs_with_error_feedback_leave_replicas_equal(reducer, codec):
     plan = local_plan(shares=(1, 1, 1), steps=2).replace(reducer=reducer)
     plan = plan.replace(stages=tuple(s.replace(reduce_codec=codec, error_feedback=True) for s in plan.stages))

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from captured_models import FACTORIES
+from torch import nn
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
@@ -16,6 +17,7 @@ from hetplanner.runtime.layout import model_weights, running_buffers
 from hetplanner.runtime.sample import generate
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
+from hetplanner.workload.presets import preset
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 from tests.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
@@ -81,9 +83,25 @@ def test_every_cut_gives_the_same_loss_gradients_and_statistics(name: str, recom
         assert all(torch.equal(running[n], b) for n, b in whole[0].running.items())
 
 
-@pytest.mark.parametrize("name", sorted(FACTORIES))
+class Encoder(nn.Module):
+    """Drops out of a transposed tensor: its memory lies otherwise behind a boundary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(32, 16)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True), 2)
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.table(tokens).flip(2)))
+
+
+CAPTURED = FACTORIES | {"encoder": lambda: (Encoder(), torch.zeros(2, 8, dtype=torch.int64))}
+
+
+@pytest.mark.parametrize("name", sorted(CAPTURED))
 def test_captured_modules_are_the_same_whatever_the_cut(name: str) -> None:
-    workload = capture_workload(FACTORIES[name], name, global_batch=8)
+    workload = capture_workload(CAPTURED[name], name, global_batch=8)
     batch, places = batch_of(workload), workload.boundaries
     assert workload.boundary_elements == tuple(
         boundary_elements(workload, b) for b in range(len(workload.graph.ops) + 1)
@@ -92,7 +110,7 @@ def test_captured_modules_are_the_same_whatever_the_cut(name: str) -> None:
     expected, wanted = step(whole, batch), gradients(whole)
     rng = random.Random(0)
     for recompute in (False, True):
-        parts = stages(workload, *sorted(rng.sample(places, 3)))
+        parts = stages(workload, *sorted(rng.sample(places, min(len(places), 3 + 6 * recompute))))
         assert step(parts, batch, recompute=recompute) == pytest.approx(expected, rel=1e-5)
         found = gradients(parts)
         assert all(torch.allclose(found[n], g, rtol=1e-3, atol=1e-3) for n, g in wanted.items())
@@ -104,6 +122,10 @@ def test_a_stage_is_all_on_its_device() -> None:
         model = StageModel(workload, 0, len(workload.graph.ops), 0, torch.device("meta"))
         for key in (KEY, None):
             assert model.forward(None, (inputs, labels), key).device.type == "meta"
+    tokens = torch.zeros(2, 64, dtype=torch.int64, device="meta")
+    llama = preset("tiny-llama")
+    model = StageModel(llama, 0, len(llama.graph.ops), 0, torch.device("meta"))
+    assert model.forward(None, (tokens, tokens), KEY).device.type == "meta"
 
 
 def test_a_skip_connection_is_relayed_over_a_stage_in_between() -> None:
@@ -183,10 +205,54 @@ def test_initial_weights_do_not_depend_on_the_cut_and_tied_replicas_are_equal() 
 def test_a_fill_outside_of_the_weight_is_refused() -> None:
     workload = tied_workload()
     parameter = workload.program.parameters["body.weight"]
-    wrong = parameter.replace(init=(parameter.init[0].replace(view=(60, (2, 3), (3, 1))),))
-    program = workload.program.replace(parameters=workload.program.parameters | {"body.weight": wrong})
-    with pytest.raises(InvalidInput, match=r"body.weight: init\[0\].view: must lie inside"):
-        stages(workload.replace(program=program))
+    call = parameter.init[0]
+    for changed, message in (
+        (call.replace(view=(60, (2, 3), (3, 1))), r"init\[0\] \(normal_\).view: must lie inside"),
+        (call.replace(call="values_", args=(1.0, 2.0)), r"init\[0\] \(values_\): "),
+        (call.replace(call="trunc_normal_", args=(1.0, 2.0)), r"init\[0\] \(trunc_normal_\): "),
+    ):
+        wrong = {"body.weight": parameter.replace(init=(changed,))}
+        program = workload.program.replace(parameters=workload.program.parameters | wrong)
+        with pytest.raises(InvalidInput, match=f"parameter body.weight: {message}"):
+            stages(workload.replace(program=program))
+
+
+class Odd(nn.Module):
+    """Filled in the ways that are not plain: cut-off normal, a part, a table of numbers, a padded vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 300, padding_idx=0)
+        nn.init.trunc_normal_(self.table.weight, std=0.02, a=-0.03, b=0.03)
+        with torch.no_grad():
+            self.table.weight[1].fill_(7.0)
+        self.scale = nn.Parameter(torch.linspace(1, 2, 300))
+        self.bias = nn.Parameter(torch.zeros(300))
+        self.bias.data = nn.functional.pad(self.bias.data, (0, 0))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens) * self.scale + self.bias
+
+
+def test_recorded_fills_are_repeated() -> None:
+    model = stages(capture_workload(lambda: (Odd(), torch.zeros(2, 8, dtype=torch.int64)), "odd"))[0]
+    table = model.named_weights()["table.weight"]
+    assert torch.all(table[1] == 7.0)
+    rest = torch.cat((table[:1], table[2:]))
+    assert rest.abs().max() <= 0.03
+    assert rest.std() == pytest.approx(0.0148, abs=1e-3)  # a normal of 0.02 cut off at 1.5 deviations
+    assert torch.allclose(model.named_weights()["scale"], torch.linspace(1, 2, 300))
+    assert not model.named_weights()["bias"].any()
+
+
+def test_a_frozen_parameter_is_refused() -> None:
+    def factory() -> tuple[nn.Module, torch.Tensor]:
+        module = Odd()
+        module.scale.requires_grad_(False)
+        return module, torch.zeros(2, 8, dtype=torch.int64)
+
+    with pytest.raises(InvalidInput, match=r"parameter scale is frozen \(requires_grad=False\)"):
+        capture_workload(factory, "frozen")
 
 
 # -- the list of calls --------------------------------------------------------------------------------

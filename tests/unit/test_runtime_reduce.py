@@ -6,19 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 from factories import chain_plan, sites_cluster
+from pydantic import ValidationError
 from threaded_ranks import Mailboxes, MailTransport
 
-from hetplanner.codecs.spec import Codec
+from hetplanner.codecs.spec import Codec, folded
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
-from hetplanner.runtime.reduce import GroupReducer
+from hetplanner.runtime.power import make_reducer
 
 
 def make_reducers(group, buckets):
     messages = Mailboxes()
     return [
-        GroupReducer(group, (0, 1), rank, bucket, MailTransport(rank, messages))
+        make_reducer(group, (0, 1), rank, bucket, MailTransport(rank, messages))
         for rank, bucket in zip(group.ranks, buckets, strict=True)
     ]
 
@@ -66,7 +68,7 @@ def test_a_rehearsal_changes_nothing_and_needs_no_peer(reducer):
     group = group_of((3, 1), reducer, Codec(name="int8"), error_feedback=True)
     bucket = torch.randn(group.num_elements)
     before, transport = bucket.clone(), MailTransport(0, Mailboxes())
-    alone = GroupReducer(group, (0, 1), group.ranks[0], bucket, transport)
+    alone = make_reducer(group, (0, 1), group.ranks[0], bucket, transport)
     alone.rehearse()
     assert torch.equal(bucket, before)
     assert transport.sent_bytes == 0
@@ -177,3 +179,74 @@ def test_topk_with_error_feedback_trains_where_without_it_does_not():
     assert losses_of(dense) < 1e-6
     assert losses_of(fed_back) < 0.01
     assert losses_of(without) > 0.1
+
+
+# -- PowerSGD ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reducer", REDUCER_NAMES)
+@pytest.mark.parametrize("sites", [(2,), (2, 1), (3, 3), (2, 2, 1)], ids=str)
+def test_powersgds_sums_over_steps_lack_only_what_is_kept(reducer, sites):
+    size, group = sum(sites), group_of(sites, reducer, Codec(name="powersgd", rank=4))
+    generator = torch.Generator().manual_seed(size)
+    buckets = [torch.empty(group.num_elements) for _ in range(size)]
+    reducers = make_reducers(group, buckets)
+    wanted, got = (torch.zeros(group.num_elements, dtype=torch.float64) for _ in range(2))
+    for _ in range(4):
+        for bucket in buckets:
+            bucket.copy_(torch.randn(group.num_elements, generator=generator))
+            wanted += bucket
+        sent = reduce_all(reducers)
+        assert sent == sum(group.transfer_bytes(t) for t in group.program)
+        assert all(torch.equal(bucket, buckets[0]) for bucket in buckets)
+        got += buckets[0]
+    lost = sum(r.state()["lost"].double().view(-1)[: group.num_elements] for r in reducers)
+    assert (wanted - got).abs().max() > 0.1
+    assert torch.allclose(got + lost, wanted, atol=1e-3)
+    dense = replace(group, codec=Codec())
+    assert sent < 0.1 * sum(dense.transfer_bytes(t) for t in dense.program)
+
+
+def test_powersgd_is_exact_where_the_rank_is_enough():
+    group = group_of((2, 1), "sharded-ps", Codec(name="powersgd", rank=6))
+    rows, columns = folded(group.num_elements)
+    generator = torch.Generator().manual_seed(1)
+    left = torch.randn(rows, 2, generator=generator)
+    buckets = [
+        (left @ torch.randn(2, columns, generator=generator)).view(-1)[: group.num_elements].clone() for _ in range(3)
+    ]
+    buckets[0][-1] = 0.0  # what the fold adds is zero: the last row is not of the same rank
+    expected = torch.stack(buckets).sum(0)
+    reduce_all(make_reducers(group, buckets))
+    assert torch.allclose(buckets[0], expected, atol=1e-3)
+
+
+def test_powersgd_trains_and_survives_gradients_that_are_no_numbers():
+    group = group_of((1, 1), "sharded-ps", Codec(name="powersgd", rank=8))
+    assert losses_of(group, steps=1500) < 0.1 < 0.5 < losses_of(group, steps=1)
+    buckets = [torch.zeros(group.num_elements) for _ in range(2)]
+    reducers = make_reducers(group, buckets)
+    reduce_all(reducers)  # of nothing
+    buckets[0][3] = torch.nan
+    reduce_all(reducers)
+    assert not buckets[0].isfinite().all()
+    for bucket in buckets:
+        bucket.copy_(torch.randn(group.num_elements))
+    reduce_all(reducers)
+    assert all(bucket.isfinite().all() and bucket.any() for bucket in buckets)
+    state = {name: tensor.clone() for name, tensor in reducers[0].state().items()}
+    reducers[1].load_state(state)
+    with pytest.raises(InvalidInput, match=r"state of stage 0: does not fit powersgd:8; resume with"):
+        reducers[1].load_state({})
+
+
+def test_powersgd_is_for_reductions_only_and_declares_its_bytes():
+    with pytest.raises(ValidationError, match="powersgd adds up factors of gradients"):
+        LinkCodec(from_device="a", to_device="b", role="activation", codec=Codec(name="powersgd"))
+    with pytest.raises(ValidationError, match="rank: belongs to powersgd only, got 3 with int8"):
+        Codec(name="int8", rank=3)
+    assert Codec(name="powersgd", rank=2).wire_bytes(10_000, 4) == 4 * 2 * (100 + 100)
+    assert [folded(n) for n in (1, 2, 4, 5, 10_001)] == [(1, 1), (2, 1), (2, 2), (3, 2), (101, 100)]
+    group = group_of((2, 1), "ring", Codec(name="powersgd", rank=2))
+    assert {t.round for t in group.program} == set(range(8)), "two rings, one behind the other"
+    assert len({m for r in group.ranks for p in group.rounds_of(r) for m in p.sends}) == len(group.program)

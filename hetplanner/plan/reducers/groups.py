@@ -81,19 +81,43 @@ class ReductionGroup:
         """Whether this is the group of one tied weight."""
         return len(self.stages) > 1
 
+    @property
+    def keeps_errors(self) -> bool:
+        """Whether what is lost is added the next time."""
+        return self.codec.name == "powersgd" or (self.error_feedback and self.codec.is_lossy)
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Elements that are reduced one after the other: the bucket, or powersgd's two factors of it."""
+        return self.codec.factor_elements(self.num_elements) if self.codec.name == "powersgd" else (self.num_elements,)
+
     @cached_property
     def program(self) -> tuple[Transfer, ...]:
-        """All transfers, by round; senders and receivers are places in `ranks`."""
-        return REDUCERS[self.reducer].make_program(self.members, self.num_elements)
+        """All transfers, by round; senders and receivers are places in `ranks`. Parts lie one behind the other."""
+        transfers: list[Transfer] = []
+        first = 0
+        for elements in self.parts:
+            rounds = transfers[-1].round + 1 if transfers else 0
+            transfers += (
+                Transfer(rounds + t.round, t.sender, t.receiver, first + t.first, first + t.end, t.effect)
+                for t in REDUCERS[self.reducer].make_program(self.members, elements)
+            )
+            first += elements
+        return tuple(transfers)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The program in sum, for the closed form."""
-        return REDUCERS[self.reducer].phases(self.members, self.num_elements)
+        return tuple(p for n in self.parts for p in REDUCERS[self.reducer].phases(self.members, n))
+
+    @property
+    def message_codec(self) -> Codec:
+        """What is done to every message; powersgd's factors travel as they are."""
+        return NO_CODEC if self.codec.name == "powersgd" else self.codec
 
     def wire_bytes(self, num_elements: int) -> int:
         """Bytes on the wire of one message of so many elements."""
-        return self.codec.wire_bytes(num_elements, ELEMENT_BYTES)
+        return self.message_codec.wire_bytes(num_elements, ELEMENT_BYTES)
 
     def transfer_bytes(self, transfer: Transfer) -> int:
         """Bytes on the wire of one transfer."""

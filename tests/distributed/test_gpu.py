@@ -1,0 +1,95 @@
+"""On GPUs the same losses as in one process: stages on streams, gloo through pinned memory, nccl with a GPU a rank."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.stage import StageRunner
+from hetplanner.workload.workload import Workload
+from tests.distributed.real_ranks import Ranks, train
+from tests.factories import chain_plan, small_cluster, tiny_workload
+
+NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.gpu,
+    pytest.mark.skipif(NUM_GPUS == 0, reason="torch sees no CUDA device here"),
+]
+
+STEPS = 10
+
+
+def trained(plan: Plan, tmp_path: Path) -> Ranks:
+    """A run on GPUs whose losses are those of one process on the processor."""
+    config = TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3, clip_norm=0.5, device="cuda")
+    _, expected = train_reference(plan.problem.workload, config)
+    ranks = train(plan, config, tmp_path)
+    bound = 5e-4 if plan.problem.workload.dtype == "float32" else 0.05
+    assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < bound
+    return ranks
+
+
+def messages(ranks: Ranks) -> set[str]:
+    return {line["messages"] for line in ranks.all_lines("profile")}
+
+
+def workload(dtype: str = "float32") -> Workload:
+    return tiny_workload(global_batch=16).replace(dtype=dtype)
+
+
+def test_stages_of_one_process_on_streams_of_their_own_equal_the_processor() -> None:
+    w, key = workload(), DrawKey(0, 0, 0)
+    batches = open_batches(TrainConfig(), w)
+    gradients = []
+    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+        edges = (0, 4, 8, len(w.graph.ops))
+        models = [StageModel(w, a, b, 0, device) for a, b in pairwise(edges)]
+        runners = [StageRunner(model) for model in models]
+        streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for _ in models]
+        for m in range(4):
+            inputs, labels = (part.to(device) for part in batches.draw(0, m))
+            x = None
+            for i, runner in enumerate(runners):
+                with torch.cuda.stream(streams[i]):
+                    _follow(streams[i], streams[i - 1] if i else None, x)
+                    x = runner.forward(m, x, (inputs, labels), key)
+            gradient = None
+            for i in reversed(range(len(runners))):
+                with torch.cuda.stream(streams[i]):
+                    _follow(streams[i], streams[i + 1] if i + 1 < len(runners) else None, gradient)
+                    gradient = runners[i].backward(m, gradient)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        gradients.append(torch.cat([model.flat_grad.cpu() for model in models]))
+    assert torch.allclose(*gradients, rtol=1e-3, atol=1e-4)
+
+
+def _follow(stream: torch.cuda.Stream | None, other: torch.cuda.Stream | None, tensor: torch.Tensor | None) -> None:
+    if stream is not None and other is not None and tensor is not None:
+        stream.wait_stream(other)
+        tensor.record_stream(stream)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_two_ranks_on_one_gpu_go_through_pinned_memory(dtype: str, tmp_path: Path) -> None:
+    plan = chain_plan([8], [5], cluster=small_cluster(2), workload=workload(dtype))
+    if NUM_GPUS > 1:
+        pytest.skip("every rank has a GPU of its own here; the test of nccl runs")
+    assert messages(trained(plan, tmp_path)) == {"gloo"}
+
+
+@pytest.mark.skipif(NUM_GPUS < 2, reason="nccl needs a GPU for each of two ranks; it is not exercised here")
+@pytest.mark.parametrize("shape", ["2x1", "1x2"])
+def test_a_gpu_for_every_rank_speaks_nccl(shape: str, tmp_path: Path) -> None:
+    shares, cuts = ([8], [5]) if shape == "2x1" else ([5, 3], [])
+    plan = chain_plan(shares, cuts, cluster=small_cluster(2), workload=workload())
+    assert messages(trained(plan, tmp_path)) == {"nccl"}
