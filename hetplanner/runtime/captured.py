@@ -164,8 +164,9 @@ class ProgramStage:
             function = partial(function, **{name: _decoded(value) for name, value in given.items()})
         everything = dict(zip(names, arguments, strict=False))
         if node.call in STATISTICS_CALLS:
-            if training and everything[EVALUATED_WITH[node.call][0]] and everything["running_mean"] is not None:
-                function = self._counted(function, everything["running_mean"]["buffer"])
+            mean = everything.get("running_mean")
+            if training and everything.get(EVALUATED_WITH[node.call][0]) and isinstance(mean, dict):
+                function = self._counted(function, str(mean.get("buffer")))
         elif node.call in RANDOM_CALLS and _draws(node.call, everything):
             function = self._drawn(function, node)
         if node.op is None and self._casts:

@@ -169,3 +169,13 @@ def test_a_resumed_run_has_the_weights_and_statistics_of_an_uninterrupted_one(tm
     assert rest.keys() == whole.keys()
     assert all(torch.equal(rest[name], tensor) for name, tensor in whole.items())
     assert int(rest["stem.norm.num_batches_tracked"]) == 8 * 8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_captured_models_train_in_16_bits(dtype: str, tmp_path: Path) -> None:
+    workload = residual_workload()
+    _, expected = train_reference(workload, TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3))
+    plan = chain_plan([8], [2, 3], workload=workload.replace(dtype=dtype))
+    losses = train(plan, TrainConfig(steps=STEPS, seed=3, learning_rate=3e-3), tmp_path).losses()
+    assert losses != expected
+    assert losses[-1] == pytest.approx(expected[-1], rel=0.02)
