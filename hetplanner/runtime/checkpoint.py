@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class Checkpoints:
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
+        with suppress(OSError):  # who goes on from here finds all steps before it told, even if this rank is killed
+            self.telemetry.flush()
         folder = checkpoint_folder(self.run_dir, step)
         temporary = folder.with_name(folder.name + PART)
         files, digest = [], executor.plan.digest()

@@ -1,7 +1,9 @@
 """FusionLLM's setting: what compression on slow links wins in seconds, and what it costs in loss.
 
     python tests/benchmarks/bench_fusionllm.py losses --model gpt|resnet [--steps 1000] [--seeds 3] [--only dense,int8]
+    python tests/benchmarks/bench_fusionllm.py check --model gpt|resnet
     python tests/benchmarks/bench_fusionllm.py times --model gpt|resnet [--steps 12]
+    python tests/benchmarks/bench_fusionllm.py simulated --model gpt|resnet
     python tests/benchmarks/bench_fusionllm.py report [--plots FOLDER]
 
 Three stages in a row on three CPU ranks; of the two links between them one is four times as slow as the other. A
@@ -9,7 +11,8 @@ small GPT reads bytes of Python's library, a narrow ResNet-101 reads noisy digit
 
 `losses` trains without emulation, as loss over steps does not depend on the links' speed: one process passes every
 micro-batch through the three stages and the plan's codecs, which `check` compares with three real ranks. `times`
-measures real ranks on emulated links: median seconds of a step. Loss over seconds is both together. Results are
+measures real ranks on emulated links: median seconds of a step (on a machine that does nothing else); `simulated`
+is what the simulator says of the same plans. Loss over seconds is steps times either. Results are
 added to a JSON file after every run, and what is there already is not run again.
 
 "Final loss" is the mean training loss of the last tenth of the steps; runs of one seed see the same samples in the
@@ -42,11 +45,12 @@ from hetplanner.plan.model import LinkCodec, Plan, Role
 from hetplanner.plan.problem import Constraints
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.codec_choice import choose_codecs
-from hetplanner.runtime.chunk import Chunk
+from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.schema import checked
+from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import start_ranks
@@ -213,7 +217,7 @@ class InOneProcess:
 
     def __init__(self, plan: Plan, config: TrainConfig) -> None:
         self.plan, self.config = plan, config
-        self.chunks = [Chunk.build(plan, (s, 0), config) for s in range(len(plan.stages))]
+        self.chunks = [build_chunks(plan, rank, config)[0] for rank in range(len(plan.ranks))]
         self.positions: dict[tuple[int, int, str], torch.Tensor] = {}
 
     def step(self, batches: Batches, step: int) -> float:
@@ -323,10 +327,14 @@ def run_losses(model: str, steps: int, seeds: int, only: list[str] | None, resul
             print(key, said(plan), f"{entry['final_loss']:.4f}", f"{entry['cpu_s']} s", flush=True)
 
 
-def check(model: str, data: str | None, steps: int = 5) -> float:
-    """Greatest difference of a loss between three real ranks and one process, over all variants."""
+def check(model: str, data: str | None, only: list[str] | None, steps: int = 2) -> float:
+    """Greatest difference of a loss between three real ranks and one process, over the variants.
+
+    Two steps only: batch norm over eight samples, and top-k's choice, make rounding grow fast.
+    """
     worst = 0.0
-    for plan in variants(dense_plan(MODELS[model](), SLOW_MBIT, SLOW_LINK[model])).values():
+    plans = variants(dense_plan(MODELS[model](), SLOW_MBIT, SLOW_LINK[model]))
+    for plan in (plan for name, plan in plans.items() if only is None or name in only):
         config = config_of(model, steps, 0, data)
         trainer, batches = InOneProcess(plan, config), open_batches(config, plan.problem.workload)
         ours = [trainer.step(batches, t) for t in range(steps)]
@@ -340,13 +348,14 @@ def check(model: str, data: str | None, steps: int = 5) -> float:
 # -- seconds a step -------------------------------------------------------------------------------------
 
 
-def run_times(model: str, steps: int, results: Path, data: str | None) -> None:
-    """Measures dense and the planner's choice on all links, the other variants on the slowest."""
+def run_times(model: str, steps: int, only: list[str] | None, results: Path, data: str | None) -> None:
+    """Measures dense, int8, int4 and the planner's choice on all links, the other variants on the slowest."""
     workload = MODELS[model]()
     for slow_mbit in SWEEP_MBIT:
         for name, plan in variants(dense_plan(workload, slow_mbit, SLOW_LINK[model])).items():
             key = f"{model}|{name}|{slow_mbit:g}"
-            if key in load(results)["times"] or (slow_mbit > SLOW_MBIT and " at " in name):
+            unwanted = (only and name not in only) or (slow_mbit > SLOW_MBIT and " at " in name)
+            if unwanted or key in load(results)["times"]:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 ranks = start_ranks(plan, config_of(model, steps, 0, data, emulate_links=True), Path(folder) / "run")
@@ -360,12 +369,22 @@ def run_times(model: str, steps: int, results: Path, data: str | None) -> None:
             print(key, said(plan), f"{step_s * 1e3:.0f} ms (predicted {predicted * 1e3:.0f})", flush=True)
 
 
+def run_simulated(model: str, results: Path) -> None:
+    """Seconds of every variant's step on all links as the simulator has them, with the catalog's speed of a CPU."""
+    workload = MODELS[model]()
+    for slow_mbit in SWEEP_MBIT:
+        for name, plan in variants(dense_plan(workload, slow_mbit, SLOW_LINK[model])).items():
+            entry = {"codecs": said(plan), "step_s": simulate_step_s(plan)}
+            save(results, "simulated", f"{model}|{name}|{slow_mbit:g}", entry)
+
+
 # -- results --------------------------------------------------------------------------------------------
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
     """What was measured so far."""
-    return json.loads(path.read_text()) if path.exists() else {"losses": {}, "times": {}, "check": {}}
+    empty: dict[str, dict[str, Any]] = {"losses": {}, "times": {}, "simulated": {}, "check": {}}
+    return empty | (json.loads(path.read_text()) if path.exists() else {})
 
 
 def save(path: Path, part: str, key: str, entry: Any) -> None:
@@ -386,26 +405,38 @@ def against_dense(found: dict[str, Any], model: str) -> dict[str, list[float]]:
     return shares
 
 
+def step_seconds(found: dict[str, Any], model: str, name: str, slow_mbit: float) -> tuple[float, str] | None:
+    """Seconds of a variant's step, measured if they were, else simulated."""
+    for part in ("times", "simulated"):
+        entry = found[part].get(f"{model}|{name}|{slow_mbit:g}")
+        if entry:
+            return entry["step_s"], "measured" if part == "times" else "simulated"
+    return None
+
+
+def speed_up(found: dict[str, Any], model: str, name: str, slow_mbit: float) -> str:
+    """Step rate over that of dense, both from the same source."""
+    said = []
+    for part, word in (("times", "measured"), ("simulated", "simulated")):
+        dense, other = (found[part].get(f"{model}|{n}|{slow_mbit:g}") for n in ("dense", name))
+        if dense and other:
+            said.append(f"{dense['step_s'] / other['step_s']:.2f} x {word}")
+    return ", ".join(said) or "-"
+
+
 def report(results: Path) -> None:
     """Prints the tables."""
     found = load(results)
     for model in MODELS:
         print(f"\n{model}: one process against three ranks, worst difference {found['check'].get(model, 'not run')}")
-        times = {key.split("|")[1]: e for key, e in found["times"].items() if key.startswith(f"{model}|")
-                 and key.endswith(f"|{SLOW_MBIT:g}")}  # fmt: skip
         for name, shares in against_dense(found, model).items():
             entry = next(e for key, e in found["losses"].items() if key.startswith(f"{model}|{name}|"))
             percent = ", ".join(f"{100 * (s - 1):+.2f}" for s in shares)
-            speed = f"{times['dense']['step_s'] / times[name]['step_s']:.2f} x" if name in times else "-"
-            print(f"  {name:26} {'/'.join(entry['codecs']):22} {entry['bytes_per_step'] / 1e3:8.0f} kB a step,"
-                  f" loss against dense {percent} %, step rate {speed}")  # fmt: skip
+            print(f"  {name:24} {'/'.join(entry['codecs']):22} {entry['bytes_per_step'] / 1e3:6.0f} kB a step,"
+                  f" loss against dense {percent} %, step rate {speed_up(found, model, name, SLOW_MBIT)}")  # fmt: skip
         for mbit in SWEEP_MBIT:
-            dense = found["times"].get(f"{model}|dense|{mbit:g}")
             for name in ("plan", "int8", "int4"):
-                other = found["times"].get(f"{model}|{name}|{mbit:g}")
-                if dense and other:
-                    print(f"  {mbit:g} Mbit/s {name:5} {'/'.join(other['codecs']):22} dense {dense['step_s']:.3f} s,"
-                          f" {other['step_s']:.3f} s: {dense['step_s'] / other['step_s']:.2f} x")  # fmt: skip
+                print(f"  {mbit:6g} Mbit/s {name:5} {speed_up(found, model, name, mbit)}")
 
 
 def plot(results: Path, folder: Path) -> None:
@@ -421,17 +452,17 @@ def plot(results: Path, folder: Path) -> None:
                 curves.setdefault(key.split("|")[1], []).append(entry["curve"])
         if not curves:
             continue
-        panels: dict[str, list[hv.Curve]] = {"step": [], "MB between stages": [], "second": []}
+        panels: dict[str, list[hv.Curve]] = {"step": [], "MB between stages": []}
         for name, runs in curves.items():
             loss = np.mean(runs, axis=0)
             steps = 20 * np.arange(1, len(loss) + 1)
             entry = next(e for key, e in found["losses"].items() if key.startswith(f"{model}|{name}|"))
-            time_entry = found["times"].get(f"{model}|{name}|{SLOW_MBIT:g}")
+            seconds = step_seconds(found, model, name, SLOW_MBIT)
             scales = {"step": 1.0, "MB between stages": entry["bytes_per_step"] / 1e6}
-            if time_entry:
-                scales["second"] = time_entry["step_s"]
+            if seconds:
+                scales[f"{seconds[1]} second"] = seconds[0]
             for axis, scale in scales.items():
-                panels[axis].append(hv.Curve((steps * scale, loss), axis, "loss", label=name))
+                panels.setdefault(axis, []).append(hv.Curve((steps * scale, loss), axis, "loss", label=name))
         shown = [
             hv.Overlay(drawn).opts(width=520, height=380, title=f"{model}: loss over {axis}s", legend_position="right")
             for axis, drawn in panels.items()
@@ -443,7 +474,7 @@ def plot(results: Path, folder: Path) -> None:
 def main() -> None:
     """Runs one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["losses", "check", "times", "report"])
+    parser.add_argument("part", choices=["losses", "check", "times", "simulated", "report"])
     parser.add_argument("--model", choices=list(MODELS), default="gpt")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, default=3)
@@ -451,16 +482,23 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--plots", type=Path, help="folder for HTML pages")
     a = parser.parse_args()
+    only = a.only.split(",") if a.only else None
     with tempfile.TemporaryDirectory() as folder:
-        data = noisy_digits(Path(folder) / "digits") if a.model == "resnet" and a.part != "report" else None
+        data = (
+            noisy_digits(Path(folder) / "digits")
+            if a.model == "resnet" and a.part in ("losses", "check", "times")
+            else None
+        )
         if a.part == "losses":
-            run_losses(a.model, a.steps or 1000, a.seeds, a.only.split(",") if a.only else None, a.results, data)
+            run_losses(a.model, a.steps or 1000, a.seeds, only, a.results, data)
         elif a.part == "check":
-            worst = check(a.model, data)
+            worst = check(a.model, data, only)
             save(a.results, "check", a.model, worst)
             print(f"{a.model}: worst difference {worst:.2e}")
         elif a.part == "times":
-            run_times(a.model, a.steps or 12, a.results, data)
+            run_times(a.model, a.steps or 12, only, a.results, data)
+        elif a.part == "simulated":
+            run_simulated(a.model, a.results)
         else:
             report(a.results)
             if a.plots:
