@@ -29,7 +29,7 @@ class Mailboxes(dict):
 class MailTransport:
     """The transport's interface between threads; what was sent must be what the receiver expects."""
 
-    emulator = None
+    emulator, num_held, num_posted = None, 0, 0
 
     def __init__(self, rank, messages):
         self.rank, self.messages, self.sent_bytes, self.announced = rank, messages, 0, []

@@ -87,6 +87,9 @@ def _language_model(transformers: Any, config: Any, place: str, micro_batch: int
 
 
 def _image_classifier(transformers: Any, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
+    found = transformers.AutoModelForImageClassification._model_mapping[type(config)]
+    if isinstance(found, tuple):  # several classes: the first is the plain one
+        config.architectures = [found[0].__name__]
     if seq_len not in (None, 1):
         raise InvalidInput(f"{place}: seq_len must be 1 for an image classifier (one target an image), got {seq_len}")
     size = getattr(config, "image_size", None) or DEFAULT_IMAGE_SIZE

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hetplanner.errors import InvalidInput
-from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_ELEMENTS, InitCall
+from hetplanner.workload.program import INIT_CALLS, MAX_BUFFER_ELEMENTS, RANDOM_INIT_CALLS, InitCall
 
 _CREATED: dict[str, Callable[..., InitCall | None]] = {
     "empty": lambda *_: None,
@@ -44,7 +44,8 @@ _CREATED: dict[str, Callable[..., InitCall | None]] = {
 """Calls that make a tensor, and what they fill it with."""
 
 _SAME_VALUES = frozenset(("detach", "alias", "clone", "_to_copy", "constant_pad_nd"))
-_OVERWRITES = frozenset(("normal_", "uniform_", "fill_", "zero_", "exponential_", "log_normal_", "trunc_normal_"))
+"""Calls whose result holds the same values, if it has as many."""
+_OVERWRITES = frozenset((*RANDOM_INIT_CALLS, "fill_", "zero_", "values_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,14 @@ class _Recorder(TorchDispatchMode):
         self.tell(written, self._after(self.of(written), name, args, kwargs, written))
 
     def _after(self, story: _Story, name: str, args: Any, kwargs: Any, written: Tensor) -> _Story:
-        if name == "copy_" and isinstance(args[1], Tensor) and args[1].shape == written.shape and _is_whole(written):
-            return self.of(args[1])
-        numbers = _numbers(name, args[1:], kwargs)
         whole = _is_whole(written)
+        if name == "copy_" and isinstance(args[1], Tensor):
+            source = self.of(args[1])
+            if source.lost is None and whole and args[1].shape == written.shape:
+                return source
+            numbers = _values_of(args[1].expand(written.shape))
+        else:
+            numbers = _numbers(name, args[1:], kwargs)
         if numbers is None:
             return _Story(lost=f"{name} with tensors" if name in INIT_CALLS else name)
         call, values = numbers
@@ -170,6 +175,13 @@ def _numbers(name: str, rest: Any, kwargs: Any) -> tuple[str, tuple[float, ...]]
     if name not in INIT_CALLS or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         return None
     return name, tuple(float(v) for v in values)
+
+
+def _values_of(tensor: Tensor) -> tuple[str, tuple[float, ...]] | None:
+    """The values themselves, if they are there and few."""
+    if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_BUFFER_ELEMENTS:
+        return None
+    return "values_", tuple(float(v) for v in tensor.detach().reshape(-1).tolist())
 
 
 def _storage(tensor: Tensor) -> int:
@@ -239,9 +251,8 @@ def _fake_parameters(mode: FakeTensorMode, recorder: _Recorder) -> Iterator[None
 
 def _faked(param: nn.Parameter, mode: FakeTensorMode, recorder: _Recorder) -> nn.Parameter:
     """The parameter without storage; float32 if it is of floating point."""
-    if recorder.of(param).lost is not None and param.device.type == "cpu" and param.numel() <= MAX_BUFFER_ELEMENTS:
-        values = tuple(float(v) for v in param.detach().reshape(-1).tolist())
-        recorder.tell(param, _Story((InitCall(call="values_", args=values),)))
+    if recorder.of(param).lost is not None and (known := _values_of(param)) is not None:
+        recorder.tell(param, _Story((InitCall(call=known[0], args=known[1]),)))
     with mode:
         fake = torch.empty(param.shape, dtype=torch.float32 if param.dtype.is_floating_point else param.dtype)
     recorder.join(fake, param)

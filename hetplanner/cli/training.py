@@ -46,6 +46,7 @@ def train(
     ] = "constant",
     lr_floor: Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")] = 0.1,
     clip_norm: Annotated[float | None, typer.Option(help="Greatest global gradient norm.")] = None,
+    device: Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")] = "auto",
     checkpoint_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints; there is one after the last step too.")
     ] = None,
@@ -59,7 +60,6 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again from the last checkpoint after a rank has died.")
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")] = "auto",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
     out: Annotated[
@@ -84,10 +84,10 @@ def train(
         "lr_schedule": lr_schedule,
         "lr_floor": lr_floor,
         "clip_norm": clip_norm,
+        "device": device,
         "checkpoint_every": checkpoint_every,
         "checkpoints_kept": checkpoints_kept,
         "max_restarts": max_restarts,
-        "device": device,
     }
     config = checked(TrainConfig, fields, "train")
     if resume is not None:

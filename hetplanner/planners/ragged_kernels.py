@@ -18,7 +18,7 @@ from hetplanner.planners.step_kernels import (
     OVERFLOW_PENALTY,
     PIN_PENALTY,
     depth_of,
-    is_tied,
+    next_user,
     reduce_phase,
     tied_egress_usd,
     tied_phase,
@@ -220,13 +220,18 @@ def _tied_members(
     count = 0
     stages = 0
     ready = 0.0
-    for s in range(len(first_S) - 1):
-        if is_tied(problem, cut_S, group, s):
+    before = -1
+    for user in range(problem.tied_GM.shape[1]):
+        stage = next_user(problem, cut_S, group, user, max(before, 0))
+        if stage < 0:
+            break
+        if stage != before:
             stages += 1
-            ready = max(ready, work.end_S[s])
-            for i in range(first_S[s], first_S[s + 1]):
+            ready = max(ready, work.end_S[stage])
+            for i in range(first_S[stage], first_S[stage + 1]):
                 work.member_N[count] = place_N[i]
                 count += 1
+        before = stage
     return count if stages > 1 else 0, ready
 
 

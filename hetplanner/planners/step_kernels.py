@@ -212,13 +212,14 @@ def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes
 
 
 @kernel(forceinline=True)
-def is_tied(problem: StepProblem, cut_S: Array, group: int, stage: int) -> bool:
-    """Whether a stage uses a tied weight."""
-    for m in range(problem.tied_GM.shape[1]):
-        place = problem.tied_GM[group, m]
-        if cut_S[stage] <= place and place < cut_S[stage + 1]:
-            return True
-    return False
+def next_user(problem: StepProblem, cut_S: Array, group: int, user: int, stage: int) -> int:
+    """Stage of a user of a tied weight, not before that of the user before it; -1 if there are no more users."""
+    place = problem.tied_GM[group, user]
+    if place < 0:
+        return -1
+    while cut_S[stage + 1] <= place:
+        stage += 1
+    return stage
 
 
 @kernel(forceinline=True)
@@ -227,11 +228,16 @@ def tied_members(
 ) -> int:
     """The devices of all stages that use a tied weight; returns how many, 0 if it is one stage alone."""
     count = 0
-    for s in range(len(cut_S) - 1):
-        if is_tied(problem, cut_S, group, s):
+    before = -1
+    for user in range(problem.tied_GM.shape[1]):
+        stage = next_user(problem, cut_S, group, user, max(before, 0))
+        if stage < 0:
+            break
+        if stage != before:
             for p in range(num_replicas):
-                member_N[count] = place_N[s * num_replicas + p]
+                member_N[count] = place_N[stage * num_replicas + p]
                 count += 1
+        before = stage
     return count if count > num_replicas else 0
 
 
@@ -290,9 +296,12 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         missing += work.missing_S[s]
     for g in range(len(problem.tied_bytes_G)):
         ready = 0.0
-        for s in range(num_stages):
-            if is_tied(problem, cut_S, g, s):
-                ready = max(ready, work.done_S[s])
+        stage = 0
+        for user in range(problem.tied_GM.shape[1]):
+            stage = next_user(problem, cut_S, g, user, stage)
+            if stage < 0:
+                break
+            ready = max(ready, work.done_S[stage])
         step = max(step, ready + 2.0 * work.tied_G[g] * problem.reduce_share)
     value = step + optimizer
     if problem.priced:
@@ -324,8 +333,12 @@ def refresh_tied(
     problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, work: StepWork
 ) -> None:
     """One phase of the reduction of a tied weight, if a stage that uses it changed."""
-    for s in range(len(cut_S) - 1):
-        if work.stale_S[s] and is_tied(problem, cut_S, group, s):
+    stage = 0
+    for user in range(problem.tied_GM.shape[1]):
+        stage = next_user(problem, cut_S, group, user, stage)
+        if stage < 0:
+            return
+        if work.stale_S[stage]:
             count = tied_members(problem, place_N, cut_S, group, num_replicas, work.member_N)
             work.tied_G[group] = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[group], work.count_H)
             return
@@ -339,15 +352,15 @@ def tied_phase(problem: StepProblem, member_N: Array, count: int, num_bytes: flo
     """
     shard = num_bytes / max(count, 1)
     worst = 0.0
-    for i in range(count):
+    for i in range(1, count):
         a = member_N[i]
-        if problem.has_nics:
-            count_H[problem.host_D[a]] += 1
-        for j in range(count):
+        for j in range(i):
             b = member_N[j]
-            if i != j:
-                worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
+            worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
+            worst = max(worst, problem.latency_DD[b, a] + shard * problem.reduce_rate_DD[b, a])
     if problem.has_nics:
+        for i in range(count):
+            count_H[problem.host_D[member_N[i]]] += 1
         for i in range(count):
             host = problem.host_D[member_N[i]]
             slower = max(problem.nic_out_H[host], problem.nic_in_H[host])

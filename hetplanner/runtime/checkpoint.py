@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class Checkpoints:
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
+        with suppress(OSError):  # who goes on from here finds all steps before it told, even if this rank is killed
+            self.telemetry.flush()
         folder = checkpoint_folder(self.run_dir, step)
         temporary = folder.with_name(folder.name + PART)
         files, digest = [], executor.plan.digest()
@@ -136,7 +139,7 @@ def _large_tensors(executor: Executor) -> dict[str, Tensor]:
 
 def _small_tensors(executor: Executor) -> dict[str, Tensor]:
     """Running statistics, as this replica has them, and what reductions carry."""
-    found = {f"reduction.{name}": tensor for name, tensor in executor.reduction_state().items()}
+    found = {f"reduction.{name}": tensor for name, tensor in executor.reductions.state().items()}
     for chunk in executor.chunks:
         found |= {f"stage.{chunk.stage}.running.{name}": t for name, t in chunk.model.running.items()}
         found |= {f"stage.{chunk.stage}.counted.{name}": t for name, t in chunk.model.counted.items()}
@@ -159,7 +162,7 @@ def load_state(executor: Executor, path: Path) -> None:
                 reduction[name.removeprefix("reduction.")] = value
             else:
                 tensor.copy_(value)
-    executor.load_reduction_state(reduction)
+    executor.reductions.load_state(reduction)
     for chunk in executor.chunks:
         chunk.optimizer.num_steps = int(numbers[f"stage.{chunk.stage}.updates"])
     if scale := executor.update.scale:

@@ -7,28 +7,24 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
-from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import Batch
-from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
+from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.local import LocalSteps
 from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
-from hetplanner.runtime.power import make_reducer
 from hetplanner.runtime.precision import boundary_codec
-from hetplanner.runtime.reduce import GroupReducer
+from hetplanner.runtime.reductions import Reductions
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
 from hetplanner.runtime.update import Update
@@ -67,8 +63,7 @@ class Executor:
     Attributes:
         chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
         actions: this rank's, in order.
-        reducers: by group, those this rank is a member of.
-        local: what replicas that take local steps synchronise; None without such.
+        reductions: what it adds up and averages with others.
         completed_steps: steps whose update is in the weights.
         updating: held while the weights change; whoever takes it from another thread freezes them.
     """
@@ -98,12 +93,11 @@ class Executor:
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
         self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
-        self._groups = reduction_groups(plan)
-        self.reducers = self._make_reducers()
+        reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
+        self.reductions = Reductions(plan, rank, chunks, transport, reduces)
         self.update = Update(plan, rank, config, chunks, transport)
-        self.local = LocalSteps(plan, chunks) if plan.is_local else None
         # Between synchronisations replicas that take local steps leave out what they exchange.
-        apart = [a for a in actions if not self._comes_after_the_step(a)]
+        apart = [a for a in actions if not self.reductions.follows_step(a)]
         self._expected = {meets: self._posted(schedule, some) for meets, some in ((True, actions), (False, apart))}
         self._has_stepped = False
         self._program = {meets: [self._bound(a) for a in some] for meets, some in ((True, actions), (False, apart))}
@@ -120,36 +114,6 @@ class Executor:
         """Whether losses are computed here."""
         return self.chunks[-1].model.is_last
 
-    def _make_reducers(self) -> dict[int, GroupReducer]:
-        return {
-            g: make_reducer(group, (g, len(self._groups)), self.rank, self._buckets(group)[0], self.transport)
-            for g, group in enumerate(self._groups)
-            if self.rank in group.ranks
-        }
-
-    def _buckets(self, group: ReductionGroup) -> list[Tensor]:
-        """The slices of gradients that the group shares; several if the rank holds a tied weight more than once."""
-        if not group.tied:
-            model = self.chunk_of(group.stages[0]).model
-            return [model.flat_grad[: model.own_end]]
-        return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
-
-    def _all_messages(self, actions: Iterable[Action]) -> list[Expected]:
-        """In the order in which they are taken."""
-        messages: list[Expected] = []
-        agreed = False
-        for action in actions:
-            if self._comes_after_the_step(action) and not agreed:
-                messages += self.update.expected
-                agreed = True
-            if not (action.kind is Kind.STEP and agreed):
-                messages += self._messages_of(action)
-        return messages
-
-    def _comes_after_the_step(self, action: Action) -> bool:
-        """Whether it averages what the optimiser has changed."""
-        return action.kind is Kind.REDUCE and not self._groups[action.group].every_step
-
     def _messages_of(self, action: Action) -> list[Expected]:
         """What a rank takes from the network in an action."""
         if action.kind is Kind.RECV:
@@ -157,15 +121,21 @@ class Executor:
             index = message_index(action, self._num_micro_batches)
             return [Expected(action.peer, TOPIC[action.role], index, num_bytes)]
         if action.kind is Kind.REDUCE:
-            return self.reducers[action.group].expected
+            return self.reductions.reducers[action.group].expected
         if action.kind is Kind.STEP:
             return self.update.expected
         return []
 
     def _posted(self, schedule: Schedule, actions: Iterable[Action]) -> list[Expected]:
         """What the rank takes in these actions, in the order in which receives are posted."""
-        sent = sent_messages(schedule.actions, self._groups, self._num_micro_batches)
-        return posting_order(self._all_messages(actions), lambda peer: sent[peer, self.rank])
+        sent = sent_messages(schedule.actions, self.reductions.groups, self._num_micro_batches)
+        order: list[Expected] = []
+        # Every rank has agreed on the step before it sends what is averaged behind it.
+        for behind in (False, True):
+            taken = [a for a in actions if self.reductions.follows_step(a) is behind]
+            messages = [m for action in taken for m in self._messages_of(action)]
+            order += posting_order(messages, lambda peer: sent[peer, self.rank])
+        return order
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -186,46 +156,13 @@ class Executor:
     def meet(self) -> None:
         """Makes replicas equal that are in the middle of their local steps: their mean, without the outer optimizer.
 
-        All ranks must call it. Nothing coarser than fp16 is used, for what it loses would be lost for good.
+        All ranks must call it.
         """
-        if self.local is None or self.completed_steps % self.plan.local_steps == 0:
+        if self.reductions.local is None or self.completed_steps % self.plan.local_steps == 0:
             return
-        reducers = []
-        for g, reducer in self.reducers.items():
-            group, fine, bucket = reducer.group, Codec(name="fp16"), self._buckets(reducer.group)[0]
-            if not group.every_step:
-                group = replace(group, codec=fine, error_feedback=False) if group.keeps_errors else group
-                reducers.append(make_reducer(group, (g, len(self._groups)), self.rank, bucket, self.transport))
-        self.transport.expect([message for reducer in reducers for message in reducer.expected])
-        for reducer in reducers:
-            self._average(reducer)
+        self.reductions.average_finely()
         with self.updating:
-            for reducer in reducers:
-                self.local.take(reducer.group, mean=True)
-        self.transport.end_step()
-
-    def _average(self, reducer: GroupReducer) -> int:
-        """Averages the changes of a group's weights; they wait where its gradients were. Returns the bytes sent."""
-        assert self.local is not None
-        self.local.offer(reducer.group)
-        with added_up(self._buckets(reducer.group)):
-            return reducer.reduce()
-
-    def reduction_state(self) -> dict[str, Tensor]:
-        """What reductions and local steps carry from step to step, by name: part of the training's state."""
-        state = {f"reduce.{g}.{name}": lost for g, r in self.reducers.items() for name, lost in r.state().items()}
-        return state | {f"local.{name}": t for name, t in (self.local.state() if self.local else {}).items()}
-
-    def load_reduction_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back what `reduction_state` gave. Raises InvalidInput when it is another plan's."""
-
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
-
-        for g, reducer in self.reducers.items():
-            reducer.load_state(under(f"reduce.{g}."))
-        if self.local:
-            self.local.load_state(under("local."))
+            self.reductions.take(mean=True)
 
     def run_validation(self) -> tuple[float, int]:
         """Loss sum and tokens of one global batch of the validation split, forward only."""
@@ -379,17 +316,11 @@ class Executor:
             self._positions[action.stage, action.micro_batch] = codec.position_M
 
     def _reduce(self, action: Action) -> Callable[[], None]:
-        reducer, buckets = self.reducers[action.group], self._buckets(self._groups[action.group])
-
         def act() -> None:
-            if not reducer.group.every_step:
+            if self.reductions.follows_step(action):
                 self._step_once()
             start = time.monotonic()
-            if reducer.group.every_step:
-                with added_up(buckets):
-                    sent = reducer.reduce()
-            else:
-                sent = self._average(reducer)
+            sent = self.reductions.perform(action.group)
             self.stats.reduce_bytes += sent
             self._span(action, start, time.monotonic(), sent)
 
@@ -400,11 +331,9 @@ class Executor:
             start = time.monotonic()
             self._step_once()
             self._has_stepped = False
-            if self.local and self.plan.synchronises_at(self._step):
+            if self.reductions.local and self.plan.synchronises_at(self._step):
                 with self.updating:
-                    for reducer in self.reducers.values():
-                        if not reducer.group.every_step:
-                            self.local.take(reducer.group)
+                    self.reductions.take()
             self._span(action, start, time.monotonic())
 
         return act
@@ -428,9 +357,7 @@ class Executor:
         before = scale.value if scale else 1.0
         norm = self.update.agree()
         if scale and scale.value != before:
-            for reducer in self.reducers.values():
-                if reducer.group.every_step:
-                    reducer.rescale(scale.value / before)
+            self.reductions.rescale(scale.value / before)
         return norm
 
 

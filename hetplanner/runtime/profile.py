@@ -136,7 +136,7 @@ class _Rehearsal:
         if takes:
             self.parts["decode"] = self.decode
         self.parts["optimizer"] = self.optimizer
-        if executor.reducers:
+        if executor.reductions.reducers:
             self.parts["reduce"] = self.reduce
 
     def optimizer(self) -> None:
@@ -170,7 +170,7 @@ class _Rehearsal:
         codec.decode(data, x.numel())
 
     def reduce(self) -> None:
-        for reducer in self.executor.reducers.values():
+        for reducer in self.executor.reductions.reducers.values():
             reducer.rehearse()
 
     def end(self) -> None:
@@ -212,7 +212,10 @@ def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
     sent = [plan.boundary_bytes(a.stage, rank, a.peer, role_of(a)) for a in executor.actions if a.kind is Kind.SEND]
     taken = [plan.boundary_bytes(a.stage, a.peer, rank, role_of(a)) for a in executor.actions if a.kind is Kind.RECV]
     reduced = sum(
-        m.num_bytes for r in executor.reducers.values() for part in r.rounds for m in (*part.sends, *part.takes)
+        m.num_bytes
+        for r in executor.reductions.reducers.values()
+        for part in r.rounds
+        for m in (*part.sends, *part.takes)
     )
     return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), reduced
 

@@ -40,7 +40,7 @@ from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import join, open_store, place_from_environment
-from hetplanner.runtime.data import Batches, load_corpus
+from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.executor import Executor
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
@@ -142,7 +142,7 @@ def work(folder: Path, blocks: int, block_s: float) -> None:
     plan, place = load_plan(folder / "plan.json"), place_from_environment()
     join(place, open_store(place), loopback=place.is_loopback)
     workload = plan.problem.workload
-    batches = Batches(load_corpus(None, workload), CONFIG.seed, workload.micro_batch, workload.seq_len)
+    batches = open_batches(CONFIG, workload)
     torch_side = TorchSide(plan, place.rank, batches)
     sides = {"ours": our_side(plan, place.rank, batches, folder), "torch": torch_side.run_step}
     done, losses = dict.fromkeys(sides, 0), {name: [] for name in sides}

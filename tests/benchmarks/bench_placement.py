@@ -1,6 +1,6 @@
 """DT-FM's setting on emulated links: planned placement against random, shuffled and site-ordered ranks, per codec.
 
-    python tests/benchmarks/bench_placement.py [--steps 12] [--slower 8] [--only planned] [--seed 0] [--json]
+    python tests/benchmarks/bench_placement.py [--steps 8] [--slower 24] [--only planned] [--seed 0] [--json]
 
 Eight CPU ranks on four sites (`continents_4_sites_8.json`), tiny-gpt in four stages of two replicas. Every placement is
 trained for real with every codec; the prediction is written before the first step from the ranks' own profiles, the
@@ -111,8 +111,8 @@ def disorder(rows: list[dict[str, object]]) -> list[str]:
 def main() -> None:
     """Prints the table, or JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--slower", type=float, default=8.0, help="divides the bandwidths of the cluster file")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--slower", type=float, default=24.0, help="divides the bandwidths of the cluster file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="rows whose placement and codec hold this")
     parser.add_argument("--json", action="store_true")

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from dags import random_dag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -163,3 +164,27 @@ def test_shortages_are_those_of_a_layout_and_no_layout_is_short_by_less(problem)
         assert find_fit(capacity.stage_bytes_KK(), limits + worst * 1.001) is not None
         assert find_fit(capacity.stage_bytes_KK(), limits + worst * 0.999) is None
         assert all(one.needed_bytes > one.limit_bytes for one in short)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 90), st.integers(1, 5))
+def test_captured_graphs_have_a_plan_or_are_told_too(seed, num_ops, num_devices):
+    """With skips that stages relay and weights tied anywhere; of many boundaries only a choice is looked at."""
+    rng = np.random.default_rng(seed)
+    workload = random_dag(seed, num_ops, unit=50, global_batch=8)
+    whole = CostTables(Problem(cluster=tight_cluster([1e9]), workload=workload))
+    need = whole.stage_bytes(0, whole.num_ops, 1, True)
+    cluster = tight_cluster(rng.choice(need * rng.uniform(0.1, 0.9, 2), num_devices))
+    problem = Problem(cluster=cluster, workload=workload)
+    try:
+        plan = solved(problem)
+    except Infeasible as refusal:
+        text = str(refusal)
+    else:
+        assert {stage.end_op for stage in plan.stages[:-1]} <= set(whole.cuts.tolist())
+        return
+    advice = advise(CostTables(problem))
+    assert "short by" in text
+    assert text.endswith(advice.text)
+    if advice.problem is not None:
+        solved(advice.problem)

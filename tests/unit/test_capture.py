@@ -146,3 +146,40 @@ def test_tied_head_with_its_own_bias_stays_a_pure_user():
 @pytest.mark.parametrize("name", CAPTURED_PRESETS)
 def test_packaged_presets_are_what_capture_gives(name):
     assert captured_preset(name) == preset(name)
+
+
+class _Filled(nn.Module):
+    """Weights filled in every way that can be told in numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = nn.Parameter(torch.randn(3, 4) * 0.02)
+        self.listed = nn.Parameter(torch.arange(4.0).log1p())
+        self.cut_off = nn.Parameter(torch.empty(3, 4))
+        nn.init.trunc_normal_(self.cut_off, std=0.5, a=-1.0, b=1.0)
+        self.rows = nn.Embedding(6, 4, padding_idx=1)
+        self.padded = nn.Parameter(torch.empty(4))
+        nn.init.zeros_(self.padded)
+        self.padded.data = nn.functional.pad(self.padded.data, (0, 0))
+        self.copied = nn.Parameter(torch.empty(4))
+        with torch.no_grad():
+            self.copied.copy_(torch.linspace(0, 1, 4))
+        local = nn.Parameter(torch.empty(4))
+        self.filled_late = local
+        nn.init.constant_(local, 2.0)
+
+    def forward(self, x):
+        x = self.rows(x) + self.listed + self.padded + self.copied + self.filled_late
+        return x @ (self.drawn + self.cut_off).T
+
+
+def test_every_way_of_filling_a_weight_is_told_in_numbers():
+    program = capture_workload(lambda: (_Filled(), torch.zeros(2, 5, dtype=torch.int64)), "filled").program
+    init = {name: [(c.call, c.args, c.view) for c in p.init] for name, p in program.parameters.items()}
+    assert init["drawn"] == [("normal_", (0.0, 1.0), None), ("mul_", (0.02,), None)]
+    assert init["listed"] == [("values_", pytest.approx([0, 0.6931, 1.0986, 1.3863], abs=1e-4), None)]
+    assert init["cut_off"] == [("trunc_normal_", (0.0, 0.5, -1.0, 1.0), None)]
+    assert init["rows.weight"] == [("normal_", (0.0, 1.0), None), ("fill_", (0.0,), (4, (4,), (1,)))]
+    assert init["padded"] == [("zero_", (), None)]
+    assert init["copied"] == [("values_", pytest.approx([0, 1 / 3, 2 / 3, 1]), None)]
+    assert init["filled_late"] == [("fill_", (2.0,), None)]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from captured_models import GPT2, RESNET
@@ -140,6 +141,15 @@ def test_a_users_factory_is_captured_shown_and_planned_without_its_code(folder):
     shown = json.loads(command("workload", "show", "net.json", "--json").stdout)
     assert (shown["num_params"], shown["trainable"], len(shown["ops"])) == (212, True, 4)
     assert load_workload("net.json", global_batch=32).num_micro_batches == 4
+
+
+def test_plan_takes_a_users_factory(folder):
+    cluster = str(Path(__file__).parents[2] / "sample_clusters" / "lab_2_sites_4.json")
+    done = command("plan", cluster, "--model-code", "mine.nets:good", "--evaluations", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    workload = json.loads(done.stdout)["plan"]["problem"]["workload"]
+    assert workload["provenance"].startswith("captured from mine.nets:good")
+    assert workload["program"]["loss"] == "cross_entropy_loss"
 
 
 def test_show_prints_and_draws_the_graph(folder):

@@ -216,7 +216,7 @@ def test_runs_list_of_a_new_home_is_empty(call):
         (["plan", LAB, "gpt5"], ["gpt5"]),
         (["plan", LAB, "tiny-gpt", "--planner", "magic"], ["planner", "evolution"]),
         (["plan", LAB, "tiny-gpt", "--objective", "beauty"], ["objective"]),
-        (["plan", LAB, "tiny-gpt", "--codecs", "zip"], ["codecs", "'topk' or 'adatopk'", "'zip'"]),
+        (["plan", LAB, "tiny-gpt", "--codecs", "zip"], ["codecs", "'topk', 'adatopk'", "'zip'"]),
         (["plan", LAB, "tiny-gpt", "--codecs", "topk,adatopk"], ["codecs", "allow one of them"]),
         (["plan", LAB, "tiny-gpt", "--codecs", "adatopk", "--max-ratio", "0.5"], ["max_ratio", "0.5"]),
         (["plan", LAB, "tiny-gpt", "--codecs", "adatopk", "--max-ratio", "nan"], ["max_ratio", "finite"]),

@@ -6,12 +6,14 @@ import json
 import pytest
 
 from hetplanner.codecs.spec import Codec, most_kept
+from hetplanner.cost.bounds import bound_step
 from hetplanner.cost.check import check_plan, peak_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import plan_from_json, plan_to_data
 from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.problem import Constraints
+from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.codec_choice import (
     NEARLY_BEST,
     Allowed,
@@ -21,6 +23,8 @@ from hetplanner.planners.codec_choice import (
     rough_objective,
     step_seconds_of,
 )
+from hetplanner.simulator.simulation import summarise_plan
+from hetplanner.simulator.timing import simulate_step_s
 from tests.factories import chain_plan, small_cluster
 
 ELEMENTS = 2 * 32 * 32  # of a boundary of the test model, in float32
@@ -293,3 +297,23 @@ def test_plans_beyond_their_constraints_are_refused():
     packed = plan.replace(stages=tuple(s.replace(reduce_codec=Codec(name="int8")) for s in plan.stages))
     with pytest.raises(InvalidInput, match=r"stages\[0\]\.reduce_codec: 'int8' is not among constraints\.codecs"):
         check_plan(packed)
+
+
+@pytest.mark.parametrize("reducer", REDUCER_NAMES)
+def test_powersgd_is_timed_as_its_two_factors(reducer):
+    """Latency twice, few bytes: on slow links it pays, on far ones it does not."""
+    steps = {}
+    for latency in ("1 ms", "500 ms"):
+        cluster = small_cluster(4, bandwidth="2 Mbit/s", latency=latency)
+        plan = chain_plan((4, 4), (5,), cluster=cluster).replace(reducer=reducer)
+        allowed = Constraints(codecs=("none", "powersgd"))
+        plan = plan.replace(problem=plan.problem.replace(constraints=allowed))
+        factors = Codec(name="powersgd", rank=2)
+        pressed = plan.replace(stages=tuple(s.replace(reduce_codec=factors) for s in plan.stages))
+        check_plan(pressed)
+        model = CostModel.of(pressed.problem)
+        steps[latency] = tuple(estimate_plan(p, model=model).step_s for p in (plan, pressed))
+        assert simulate_step_s(pressed) == pytest.approx(summarise_plan(pressed).step_s, rel=1e-9)
+        assert bound_step(model.tables, model.links) <= steps[latency][1]
+    assert steps["1 ms"][1] < steps["1 ms"][0]
+    assert steps["500 ms"][1] > steps["500 ms"][0]

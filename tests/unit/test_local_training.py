@@ -14,6 +14,7 @@ from hetplanner.plan.model import OuterOptimizer, Plan, Route
 from hetplanner.plan.parts import parts_of, shares_of
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.draws import DrawKey
@@ -140,6 +141,18 @@ def test_codecs_with_error_feedback_leave_replicas_equal(reducer, codec):
         assert all(torch.equal(a, b) for a, b in pairwise(weights))
 
 
+def test_interleaved_pipelines_keep_their_weights_tied_and_meet():
+    workload = tiny_workload(layers=4, global_batch=8)
+    plan = interleave(chain_plan([2, 2], [4], workload=workload)).replace(local_steps=2, outer=OUTER)
+    ranks = ThreadedRanks(plan, CONFIG.replace(clip_norm=1.0))
+    losses = [ranks.run_step(step) for step in range(4)]
+    assert losses[-1] < losses[0]
+    for stage in range(len(plan.stages)):
+        assert torch.equal(*ranks.weights(stage))
+    last = len(plan.stages) - 1
+    assert torch.equal(ranks.tied(0, "embedding")[0], ranks.tied(last, "embedding")[1])
+
+
 def test_replicas_in_the_middle_of_their_steps_meet_at_their_mean():
     plan = local_plan(cuts=(), shares=(3, 1), steps=4, outer=OUTER)
     ranks = ThreadedRanks(plan, CONFIG)
@@ -164,7 +177,7 @@ def test_what_steps_carry_on_is_state_that_can_be_saved_and_taken_back():
     for step in range(3):
         ranks.run_step(step)
     for old, new in zip(ranks.executors, resumed.executors, strict=True):
-        new.load_reduction_state({name: tensor.clone() for name, tensor in old.reduction_state().items()})
+        new.reductions.load_state({name: tensor.clone() for name, tensor in old.reductions.state().items()})
         for chunk, other in zip(old.chunks, new.chunks, strict=True):
             other.model.flat.data.copy_(chunk.model.flat)
             other.optimizer.mean.copy_(chunk.optimizer.mean)
@@ -175,7 +188,7 @@ def test_what_steps_carry_on_is_state_that_can_be_saved_and_taken_back():
         assert ranks.run_step(step) == resumed.run_step(step)
     assert all(torch.equal(a, b) for s in range(2) for a, b in zip(ranks.weights(s), resumed.weights(s), strict=True))
     with pytest.raises(InvalidInput, match="resume with the plan that was saved"):
-        resumed.executors[0].load_reduction_state({})
+        resumed.executors[0].reductions.load_state({})
 
 
 # -- the plan's side -----------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_other_schedules_keep_the_plan_and_take_a_depth():
 def test_impossible_wishes_are_refused():
     with pytest.raises(InvalidInput, match="at least 2 chunks a device and 2 stages, got 2 and 1"):
         reschedule(chain_plan((4,), ()), "interleaved")
-    with pytest.raises(InvalidInput, match="the model has 16"):
+    with pytest.raises(InvalidInput, match="more than the 16 that the model can be cut into"):
         reschedule(deep_plan(), "interleaved", chunks=5)
     with pytest.raises(InvalidInput, match="interleaved already"):
         reschedule(reschedule(deep_plan(), "interleaved"), "gpipe")

@@ -151,6 +151,18 @@ def test_a_step_with_gradients_that_are_no_numbers_spoils_none_that_follows(code
     assert all(bucket.isfinite().all() for bucket in buckets)
 
 
+@pytest.mark.parametrize("codec", [Codec(name="int4"), Codec(name="powersgd", rank=2)], ids=str)
+def test_what_is_lost_follows_the_scale_of_gradients(codec):
+    group = group_of((1, 1), "sharded-ps", codec, error_feedback=True)
+    buckets = [torch.randn(group.num_elements) for _ in range(2)]
+    reducers = make_reducers(group, buckets)
+    reduce_all(reducers)
+    before = {name: lost.clone() for name, lost in reducers[0].state().items()}
+    reducers[0].rescale(0.5)
+    after = reducers[0].state()
+    assert all(torch.equal(after[name], 0.5 * before[name]) for name in before if name != "q")
+
+
 def test_without_error_feedback_nothing_is_kept():
     group = group_of((2, 1), "ring", Codec(name="int8"))
     assert all(r.state() == {} for r in make_reducers(group, [torch.ones(group.num_elements)] * 3))

@@ -27,6 +27,7 @@ from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_sha
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.workload.files import workload_to_data
+from hetplanner.workload.presets import preset_names
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 TOKEN = "ABCD-EFGH-JKMN"
@@ -200,6 +201,15 @@ def test_without_an_upload_its_entry_says_what_to_do(app):
     app.plan.preset = UPLOADED
     app.search()
     assert "upload a Hugging Face config.json or a captured workload first" in errors(app)[0]
+
+
+def test_every_preset_can_be_chosen_and_gets_a_shape_that_fits(app):
+    for name in preset_names():
+        app.plan.preset = name
+        problem = app.plan.problem()
+        assert problem.workload.name == name
+        assert problem.constraints.stages <= problem.workload.most_stages
+    assert errors(app) == []
 
 
 def test_a_captured_model_is_taken_planned_and_shown(app):
