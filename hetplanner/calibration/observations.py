@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
-from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.groups import groups_performed, reduction_groups
 from hetplanner.plan.trace import Span, Trace
 
 K = TypeVar("K")
@@ -214,15 +214,13 @@ def _reductions(spans: list[Span], plan: Plan) -> dict[int, Seen]:
     Every rank performs its groups in their order, which tells whose reduction a span is.
     """
     groups = reduction_groups(plan)
-    of_rank = [[g for g, group in enumerate(groups) if rank in group.ranks] for rank in range(len(plan.ranks))]
     by_rank: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for span in sorted((s for s in spans if s.kind == "reduce"), key=lambda s: s.start_s):
         by_rank[span.step, span.rank].append(span)
     members: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for (step, rank), own in by_rank.items():
-        if len(of_rank[rank]) == len(own):
-            for group, span in zip(of_rank[rank], own, strict=True):
-                members[step, group].append(span)
+        for group, span in zip(groups_performed(plan, groups, rank, len(own)) or (), own, strict=False):
+            members[step, group].append(span)
     lasted: dict[int, list[float]] = defaultdict(list)
     for (_, group), found in members.items():
         if len(found) == len(groups[group].ranks):

@@ -127,6 +127,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
         f" {_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
         + (f", {_counted(plan.local_steps, 'local step')}" if plan.is_local else "")
+        + (f", {plan.fragments} fragments" if plan.fragments > 1 else "")
     )
     _print_stages(plan)
     terms = table("One step", "term", "seconds", "share", right=("seconds",))

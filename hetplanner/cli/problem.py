@@ -50,6 +50,10 @@ def load_problem(
         int,
         typer.Option(help="Most steps that replicas may take by themselves between two reductions (DiLoCo)."),
     ] = 1,
+    fragments: Annotated[
+        int,
+        typer.Option(help="With local steps: pieces of the weights that are averaged in turn (Streaming DiLoCo)."),
+    ] = 1,
     exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
     pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
     layers: Layers = None,
@@ -79,6 +83,7 @@ def load_problem(
         "max_ratio": max_ratio,
         "reducers": listed(reducers),
         "max_local_steps": max_local_steps,
+        "fragments": fragments,
         "excluded": listed(exclude),
         "pinned": pins(pin),
     }

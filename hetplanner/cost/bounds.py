@@ -119,7 +119,8 @@ class _Bounds:
         most = self.tables.problem.constraints.max_local_steps
         # Of so many steps only one need have reductions between replicas; in the others a pipeline is by itself.
         alone_s = full_s + self._tied_s(stages, replicas if most == 1 else 1)
-        end_s = alone_s + (end_s - alone_s) / most
+        # A fragment of the weights may be reduced while earlier stages drain, where the whole would take longer.
+        end_s = alone_s if self.tables.problem.constraints.fragments > 1 else alone_s + (end_s - alone_s) / most
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
 
     def _optimizer_s(self, stages: int) -> float:

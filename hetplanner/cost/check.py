@@ -220,6 +220,14 @@ def _check_local_steps(plan: Plan) -> None:
             f"local_steps: must be at most constraints.max_local_steps {most}, got {plan.local_steps}; use fewer or"
             " raise it"
         )
+    own = [group for group in reduction_groups(plan) if not group.tied]
+    for s in {group.stages[0] for group in own} if plan.fragments > 1 else ():
+        elements = sum(group.num_elements for group in own if group.stages[0] == s)
+        if elements < plan.fragments:
+            raise InvalidInput(
+                f"fragments: stage {s} has {elements} weights of its own, which cannot be cut into {plan.fragments}"
+                " fragments; use fewer"
+            )
 
 
 def _worst(shortages: list[Shortage]) -> tuple[int, float]:

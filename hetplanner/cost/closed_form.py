@@ -19,7 +19,8 @@ to the fill in place of (n - 1) * compute, which on equal stages gives the bubbl
 2104.04473, section 2.2); its reductions begin when all its stages are through, one after the other.
 
 Where replicas take H local steps, T is the mean: a step without the stages' reductions H - 1 times, one with them and
-the outer optimizer's step once. Weights tied across stages are reduced inside pipelines in all of them.
+the outer optimizer's step once. Weights tied across stages are reduced inside pipelines in all of them. With F
+fragments it is H - F times and F times, one of these with what replicas average of weights tied across stages.
 
 Source: GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019, PipeDream) for what a pipeline takes without a
 network; the round-trip, NIC and drain terms are ours, held against the event simulator.
@@ -54,12 +55,13 @@ class StepArrays:
         activation_s_PE, gradient_s_PE: latency and wire of one message across a boundary.
         activation_wire_s_PE, gradient_wire_s_PE: wire time alone, for which the link stays busy.
         nic_s_P: NIC seconds of the busiest host on the route, beyond its first micro-batch.
-        reduce_s_S: gradient reduction of every stage.
+        reduce_s_S: gradient reduction of every stage; of one fragment of it where there are several.
         tied: seconds to reduce each weight tied across stages, and the stages it waits for.
         optimizer_s: slowest optimizer step.
         local_steps: steps that the replicas take before the stages' reductions.
         tied_averaged: as `tied`, of what replicas average after their local steps.
         outer_s: slowest step of the outer optimizer, which follows these.
+        fragments: how many steps in `local_steps` have reductions of the stages; one of them has `tied_averaged`.
         phased: GPipe: all forwards of a rank come before its backwards.
         separate: no rank serves two routes or two stages; saves asking.
     """
@@ -81,6 +83,7 @@ class StepArrays:
     local_steps: int = 1
     tied_averaged: tuple[tuple[float, tuple[int, ...]], ...] = ()
     outer_s: float = 0.0
+    fragments: int = 1
     phased: bool = False
     separate: bool = False
 
@@ -120,7 +123,11 @@ def time_step(arrays: StepArrays) -> StepTimes:
     if arrays.local_steps > 1:
         alone = replace(arrays, reduce_s_S=np.zeros_like(end_S), tied_averaged=())
         alone_s = _reduced_s(alone, end_S, chunked=bool(chunked_PS.any()))
-        reduced_s = alone_s + (reduced_s - alone_s) / arrays.local_steps
+        more_s = reduced_s - alone_s
+        if arrays.fragments > 1:
+            rest_s = _reduced_s(replace(arrays, tied_averaged=()), end_S, chunked=bool(chunked_PS.any()))
+            more_s += (arrays.fragments - 1) * (rest_s - alone_s)
+        reduced_s = alone_s + more_s / arrays.local_steps
     return StepTimes(pipeline_s, reduced_s, reduced_s + optimizer_seconds(arrays))
 
 

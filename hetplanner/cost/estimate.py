@@ -133,6 +133,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         optimizer_s=float(durations.optimizer_s_N.max()),
         local_steps=plan.local_steps,
         outer_s=0.0 if durations.outer_s_N is None else float(durations.outer_s_N.max()),
+        fragments=plan.fragments,
         phased=plan.schedule == "gpipe",
         separate=len(np.unique(rank_PS)) == rank_PS.size,
     )
@@ -229,7 +230,8 @@ def _quality_notes(plan: Plan) -> tuple[str, ...]:
     parts += [f"{name} in the gradient reduction of {n} stages" for name, n in sorted(reductions.items())]
     if plan.is_local:
         outer = "their mean" if plan.outer is None else "an outer optimizer's step"
-        parts.append(f"replicas take {plan.local_steps} steps by themselves, then {outer}")
+        pieces = f" in {plan.fragments} fragments" if plan.fragments > 1 else ""
+        parts.append(f"replicas take {plan.local_steps} steps by themselves, then {outer}{pieces}")
     if not parts:
         return ()
     return (f"quality not modelled: {'; '.join(parts)}; the steps that this may cost are not in the estimate",)

@@ -73,15 +73,18 @@ def reduce_seconds(
     plan: Plan, durations: Durations, links: LinkTable
 ) -> tuple[FloatArray, tuple[tuple[float, tuple[int, ...]], ...]]:
     """Seconds to reduce each stage's own gradients, and ``(seconds, stages)`` of the groups of weights tied across
-    stages, in their order.
+    stages, in their order. Of stages whose weights are averaged in fragments: of the largest.
     """
     groups = reduction_groups(plan)
     # Tied weights follow when their stages are through, so the two kinds do not share the NICs.
-    stage_groups, tied_groups = [g for g in groups if not g.tied], [g for g in groups if g.tied]
+    tied_groups = [g for g in groups if g.tied]
+    # The last fragment is the largest.
+    stage_groups = [g for g in groups if not g.tied and g.fragment == plan.fragments - 1]
     reduce_s_S = np.zeros(len(plan.stages))
     for at_once in _turns(plan, stage_groups):
         for group, seconds in zip(at_once, _network_seconds(plan, at_once, links), strict=True):
-            reduce_s_S[group.stages[0]] = seconds + float(durations.reduce_s_N[list(group.ranks)].max())
+            adding_s = float(durations.reduce_s_N[list(group.ranks)].max()) / plan.fragments
+            reduce_s_S[group.stages[0]] = seconds + adding_s
     tied: list[tuple[float, tuple[int, ...]]] = []
     for every_step in (True, False):
         at_once = [group for group in tied_groups if group.every_step is every_step]

@@ -112,6 +112,8 @@ class Plan(Noun):
             own micro-batches, before the changes of their weights are averaged. 1 without `outer`: gradients are added
             up in every step, and all replicas are equal all the time.
         outer: what becomes of the averaged change; None takes it as it is (the mean of the replicas' weights).
+        fragments: pieces of every stage's weights that are averaged in turn, each once in `local_steps` steps, evenly
+            spread over them; what a synchronisation sends falls by as much. 1: all at once.
     """
 
     problem: Problem
@@ -124,6 +126,7 @@ class Plan(Noun):
     overlap: Literal[True] = True
     local_steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     outer: OuterOptimizer | None = None
+    fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     ranks: Annotated[tuple[Name, ...], Field(min_length=1)]
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()
@@ -134,6 +137,11 @@ class Plan(Noun):
         self._check_routes()
         self._check_devices()
         self._check_codecs()
+        if self.fragments > self.local_steps:
+            raise ValueError(
+                f"fragments: must be at most local_steps {self.local_steps}, since each step averages at most one, got"
+                f" {self.fragments}; use fewer or take more local steps"
+            )
         return self
 
     def _check_stages(self) -> None:
@@ -231,9 +239,28 @@ class Plan(Noun):
         """Whether replicas step by themselves and average changes of weights, instead of adding up gradients."""
         return self.local_steps > 1 or self.outer is not None
 
-    def synchronises_at(self, step: int) -> bool:
-        """Whether replicas exchange anything in a step (counted from 0): in the last of every `local_steps`."""
-        return (step + 1) % self.local_steps == 0
+    def fragment_at(self, step: int) -> int | None:
+        """The fragment that replicas average in a step (counted from 0), None if they take it by themselves.
+
+        Fragment 0 comes in the last of every `local_steps`, fragment f about f / `fragments` of a round before it.
+        Source: Douillard et al. 2025 (Streaming DiLoCo, arXiv 2501.18512), section 2.2.
+        """
+        ahead = -(step + 1) % self.local_steps
+        fragment = -(-ahead * self.fragments // self.local_steps)
+        return fragment if fragment * self.local_steps // self.fragments == ahead else None
+
+    @property
+    def kinds_of_step(self) -> tuple[tuple[int, float], ...]:
+        """A step of every kind in a round of local steps, and what share of all steps are of its kind.
+
+        A kind is what replicas average: each of the fragments, or (the last, if there is room for it) nothing.
+        """
+        size = self.local_steps
+        steps = [(size - 1 - f * size // self.fragments, 1.0 / size) for f in range(self.fragments)]
+        if self.fragments == size:
+            return tuple(steps)
+        alone = next(step for step in reversed(range(size)) if self.fragment_at(step) is None)
+        return (*steps, (alone, 1.0 - self.fragments / size))
 
     # -- look-ups ---------------------------------------------------------------------------------
 

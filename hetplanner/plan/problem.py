@@ -31,6 +31,7 @@ class Constraints(Noun):
         reducers: how the replicas of a stage may add up their gradients; all give the same sums.
         max_local_steps: most steps that replicas may take by themselves before they average what changed (DiLoCo);
             more than 1 changes the numbers trained.
+        fragments: in how many pieces they average it, one after the other (at most one a step); see `Plan.fragments`.
     """
 
     stages: Degree | None = None
@@ -42,6 +43,7 @@ class Constraints(Noun):
     max_ratio: Annotated[float, Field(strict=True, ge=1, le=1e5)] = DEFAULT_MAX_RATIO
     reducers: Annotated[tuple[ReducerName, ...], Field(min_length=1)] = REDUCER_NAMES
     max_local_steps: Annotated[int, Field(strict=True, ge=1)] = 1
+    fragments: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
 
     @model_validator(mode="after")
     def _one_rule_for_ratios(self) -> Self:

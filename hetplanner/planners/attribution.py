@@ -161,7 +161,7 @@ def _with_first_reducer(plan: Plan, model: CostModel) -> Plan:
 
 def _in_step(plan: Plan, model: CostModel) -> Plan:
     """Replicas add up their gradients in every step."""
-    return plan.replace(local_steps=1, outer=None)
+    return plan.replace(local_steps=1, outer=None, fragments=1)
 
 
 _SWITCHES: dict[str, Callable[[Plan, CostModel], Plan]] = {

@@ -44,7 +44,9 @@ def _options(most: int) -> list[int]:
 
 
 def _with_local_steps(plan: Plan, steps: int) -> Plan:
-    return plan.replace(local_steps=steps, outer=OuterOptimizer())
+    smallest = min(group.num_elements for group in reduction_groups(plan) if not group.tied)
+    fragments = min(plan.problem.constraints.fragments, steps, smallest)
+    return plan.replace(local_steps=steps, outer=OuterOptimizer(), fragments=fragments)
 
 
 def _has_whole_pipelines(plan: Plan) -> bool:

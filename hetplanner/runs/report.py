@@ -305,14 +305,16 @@ def _counted(run: RunReader) -> set[LinkKey]:
 
 
 def _planned_reductions(plan: Plan) -> dict[LinkKey, int]:
-    """Bytes a step of every reduction, by link."""
-    found: dict[LinkKey, int] = defaultdict(int)
+    """Bytes a step of every reduction, by link; where replicas take local steps, on average."""
+    found: dict[LinkKey, float] = defaultdict(float)
     for group in reduction_groups(plan):
         for rank in group.ranks:
             for message in (m for part in group.rounds_of(rank) for m in part.sends):
                 if message.num_bytes and message.peer != rank:
-                    found[rank, message.peer, "reduce"] += message.num_bytes
-    return dict(found)
+                    found[rank, message.peer, "reduce"] += message.num_bytes / (
+                        1 if group.every_step else plan.local_steps
+                    )
+    return {key: round(num_bytes) for key, num_bytes in found.items()}
 
 
 def _link_report(

@@ -7,7 +7,7 @@ the simulator times too. A SEND returns at once (gloo's own threads transfer), a
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -96,13 +96,17 @@ class Executor:
         reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
         self.reductions = Reductions(plan, rank, chunks, transport, reduces)
         self.update = Update(plan, rank, config, chunks, transport)
-        # Between synchronisations replicas that take local steps leave out what they exchange.
-        apart = [a for a in actions if not self.reductions.follows_step(a)]
-        self._expected = {meets: self._posted(schedule, some) for meets, some in ((True, actions), (False, apart))}
         self._has_stepped = False
-        self._program = {meets: [self._bound(a) for a in some] for meets, some in ((True, actions), (False, apart))}
+        self._sent = sent_messages(schedule.actions, self.reductions.groups, self._num_micro_batches)
+        # Between synchronisations replicas that take local steps leave out what they exchange.
+        bound = [(action, self._bound(action)) for action in actions]
+        self._expected, self._program = {}, {}
+        for fragment in {plan.fragment_at(step) for step, _ in plan.kinds_of_step}:
+            due = [(action, act) for action, act in bound if self.reductions.is_due(action, fragment)]
+            self._expected[fragment] = self._posted([action for action, _ in due])
+            self._program[fragment] = [act for _, act in due]
         ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
-        self._expected_ahead = self._posted(schedule, ahead)
+        self._expected_ahead = self._posted(ahead)
         self._program_ahead = [self._bound(a, training=False) for a in ahead]
 
     def chunk_of(self, stage: int) -> Chunk:
@@ -126,15 +130,14 @@ class Executor:
             return self.update.expected
         return []
 
-    def _posted(self, schedule: Schedule, actions: Iterable[Action]) -> list[Expected]:
+    def _posted(self, actions: Sequence[Action]) -> list[Expected]:
         """What the rank takes in these actions, in the order in which receives are posted."""
-        sent = sent_messages(schedule.actions, self.reductions.groups, self._num_micro_batches)
         order: list[Expected] = []
         # Every rank has agreed on the step before it sends what is averaged behind it.
         for behind in (False, True):
             taken = [a for a in actions if self.reductions.follows_step(a) is behind]
             messages = [m for action in taken for m in self._messages_of(action)]
-            order += posting_order(messages, lambda peer: sent[peer, self.rank])
+            order += posting_order(messages, lambda peer: self._sent[peer, self.rank])
         return order
 
     # -- steps ------------------------------------------------------------------------------------
@@ -143,9 +146,9 @@ class Executor:
         """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
         self._step, self._recording = step, keeps_spans(step)
         self.stats = stats = StepStats(start_s=time.monotonic())
-        meets = self.plan.synchronises_at(step)
-        self.transport.expect(self._expected[meets])
-        for act in self._program[meets]:
+        fragment = self.plan.fragment_at(step)
+        self.transport.expect(self._expected[fragment])
+        for act in self._program[fragment]:
             act()
         self.transport.end_step()
         if self.has_last_stage:
@@ -158,11 +161,14 @@ class Executor:
 
         All ranks must call it.
         """
-        if self.reductions.local is None or self.completed_steps % self.plan.local_steps == 0:
+        # With several fragments some are always on their way.
+        if self.reductions.local is None or (
+            self.plan.fragments == 1 and self.completed_steps % self.plan.local_steps == 0
+        ):
             return
         self.reductions.average_finely()
         with self.updating:
-            self.reductions.take(mean=True)
+            self.reductions.take_mean()
 
     def run_validation(self) -> tuple[float, int]:
         """Loss sum and tokens of one global batch of the validation split, forward only."""
@@ -331,9 +337,10 @@ class Executor:
             start = time.monotonic()
             self._step_once()
             self._has_stepped = False
-            if self.reductions.local and self.plan.synchronises_at(self._step):
+            fragment = self.plan.fragment_at(self._step)
+            if self.reductions.local and fragment is not None:
                 with self.updating:
-                    self.reductions.take()
+                    self.reductions.take(fragment)
             self._span(action, start, time.monotonic())
 
         return act

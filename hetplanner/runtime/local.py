@@ -4,7 +4,9 @@ Between synchronisations every replica steps by itself. Then the changes are ave
 same transport, with the plan's codec and error feedback), weighted by the micro-batches that each replica works on,
 and the outer optimizer takes the mean change for a step from the weights that all had. All replicas compute the same
 numbers from the same bits, so they end equal. A stage without replicas has nothing to average and steps on.
+Of a plan with fragments each is averaged in a step of its own, with its own anchor and momentum; the others go on.
 Source: Douillard et al. 2023 (DiLoCo, arXiv 2311.08105), algorithm 1; without outer optimizer it is local SGD.
+Douillard et al. 2025 (Streaming DiLoCo, arXiv 2501.18512) for fragments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +62,8 @@ class LocalSteps:
         for chunk in chunks:
             if chunk.stage not in group.stages or (group.tied and owner not in chunk.model.tied):
                 continue
-            part = slice(*(chunk.model.tied[owner] if group.tied else (0, chunk.model.own_end)))
+            own = group.first_element, group.first_element + group.num_elements
+            part = slice(*(chunk.model.tied[owner] if group.tied else own))
             weights = chunk.model.flat.detach()[part]
             velocity = torch.zeros_like(weights) if self.outer else None
             share = shares[chunk.stage, chunk.replica]

@@ -50,7 +50,11 @@ class Reductions:
         if group.tied:
             return tied_gradients(self.chunks, self.plan.problem.workload.graph.ops[group.ops[0]].name)
         model = next(chunk for chunk in self.chunks if chunk.stage == group.stages[0]).model
-        return [model.flat_grad[: model.own_end]]
+        return [model.flat_grad[group.first_element : group.first_element + group.num_elements]]
+
+    def is_due(self, action: Action, fragment: int | None) -> bool:
+        """Whether it is performed in a step in which replicas average this fragment (None: nothing)."""
+        return action.kind is not Kind.REDUCE or self.groups[action.group].is_due(fragment)
 
     def follows_step(self, action: Action) -> bool:
         """Whether it averages what the optimiser has changed."""
@@ -67,15 +71,22 @@ class Reductions:
         with added_up(self._buckets(reducer.group)):
             return reducer.reduce()
 
-    def take(self, *, mean: bool = False) -> None:
-        """Steps by all changes that were averaged. `mean`: to the mean of all replicas, without outer optimizer."""
+    def take(self, fragment: int) -> None:
+        """Steps by a fragment's changes, which were averaged."""
+        assert self.local is not None
+        for reducer in self.reducers.values():
+            if not reducer.group.every_step and reducer.group.is_due(fragment):
+                self.local.take(reducer.group)
+
+    def take_mean(self) -> None:
+        """Steps by all changes, which were averaged, to the mean of all replicas: without the outer optimizer."""
         assert self.local is not None
         for reducer in self.reducers.values():
             if not reducer.group.every_step:
-                self.local.take(reducer.group, mean=mean)
+                self.local.take(reducer.group, mean=True)
 
     def average_finely(self) -> None:
-        """Averages changes out of turn, with nothing coarser than fp16: what that loses is lost for good."""
+        """Averages all changes out of turn, with nothing coarser than fp16: what that loses is lost for good."""
         groups = [
             replace(group, codec=Codec(name="fp16"), error_feedback=False) if group.keeps_errors else group
             for group in self.groups

@@ -179,18 +179,18 @@ class Engine:
                 self._receive(action, now)
             case Kind.REDUCE:
                 group = self.groups[action.group]
-                if group.every_step or self._synchronises(rank):
+                if group.is_due(self._fragment(rank)):
                     self._reduce(action, group, now)
                 else:
                     self._end(action, now)
 
-    def _synchronises(self, rank: int) -> bool:
-        return self.plan.synchronises_at(self.first_step + self.ranks[rank].step)
+    def _fragment(self, rank: int) -> int | None:
+        return self.plan.fragment_at(self.first_step + self.ranks[rank].step)
 
     def _optimizer_s(self, rank: int) -> float:
         outer_s_N = self.durations.outer_s_N
-        outer_s = 0.0 if outer_s_N is None or not self._synchronises(rank) else float(outer_s_N[rank])
-        return float(self.durations.optimizer_s_N[rank]) + outer_s
+        outer_s = 0.0 if outer_s_N is None or self._fragment(rank) is None else float(outer_s_N[rank])
+        return float(self.durations.optimizer_s_N[rank]) + outer_s / self.plan.fragments
 
     def _end(self, action: Action, now: float) -> None:
         self.ranks[action.rank].next += 1

@@ -75,7 +75,7 @@ def pack_plan(
     *,
     model: CostModel | None = None,
     order: TaskOrder | None = None,
-    synchronises: bool = True,
+    fragment: int | None = 0,
 ) -> PackedPlan:
     """Packs one step of a plan.
 
@@ -84,7 +84,7 @@ def pack_plan(
         durations: seconds per chunk and rank; None takes the catalog's. `cores` must be None.
         model: cost model of the plan's problem, if already at hand.
         order: of the tasks; None takes the plan's own, which depends on the catalog's durations alone.
-        synchronises: whether it is a step with the stages' reductions; with local steps most are not.
+        fragment: which one replicas that take local steps average in this step; None: none.
     """
     from hetplanner.simulator import kernel
 
@@ -94,7 +94,7 @@ def pack_plan(
     rank_PS = _rank_table(plan)
     route_M = np.array(plan.route_of_micro_batch)
     order = order or _order(plan, catalog, rank_PS, route_M)
-    tail, sends = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), synchronises)
+    tail, sends = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), fragment)
     first_tail_N = _starts([len(part) for part in tail])
     messages = _messages(plan, model, rank_PS, route_M, sends)
     slowest_s_X = np.maximum(messages["wire_s_X"], np.maximum(messages["out_s_X"], messages["in_s_X"]))
@@ -179,7 +179,7 @@ def _sequences(plan: Plan, chunk_SN: Array, first_task_N: Array) -> Array:
 
 
 def _tails(
-    plan: Plan, durations: Durations, first_message: int, synchronises: bool
+    plan: Plan, durations: Durations, first_message: int, fragment: int | None
 ) -> tuple[list[list[Instruction]], list[tuple[int, int, int]]]:
     """What every rank does behind its last backward, and the messages of it as (source, target, bytes)."""
     from hetplanner.simulator.kernel import REDUCE, STEP
@@ -192,7 +192,7 @@ def _tails(
     tails: list[list[Instruction]] = [[] for _ in plan.ranks]
     actions = [0] * len(plan.ranks)
     sends: list[tuple[int, int, int]] = []
-    for group in (group for group in groups if group.every_step or synchronises):
+    for group in (group for group in groups if group.is_due(fragment)):
         number: dict[tuple[int, int, int], int] = {}  # of a message, by (source, target, ordinal)
         for rank in group.ranks:
             for m in (m for part in group.rounds_of(rank) for m in part.sends if m.peer != rank):
@@ -210,8 +210,9 @@ def _tails(
                 tail += [(number[m.peer, rank, m.ordinal], 0.0, -1, action, REDUCE) for m in part.takes]
                 tail.append((-1, _work_s(part.takes, rank, element_s, durations), -1, action, REDUCE))
     for rank, tail in enumerate(tails):
-        outer_s = float(durations.outer_s_N[rank]) if durations.outer_s_N is not None and synchronises else 0.0
-        tail.append((-1, float(durations.optimizer_s_N[rank]) + outer_s, -1, actions[rank], STEP))
+        outer_s = float(durations.outer_s_N[rank]) if durations.outer_s_N is not None and fragment is not None else 0.0
+        step_s = float(durations.optimizer_s_N[rank]) + outer_s / plan.fragments
+        tail.append((-1, step_s, -1, actions[rank], STEP))
     return tails, sends
 
 

@@ -1,5 +1,6 @@
 """Simulate a plan: a Trace of its steps, and the summary that judges finalists and predicts runs."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,19 +84,25 @@ def summarise_plan(
     last = summarise_trace(trace or simulate(plan, durations, steps=steps, jitter=jitter, seed=seed))
     if plan.local_steps == 1:
         return last
-    before = -(steps + 1) % plan.local_steps
-    alone = summarise_trace(simulate(plan, durations, steps=steps, jitter=jitter, seed=seed, first_step=before))
-    share = 1.0 / plan.local_steps
+    (_, share), *others = plan.kinds_of_step
+    kinds = [(share, last)]
+    for step, share in others:
+        first = (step + 1 - steps) % plan.local_steps
+        other = simulate(plan, durations, steps=steps, jitter=jitter, seed=seed, first_step=first)
+        kinds.append((share, summarise_trace(other)))
 
-    def mean(one: float, two: float) -> float:
-        return one + (two - one) * share
+    def mean(values: Iterable[float]) -> float:
+        return sum(share * value for (share, _), value in zip(kinds, values, strict=True))
 
     rows = [
-        {key: mean(value, b[key]) if isinstance(value, float) else value for key, value in a.items()}
-        for a, b in zip(alone.per_rank, last.per_rank, strict=True)
+        {
+            key: mean(kind.per_rank[r][key] for _, kind in kinds) if isinstance(value, float) else value
+            for key, value in row.items()
+        }
+        for r, row in enumerate(last.per_rank)
     ]
-    terms = {name: mean(value, last.terms[name]) for name, value in alone.terms.items()}
-    step_s = mean(alone.step_s, last.step_s)
+    terms = {name: mean(kind.terms[name] for _, kind in kinds) for name in last.terms}
+    step_s = mean(kind.step_s for _, kind in kinds)
     bubble = (terms["wait"] + terms["idle"]) / step_s if step_s > 0 else 0.0
     return Summary(step_s, bubble, terms, rows)
 

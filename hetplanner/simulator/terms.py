@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from hetplanner.plan.model import Plan
-from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.groups import groups_performed, reduction_groups
 from hetplanner.plan.trace import Span, Trace
 
 UNTIMED_S = 1e-7
@@ -138,8 +138,8 @@ def _reductions(spans: Sequence[Span], plan: Plan) -> Iterator[tuple[Span, float
     members: dict[int, list[Span]] = defaultdict(list)
     for rank in range(len(plan.ranks)):
         own = sorted((s for s in spans if s.kind == "reduce" and s.rank == rank), key=lambda s: s.start_s)
-        of_rank = [g for g, group in enumerate(groups) if rank in group.ranks]
-        if len(own) != len(of_rank):
+        of_rank = groups_performed(plan, groups, rank, len(own))
+        if of_rank is None:
             yield from ((s, s.start_s) for s in own)
             continue
         for group, span in zip(of_rank, own, strict=True):

@@ -119,10 +119,12 @@ def simulate_times(
 def _kinds_of_step(plan: Plan, durations: Durations | None, model: CostModel | None) -> list[tuple[float, PackedPlan]]:
     """The plan's steps packed, each with its share: those that synchronise replicas and, with local steps, others."""
     packed = pack_plan(plan, durations, model=model)
-    if plan.local_steps == 1:
-        return [(1.0, packed)]
-    alone = pack_plan(plan, durations, model=model, order=packed.order, synchronises=False)
-    return [(1.0 / plan.local_steps, packed), (1.0 - 1.0 / plan.local_steps, alone)]
+    (_, share), *others = plan.kinds_of_step
+    kinds = [(share, packed)]
+    for step, share in others:
+        fragment = plan.fragment_at(step)
+        kinds.append((share, pack_plan(plan, durations, model=model, order=packed.order, fragment=fragment)))
+    return kinds
 
 
 def _mean_times(kinds: list[tuple[float, PackedPlan]], *, steps: int, jitter: Jitter, seed: int) -> SimulatedTimes:

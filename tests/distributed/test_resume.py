@@ -102,8 +102,9 @@ def test_error_feedback_is_part_of_the_state(tmp_path: Path) -> None:
     assert losses(tmp_path / "rest") == losses(tmp_path / "whole")[3:]
 
 
-def test_a_checkpoint_between_two_synchronisations_of_local_steps(tmp_path: Path) -> None:
-    plan = dropout_plan(local_steps=3, outer=OuterOptimizer())
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_a_checkpoint_between_two_synchronisations_of_local_steps(tmp_path: Path, fragments: int) -> None:
+    plan = dropout_plan(local_steps=3, outer=OuterOptimizer(), fragments=fragments)
     train(plan, TrainConfig(steps=8, checkpoint_every=4), tmp_path / "whole")
     half = only_until(tmp_path / "whole", tmp_path / "half", 4)
     train(plan, TrainConfig(steps=8, resume=str(half)), tmp_path / "rest")

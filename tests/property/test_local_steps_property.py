@@ -13,6 +13,7 @@ from random_plans import random_plan
 from hetplanner.cost.bounds import bound_step
 from hetplanner.cost.check import check_plan, peak_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.cost.reduction import reduction_bytes
 from hetplanner.cost.reduction_advice import advise_reductions
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
@@ -27,17 +28,24 @@ from hetplanner.simulator.timing import simulate_step_s, simulate_times
 seeds = st.integers(0, 2**32 - 1)
 
 
-def local(plan: Plan, steps: int) -> Plan:
+fragmented = st.integers(1, 6).flatmap(lambda steps: st.tuples(st.just(steps), st.integers(1, steps)))
+
+
+def local(plan: Plan, steps: int, fragments: int = 1) -> Plan:
     constraints = plan.problem.constraints.replace(max_local_steps=steps)
     return plan.replace(
-        problem=plan.problem.replace(constraints=constraints), local_steps=steps, outer=OuterOptimizer(), estimate=None
+        problem=plan.problem.replace(constraints=constraints),
+        local_steps=steps,
+        outer=OuterOptimizer(),
+        fragments=fragments,
+        estimate=None,
     )
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, st.integers(1, 6))
-def test_the_kernels_mean_step_is_the_engines(seed: int, steps: int) -> None:
-    plan = local(random_plan(seed), steps)
+@given(seeds, fragmented)
+def test_the_kernels_mean_step_is_the_engines(seed: int, shape: tuple[int, int]) -> None:
+    plan = local(random_plan(seed), *shape)
     summary = summarise_plan(plan)
     assert simulate_step_s(plan) == pytest.approx(summary.step_s, rel=1e-9)
     busy = simulate_times(plan).busy_s_N
@@ -60,6 +68,34 @@ def test_reductions_of_stages_are_in_the_last_step_alone(seed: int, steps: int) 
     assert trace.end_s <= 2 * steps * summarise_plan(plan).step_s * 1.1
 
 
+@settings(max_examples=40, deadline=None)
+@given(seeds, fragmented)
+def test_a_round_reduces_every_fragment_once(seed: int, shape: tuple[int, int]) -> None:
+    steps, fragments = shape
+    plan = local(random_plan(seed), steps, fragments)
+    trace = simulate(plan, steps=steps, first_step=0)
+    for k in range(steps):
+        due = [g for g in reduction_groups(plan) if g.is_due(plan.fragment_at(k))]
+        sent = sum(s.bytes for s in trace.spans if s.kind == "reduce" and s.step == k)
+        assert sent == sum(g.transfer_bytes(t) for g in due for t in g.program)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, fragmented)
+def test_fragments_send_as_much_and_the_closed_form_gains_what_hides(seed: int, shape: tuple[int, int]) -> None:
+    """A fragment's reduction hides behind the drain as the whole's does, and pays for its latency by itself."""
+    steps, fragments = shape
+    whole, cut = (local(random_plan(seed), steps, f) for f in (1, fragments))
+    sent = [sum(num_bytes for _, _, num_bytes in reduction_bytes(plan)) for plan in (whole, cut)]
+    # Shards and blocks of codecs are rounded up.
+    assert sent[1] == pytest.approx(sent[0], rel=0.05, abs=2000)
+    once, many, endless = (estimate_plan(p).step_s for p in (whole, cut, local(random_plan(seed), 100_000)))
+    assert endless * (1 - 1e-9) <= many
+    if fragments == 1:
+        assert many == once
+    assert sum(estimate_plan(cut).terms.values()) == pytest.approx(many)
+
+
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 64))
 def test_the_closed_form_falls_with_local_steps_to_what_the_pipeline_takes(seed: int, steps: int) -> None:
@@ -79,8 +115,25 @@ def test_the_closed_form_is_near_the_simulated_mean() -> None:
         shares = [rng.randint(1, 6) for _ in range(rng.randint(2, 3))]
         cluster = small_cluster(2 * len(shares), bandwidth=rng.choice(["20 Mbit/s", "200 Mbit/s"]))
         workload = tiny_workload(layers=8, global_batch=2 * sum(shares))
-        plan = local(chain_plan(shares, [9], cluster=cluster, workload=workload), rng.choice([2, 4, 16]))
-        assert 0.6 <= estimate_plan(plan).step_s / simulate_step_s(plan) <= 1.3
+        steps = rng.choice([2, 4, 16])
+        for fragments in (1, 2, steps):
+            plan = local(chain_plan(shares, [9], cluster=cluster, workload=workload), steps, fragments)
+            assert 0.6 <= estimate_plan(plan).step_s / simulate_step_s(plan) <= 1.3
+
+
+def test_a_long_synchronisation_becomes_short_ones() -> None:
+    """The same bytes in a round, but no step is long; and later stages hide a part of theirs behind the drain."""
+    workload = tiny_workload(layers=8, global_batch=8)
+    untied = workload.replace(transformer=workload.transformer.replace(tie_embeddings=False))
+    chain = chain_plan([2, 2], [1, 2, 3], cluster=small_cluster(8, bandwidth="5 Mbit/s"), workload=untied)
+    steps_s = {}
+    for fragments in (1, 8):
+        plan = local(chain, 8, fragments)
+        steps_s[fragments] = [summarise_trace(simulate(plan, first_step=k)).step_s for k in range(8)]
+        assert simulate_step_s(plan) == pytest.approx(sum(steps_s[fragments]) / 8, rel=1e-9)
+        assert estimate_plan(plan).step_s == pytest.approx(simulate_step_s(plan), rel=0.01)
+    assert max(steps_s[8]) < 0.4 * max(steps_s[1])
+    assert sum(steps_s[8]) < 0.95 * sum(steps_s[1])
 
 
 def test_more_than_allowed_is_refused_and_the_note_says_what_is_not_modelled() -> None:
@@ -88,10 +141,15 @@ def test_more_than_allowed_is_refused_and_the_note_says_what_is_not_modelled() -
     check_plan(plan)
     with pytest.raises(InvalidInput, match=r"local_steps: must be at most constraints.max_local_steps 8, got 9"):
         check_plan(plan.replace(local_steps=9))
+    check_plan(local(plan, 65, 64))
+    with pytest.raises(InvalidInput, match=r"fragments: stage 1 has 64 weights of its own, .* into 65 fragments"):
+        check_plan(local(plan, 65, 65))
     (note,) = estimate_plan(plan).notes
     assert "quality not modelled: replicas take 8 steps by themselves" in note
     (note,) = estimate_plan(plan.replace(outer=None)).notes
     assert "then their mean" in note
+    (note,) = estimate_plan(plan.replace(fragments=4)).notes
+    assert "step in 4 fragments" in note
 
 
 def test_anchor_and_momentum_are_held_where_there_are_replicas() -> None:
@@ -130,6 +188,15 @@ def test_a_search_takes_local_steps_where_reductions_bind_and_only_there() -> No
     assert alone.outer is None
 
 
+def test_a_search_cuts_what_it_synchronises_into_the_fragments_asked_for() -> None:
+    solution = make_planner("rank-order").solve(problem(64, stages=2, replicas=2, fragments=4))
+    assert solution.plan.local_steps > 4
+    assert solution.plan.fragments == 4
+    check_plan(solution.plan)
+    assert solution.lower_bound <= solution.value
+    assert make_planner("rank-order").solve(problem(1, stages=2, replicas=2, fragments=4)).plan.fragments == 1
+
+
 def test_no_more_local_steps_than_are_worth_it() -> None:
     """Doubling them gains less and less; the fewest within two per cent of the best are taken."""
     plan = make_planner("rank-order").solve(problem(65536, stages=2, replicas=2)).plan
@@ -148,7 +215,9 @@ def test_bounds_stay_below_plans_with_local_steps(seed: int, most: int) -> None:
     wanted = Problem(
         cluster=sites_cluster([2, 2], between=(f"{rng.choice([1, 20, 500])} Mbit/s", "20 ms")),
         workload=tied_workload(rng, 12),
-        constraints=Constraints(stages=shape[0], replicas=shape[1], max_local_steps=most),
+        constraints=Constraints(
+            stages=shape[0], replicas=shape[1], max_local_steps=most, fragments=int(rng.integers(1, 4))
+        ),
     )
     model = CostModel.of(wanted)
     bound = bound_step(model.tables, model.links)

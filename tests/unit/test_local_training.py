@@ -29,6 +29,11 @@ def local_plan(shares=(2, 1), cuts=(2,), steps=3, outer=OUTER, **options) -> Pla
     return chain_plan(shares, cuts, workload=workload, **options).replace(local_steps=steps, outer=outer)
 
 
+def with_codec(plan: Plan, codec: Codec) -> Plan:
+    stages = tuple(stage.replace(reduce_codec=codec, error_feedback=True) for stage in plan.stages)
+    return plan.replace(stages=stages)
+
+
 def ragged_plan(steps=2) -> Plan:
     """Stages of one, two and two replicas; the embedding is tied between the first and the last."""
     plan = chain_plan([3, 1], [3, 5], cluster=small_cluster(6), workload=tiny_workload(layers=2, global_batch=8))
@@ -59,11 +64,15 @@ def by_torch(plan: Plan, config: TrainConfig) -> tuple[torch.Tensor, list[float]
         )
         for model in models
     ]
-    anchor = models[0].flat.clone()
-    outer = torch.optim.SGD([anchor], lr=1.0)
-    if plan.outer:
-        momentum = plan.outer.momentum
-        outer = torch.optim.SGD([anchor], plan.outer.learning_rate, momentum, nesterov=momentum > 0)
+    anchor = models[0].flat.detach().clone()
+    cuts = [f * anchor.numel() // plan.fragments for f in range(plan.fragments + 1)]
+    parts = [slice(*ends) for ends in pairwise(cuts)]
+    anchors, outers = [anchor[part] for part in parts], []
+    for own in anchors:
+        outers.append(torch.optim.SGD([own], lr=1.0))
+        if plan.outer:
+            momentum = plan.outer.momentum
+            outers[-1] = torch.optim.SGD([own], plan.outer.learning_rate, momentum, nesterov=momentum > 0)
     losses = []
     for step in range(config.steps):
         losses.append(0.0)
@@ -76,12 +85,15 @@ def by_torch(plan: Plan, config: TrainConfig) -> tuple[torch.Tensor, list[float]
             if config.clip_norm:
                 torch.nn.utils.clip_grad_norm_(models[r].parameters, config.clip_norm)
             inner[r].step()
-        if plan.synchronises_at(step):
+        fragment = plan.fragment_at(step)
+        if fragment is not None:
+            own, part = anchors[fragment], parts[fragment]
             weights = [route.micro_batches / workload.num_micro_batches for route in plan.routes]
-            anchor.grad = sum(w * (anchor - model.flat) for w, model in zip(weights, models, strict=True)).detach()
-            outer.step()
+            changes = [w * (own - model.flat[part]) for w, model in zip(weights, models, strict=True)]
+            own.grad = sum(changes).detach()
+            outers[fragment].step()
             for model in models:
-                model.flat.data.copy_(anchor)
+                model.flat.data[part].copy_(own)
     return anchor, losses
 
 
@@ -112,8 +124,80 @@ def test_pipelines_with_a_tied_weight_equal_the_algorithm_in_one_process():
         assert all(torch.equal(a, b) for a, b in zip(first, last, strict=True)), "pipelines keep their weight tied"
         for stage in range(2):
             one, two = ranks.weights(stage)
-            assert torch.equal(one, two) == plan.synchronises_at(step)
+            assert torch.equal(one, two) == (plan.fragment_at(step) == 0)
     assert losses == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("steps", "fragments", "outer"), [(3, 3, OUTER), (4, 2, None), (5, 2, SLOW_OUTER)], ids=str)
+def test_fragments_equal_the_algorithm_in_one_process(steps, fragments, outer):
+    config = CONFIG.replace(steps=2 * steps)
+    plan = local_plan(cuts=(), steps=steps, outer=outer).replace(fragments=fragments)
+    expected, expected_losses = by_torch(plan, config)
+    ranks = ThreadedRanks(plan, config)
+    parts = {g.fragment: slice(g.first_element, g.first_element + g.num_elements) for g in reduction_groups(plan)}
+    losses = []
+    for step in range(config.steps):
+        losses.append(ranks.run_step(step))
+        due, (one, two) = plan.fragment_at(step), ranks.weights(0)
+        equal = [f for f, part in parts.items() if torch.equal(one[part], two[part])]
+        assert equal == ([] if due is None else [due]), "the fragment that was averaged, and no other"
+        if due is not None and step >= config.steps - steps:
+            assert torch.allclose(one[parts[due]], expected[parts[due]], atol=2e-5)
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    ranks.each(lambda executor: executor.meet())
+    met, again = ranks.weights(0)
+    assert torch.equal(met, again)
+    assert torch.allclose(met, 2 / 3 * one + 1 / 3 * two, atol=1e-6), "at the end all meet at their mean"
+
+
+def test_a_tied_weight_is_averaged_with_fragment_0():
+    plan = local_plan(steps=4).replace(fragments=3)
+    ranks = ThreadedRanks(plan, CONFIG)
+    for step in range(5):
+        ranks.run_step(step)
+        first, last = ranks.tied(0, "embedding"), ranks.tied(1, "embedding")
+        assert all(torch.equal(a, b) for a, b in zip(first, last, strict=True)), "pipelines keep their weight tied"
+        assert torch.equal(*first) == (plan.fragment_at(step) == 0)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        local_plan(shares=(1, 1, 1), cuts=()).replace(reducer="hierarchical"),
+        with_codec(local_plan(shares=(1, 1, 1)), Codec(name="topk", ratio=20.0)),
+        with_codec(local_plan(shares=(1, 1)), Codec(name="powersgd", rank=4)).replace(reducer="ring"),
+        interleave(chain_plan([2, 2], [4], workload=tiny_workload(layers=4, global_batch=8))),
+        ragged_plan(),
+    ],
+    ids=["hierarchical", "topk", "powersgd", "interleaved", "ragged"],
+)
+def test_replicas_are_equal_on_the_fragment_just_averaged(plan):
+    plan = plan.replace(local_steps=3, outer=OUTER, fragments=2)
+    ranks = ThreadedRanks(plan, CONFIG)
+    losses = []
+    for step in range(6):
+        losses.append(ranks.run_step(step))
+        for group in reduction_groups(plan):
+            if not group.tied and group.fragment == plan.fragment_at(step):
+                part = slice(group.first_element, group.first_element + group.num_elements)
+                assert all(torch.equal(a[part], b[part]) for a, b in pairwise(ranks.weights(group.stages[0])))
+    assert losses[-1] < losses[0]
+    ranks.each(lambda executor: executor.meet())
+    for stage in range(len(plan.stages)):
+        assert all(torch.equal(a, b) for a, b in pairwise(ranks.weights(stage)))
+
+
+def test_a_synchronisation_sends_a_fragment():
+    plan = local_plan(cuts=(), steps=4)
+    sent = {}
+    for fragments in (1, 4):
+        ranks = ThreadedRanks(plan.replace(fragments=fragments), CONFIG)
+        sent[fragments] = []
+        for step in range(4):
+            ranks.run_step(step)
+            sent[fragments].append(ranks.executors[0].stats.reduce_bytes)
+    assert sum(sent[1]) == sent[1][3] == sum(sent[4])
+    assert max(sent[4]) <= sent[1][3] / 4 + 8
 
 
 def test_replicas_of_a_ragged_plan_are_equal_after_each_synchronisation():
@@ -132,7 +216,7 @@ def test_replicas_of_a_ragged_plan_are_equal_after_each_synchronisation():
 )
 def test_codecs_with_error_feedback_leave_replicas_equal(reducer, codec):
     plan = local_plan(shares=(1, 1, 1), steps=2).replace(reducer=reducer)
-    plan = plan.replace(stages=tuple(s.replace(reduce_codec=codec, error_feedback=True) for s in plan.stages))
+    plan = with_codec(plan, codec)
     ranks = ThreadedRanks(plan, CONFIG)
     losses = [ranks.run_step(step) for step in range(CONFIG.steps)]
     assert losses[-1] < losses[0]
@@ -169,10 +253,10 @@ def test_replicas_in_the_middle_of_their_steps_meet_at_their_mean():
     assert torch.equal(*ranks.weights(0))
 
 
-def test_what_steps_carry_on_is_state_that_can_be_saved_and_taken_back():
-    plan = local_plan(steps=2)
-    codec = {"reduce_codec": Codec(name="topk", ratio=10.0), "error_feedback": True}
-    plan = plan.replace(stages=tuple(s.replace(**codec) for s in plan.stages))
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_what_steps_carry_on_is_state_that_can_be_saved_and_taken_back(fragments):
+    plan = local_plan(steps=2).replace(fragments=fragments)
+    plan = with_codec(plan, Codec(name="topk", ratio=10.0))
     ranks, resumed = ThreadedRanks(plan, CONFIG), ThreadedRanks(plan, CONFIG)
     for step in range(3):
         ranks.run_step(step)

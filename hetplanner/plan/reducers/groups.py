@@ -7,7 +7,7 @@ must stay equal in every step is then another group: the copies of a tied weight
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.model import Plan
 from hetplanner.plan.parts import parts_of
 from hetplanner.plan.reducers.names import ReducerName
-from hetplanner.plan.reducers.program import ELEMENT_BYTES, Members, Phase, Transfer
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, Members, Phase, Transfer, cut_range
 from hetplanner.plan.reducers.registry import REDUCERS
 
 
@@ -63,6 +63,8 @@ class ReductionGroup:
         codec: how every transfer travels.
         error_feedback: whether what the codec loses is kept where it is lost, and added the next time.
         every_step: whether gradients are added up in every step; if not, changes of weights where replicas synchronise.
+        fragment: in which of these the group has its turn, see `Plan.fragment_at`; weights tied across stages in 0.
+        first_element: of the stage's own weights, where the bucket begins.
     """
 
     name: str
@@ -75,6 +77,12 @@ class ReductionGroup:
     codec: Codec = NO_CODEC
     error_feedback: bool = False
     every_step: bool = True
+    fragment: int = 0
+    first_element: int = 0
+
+    def is_due(self, fragment: int | None) -> bool:
+        """Whether it is performed in a step in which replicas average so and so (None: nothing)."""
+        return self.every_step or self.fragment == fragment
 
     @property
     def tied(self) -> bool:
@@ -149,9 +157,21 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
 
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
     all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With local steps, groups
-    over the copies on the same pipelines come first, whose gradients are added up in every step.
+    over the copies on the same pipelines come first, whose gradients are added up in every step. Of a plan with several
+    fragments each stage has a group for every one.
     """
     return (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
+
+
+def groups_performed(plan: Plan, groups: Sequence[ReductionGroup], rank: int, count: int) -> list[int] | None:
+    """Indices of a rank's groups in a step in which it had so many reductions; None if no step has as many.
+
+    Fragments of one stage are alike: of several that would do it is the first.
+    """
+    own = [(g, group) for g, group in enumerate(groups) if rank in group.ranks]
+    fragments = (plan.fragment_at(step) for step, _ in plan.kinds_of_step)
+    kinds = ([g for g, group in own if group.is_due(fragment)] for fragment in fragments)
+    return next((kind for kind in kinds if len(kind) == count), None)
 
 
 def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
@@ -165,8 +185,11 @@ def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
             if graph.ops[op].num_params > 0 and graph.ops[op].tied is None
         )
         elements = sum(graph.ops[op].num_params - elsewhere.get(op, 0) for op in ops)
-        if elements:
-            yield _group(plan, f"stage {s}", (s,), elements, ops)
+        for fragment, (first, end) in enumerate(cut_range(0, elements, plan.fragments)):
+            if end > first:
+                name = f"stage {s}" if plan.fragments == 1 else f"stage {s} fragment {fragment}"
+                group = _group(plan, name, (s,), end - first, ops)
+                yield replace(group, fragment=fragment, first_element=first)
 
 
 def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
