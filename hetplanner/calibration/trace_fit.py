@@ -90,7 +90,7 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
             overlap_error=errors[1] if any(link.bandwidth_error is not None for link in links) else None,
         )
         # In the order of the plan that was run: on other links the scheduler might choose another one.
-        after = simulate(fitted_plan(plan, calibration), steps=TRACE_STEPS, schedule=schedule)
+        after = simulate(fitted_plan(plan, calibration), steps=_trace_steps(plan), schedule=schedule)
         simulated = observe_trace(after, plan).reduce
         modelled = _reduction_seconds(plan, durations, table)
         wanted = {g: seen.reduce[g].seconds * modelled[g] / simulated[g].seconds for g in reduce_s}
@@ -98,8 +98,13 @@ def calibrate_trace(trace: Trace, plan: Plan, *, when: str | None = None) -> Cal
         reduce_s = wanted
         if settled:
             break
-    before = simulate(plan, steps=TRACE_STEPS)
+    before = simulate(plan, steps=_trace_steps(plan))
     return calibration.replace(checks=_checks(_terms(trace), _terms(before), _terms(after)))
+
+
+def _trace_steps(plan: Plan) -> int:
+    """Steps to simulate: with several fragments a whole round, so that each has its turn."""
+    return TRACE_STEPS if plan.fragments == 1 else TRACE_STEPS - 1 + plan.local_steps
 
 
 def fitted_plan(plan: Plan, calibration: Calibration) -> Plan:

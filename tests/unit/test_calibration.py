@@ -98,6 +98,14 @@ def test_the_calibrated_cluster_gives_the_measured_step_by_estimate_and_by_simul
     assert found.mean_error("after") < 0.02 < found.mean_error("before")
 
 
+def test_reductions_of_fragments_tell_their_links():
+    """A trace of one round has each fragment once; the fit simulates as many steps, to compare them."""
+    streaming = {"local_steps": 12, "fragments": 2}
+    true, assumed = (plan_on(mixed_cluster(**v)).replace(**streaming) for v in (TRUE, ASSUMED))
+    found = calibrate_trace(simulate(true, steps=24), assumed)
+    assert found.mean_error("after") < 0.05 < found.mean_error("before")
+
+
 def test_a_perfect_assumption_stays_as_it_is():
     plan = plan_on(mixed_cluster(**TRUE))
     found = calibrate_trace(simulate(plan, steps=3), plan)
