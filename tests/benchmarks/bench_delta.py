@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_delta.py gpt|digits [--steps 400] [--seeds 2] [--only dense,int4]
 
 Three stages in threads; activations in the named codec at both boundaries, gradients dense. The small GPT reads 16 KiB
-of Python (252 windows of 64, an epoch is 32 steps), a residual net of convolutions reads scikit-learn's digits (1,618;
+of Python (230 windows of 64, an epoch is 29 steps), a residual net of convolutions reads scikit-learn's digits (1,618;
 an epoch is 51 steps). Printed, as means over the last tenth of the steps: the training loss and how far it is from the
 first row's (the dense run) of the same seed; then the held-out loss without codecs on the way, and the relative
 error of the activations that arrived.
