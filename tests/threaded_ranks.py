@@ -13,6 +13,7 @@ from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.executor import Executor
 from hetplanner.runtime.transport import HEADER_BYTES, Sent
+from hetplanner.runtime.wire import CPU
 
 
 class Mailboxes(dict):
@@ -29,7 +30,7 @@ class Mailboxes(dict):
 class MailTransport:
     """The transport's interface between threads; what was sent must be what the receiver expects."""
 
-    emulator, num_held, num_posted = None, 0, 0
+    emulator, num_held, num_posted, device = None, 0, 0, CPU
 
     def __init__(self, rank, messages):
         self.rank, self.messages, self.sent_bytes, self.announced = rank, messages, 0, []
@@ -78,7 +79,16 @@ class ThreadedRanks:
         messages, batches = Mailboxes(), open_batches(config, plan.problem.workload)
         self.plan = plan
         self.executors = [
-            Executor(plan, r, config, build_chunks(plan, r, config), MailTransport(r, messages), batches, Silent())
+            Executor(
+                plan,
+                r,
+                config,
+                build_chunks(plan, r, config),
+                MailTransport(r, messages),
+                batches,
+                Silent(),
+                batches.orders["train"],
+            )
             for r in range(len(plan.ranks))
         ]
 

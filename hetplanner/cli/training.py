@@ -60,6 +60,9 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again from the last checkpoint after a rank has died.")
     ] = 0,
+    delta_cache_bytes: Annotated[
+        int, typer.Option(help="What each end of a boundary may remember of samples, where its codec has delta.")
+    ] = 2**28,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")] = False,
     out: Annotated[
@@ -88,6 +91,7 @@ def train(
         "checkpoint_every": checkpoint_every,
         "checkpoints_kept": checkpoints_kept,
         "max_restarts": max_restarts,
+        "delta_cache_bytes": delta_cache_bytes,
     }
     config = checked(TrainConfig, fields, "train")
     if resume is not None:

@@ -50,6 +50,8 @@ WORK_PASSES: dict[str, Work] = {
 }
 # Top-k's gradients: gather and scatter at positions that are known.
 WORK_AT_POSITIONS = Work(5.0, 3.0)
+# More of a codec with `delta`: what is remembered is looked up, the sum is remembered (the sender decodes for it).
+DELTA_WORK = Work(12.5, 8.0)
 
 # Bytes on the wire per element, scales of blocks left out.
 _ELEMENT_BYTES: dict[str, float] = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -65,6 +67,8 @@ class Codec(Noun):
         block: elements that share one scale (int8, int4).
         ratio: of all elements to those kept, the largest by magnitude (topk). With activations their positions
             travel too; gradients follow at the same positions and need none.
+        delta: what travels is the change of each sample's activation since its last visit (int8 and int4, activations
+            only). As many bytes; both ends remember samples (`TrainConfig.delta_cache_bytes`).
         rank: of the two factors that stand for a whole bucket of gradients (powersgd, which has no other use).
     """
 
@@ -72,6 +76,7 @@ class Codec(Noun):
     block: Annotated[int, Field(strict=True, ge=16, le=65536)] = 256
     ratio: Annotated[float, Field(strict=True, ge=1, le=1e6)] = 1.0
     rank: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
+    delta: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _settings_belong_to_the_codec(self) -> Self:
@@ -79,6 +84,8 @@ class Codec(Noun):
             raise ValueError(f"rank: belongs to powersgd only, got {self.rank} with {self.name}; remove it")
         if self.name != "topk" and self.ratio != 1.0:
             raise ValueError(f"ratio: belongs to topk only, got {self.ratio:g} with {self.name}; remove it")
+        if self.delta and self.name not in ("int8", "int4"):
+            raise ValueError(f"delta: belongs to int8 and int4 only, got {self.name}; remove it")
         return self
 
     def kept(self, num_elements: int) -> int:
@@ -125,12 +132,17 @@ class Codec(Noun):
 
     def work(self, *, positions_known: bool = False) -> Work:
         """Passes over memory to encode and to decode."""
-        return WORK_AT_POSITIONS if self.name == "topk" and positions_known else WORK_PASSES[self.name]
+        if self.name == "topk" and positions_known:
+            return WORK_AT_POSITIONS
+        work = WORK_PASSES[self.name]
+        return Work(work.encode + DELTA_WORK.encode, work.decode + DELTA_WORK.decode) if self.delta else work
 
     def __str__(self) -> str:
         if self.name == "powersgd":
             return f"powersgd:{self.rank}"
-        return f"topk:{self.ratio:.4g}" if self.name == "topk" else self.name
+        if self.name == "topk":
+            return f"topk:{self.ratio:.4g}"
+        return f"{self.name} delta" if self.delta else self.name
 
 
 NO_CODEC = Codec()

@@ -50,6 +50,8 @@ class Stage(Noun):
                 "reduce_codec: topk would drop gradients for good (nothing feeds the error back); set error_feedback,"
                 " or use fp16, bf16, int8 or int4"
             )
+        if self.reduce_codec.delta:
+            raise ValueError("reduce_codec: delta is for activations; gradients have error_feedback")
         return self
 
 
@@ -76,6 +78,8 @@ class LinkCodec(Noun):
     def _is_for_single_messages(self) -> Self:
         if self.codec.name == "powersgd":
             raise ValueError("codec: powersgd adds up factors of gradients; it is for reduce_codec only")
+        if self.codec.delta and self.role != "activation":
+            raise ValueError("codec: delta is for activations only; remove it")
         return self
 
 

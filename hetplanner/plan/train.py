@@ -33,6 +33,8 @@ class TrainConfig(Noun):
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
         resume: directory of an earlier run of the same plan, from whose last checkpoint this one goes on.
+        delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
+            `delta`; samples that find no room travel without it. The plan's memory does not count it.
         max_restarts: how often the agent starts the run again, from its last checkpoint, after a rank has died.
     """
 
@@ -51,6 +53,7 @@ class TrainConfig(Noun):
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
     resume: Text | None = None
+    delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
 
     def learning_rate_at(self, step: int) -> float:

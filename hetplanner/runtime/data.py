@@ -54,10 +54,11 @@ class Batches:
 
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""
-        return self._orders[split].ids(step, micro_batch)
+        return self.orders[split].ids(step, micro_batch)
 
     @cached_property
-    def _orders(self) -> dict[Split, SampleOrder]:
+    def orders(self) -> dict[Split, SampleOrder]:
+        """Which samples a micro-batch takes, by split."""
         seeds: dict[Split, int] = {"train": self.seed, "validation": VALIDATION_SEED}
         return {
             split: SampleOrder(self.source.num_samples(split), seed, self.micro_batch, self.num_micro_batches)

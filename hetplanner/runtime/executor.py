@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
+from hetplanner.data.order import SampleOrder
 from hetplanner.errors import RunError
 from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.model import Plan, Role
@@ -21,12 +22,13 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.data import Batches
+from hetplanner.runtime.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.posting import TOPIC, message_index, posting_order, sent_messages
+from hetplanner.runtime.posting import TOPIC, message_index, posting_order, proofs_of_delivery, sent_messages
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reductions import Reductions
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
-from hetplanner.runtime.transport import Expected, MessageKey, Topic, Transport
+from hetplanner.runtime.transport import Expected, Topic, Transport
 from hetplanner.runtime.update import Update
 from hetplanner.schedule.order import make_schedule
 
@@ -77,9 +79,11 @@ class Executor:
         transport: Transport,
         batches: Batches | None,
         telemetry: Telemetry,
+        order: SampleOrder | None = None,
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
+        self._order = order  # of training samples; wanted where a codec has `delta`
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
         self._in_flight = 0
@@ -89,6 +93,8 @@ class Executor:
         self._tensors: dict[tuple[Topic, int, int], Tensor] = {}
         # By boundary and micro-batch: where top-k's activations were, for the gradients that follow.
         self._positions: dict[tuple[int, int], Tensor] = {}
+        # By boundary, sender and receiver: what this rank's end remembers of samples.
+        self.memories: dict[tuple[int, int, int], SampleMemory] = {}
         self._losses: list[Tensor] = []
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
@@ -277,7 +283,7 @@ class Executor:
 
     def _send(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
-        codec = boundary_codec(self.plan.codec_between(self.rank, peer, role), self.plan.problem.workload.dtype)
+        codec = self._link_codec(action, self.rank, peer, training=training)
         num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
         key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
 
@@ -294,8 +300,7 @@ class Executor:
 
     def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
         topic, peer = TOPIC[action.role], action.peer
-        spec = self.plan.codec_between(peer, self.rank, role_of(action))
-        codec = boundary_codec(spec, self.plan.problem.workload.dtype)
+        codec = self._link_codec(action, peer, self.rank, training=training)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, message.index), []) if training else []
         elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
@@ -311,13 +316,31 @@ class Executor:
 
         return act
 
-    def _codec_now(self, codec: TensorCodec, action: Action) -> TensorCodec:
-        """Top-k's gradients travel at the positions that the activations came with."""
+    def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
+        """The codec of a message; validation has samples of its own, which nobody remembers."""
+        workload, stage = self.plan.problem.workload, action.stage
+        spec = self.plan.codec_between(source, target, role_of(action))
+        codec = boundary_codec(spec, workload.dtype)
+        if not (spec.delta and training):
+            return codec
+        assert self._order is not None
+        key = stage, source, target
+        if key not in self.memories:
+            size, device = self.config.delta_cache_bytes, self.transport.device
+            boundary = self.plan.stages[stage].end_op
+            self.memories[key] = SampleMemory(workload, boundary, self._order.num_samples, size, device)
+        return ChangingEnd(codec, self.memories[key])
+
+    def _codec_now(self, codec: TensorCodec | ChangingEnd, action: Action) -> TensorCodec:
+        """Top-k's gradients travel at the positions that the activations came with; changes are those of samples."""
+        if isinstance(codec, ChangingEnd):
+            assert self._order is not None
+            return codec.visit(self._order.ids(self._step, action.micro_batch))
         if isinstance(codec, TopK) and action.role == "gradient":
             return AtPositions(self._positions.pop((action.stage, action.micro_batch)))
         return codec
 
-    def _note_positions(self, codec: TensorCodec, action: Action) -> None:
+    def _note_positions(self, codec: TensorCodec | ChangingEnd, action: Action) -> None:
         if isinstance(codec, TopK) and action.role == "activation":
             self._positions[action.stage, action.micro_batch] = codec.position_M
 
@@ -366,25 +389,6 @@ class Executor:
         if scale and scale.value != before:
             self.reductions.rescale(scale.value / before)
         return norm
-
-
-def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:
-    """Which of a rank's messages have certainly arrived once it takes one from the same peer.
-
-    What the peer took before it sent is delivered. So a rank keeps no more buffers than the plan has micro-batches
-    in flight, however many the step has.
-    """
-    proofs: dict[MessageKey, list[MessageKey]] = {}
-    taken: dict[int, list[MessageKey]] = {}
-    for action in schedule.actions:
-        if action.peer != rank:
-            continue
-        key = (action.rank, TOPIC[action.role], message_index(action, num_micro_batches))
-        if action.kind is Kind.RECV:
-            taken.setdefault(action.rank, []).append(key)
-        else:
-            proofs[key] = taken.pop(action.rank, [])
-    return proofs
 
 
 def role_of(action: Action) -> Role:

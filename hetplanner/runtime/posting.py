@@ -1,12 +1,13 @@
 """The order in which a rank posts its receives: every peer's messages in the order in which that peer sends them.
 
-On a communicator without tags nothing else matches; with tags it does no harm. No torch.
+On a communicator without tags nothing else matches; with tags it does no harm. Likewise from the schedule: when a
+message has certainly arrived. No torch.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from hetplanner.plan.action import Action, Kind
+from hetplanner.plan.action import Action, Kind, Schedule
 from hetplanner.plan.reducers.groups import ReductionGroup
 from hetplanner.runtime.transport import Expected, MessageKey, Topic
 
@@ -58,3 +59,22 @@ def posting_order(taken: Sequence[Expected], sent_to_me: Callable[[int], Sequenc
             # A message that its sender's list does not name comes in the order of taking.
             order.append(waiting.pop(next(rows[message.peer], own_key)))
     return order
+
+
+def proofs_of_delivery(schedule: Schedule, rank: int, num_micro_batches: int) -> dict[MessageKey, list[MessageKey]]:
+    """Which of a rank's messages have certainly arrived once it takes one from the same peer.
+
+    What the peer took before it sent is delivered. So a rank keeps no more buffers than the plan has micro-batches
+    in flight, however many the step has.
+    """
+    proofs: dict[MessageKey, list[MessageKey]] = {}
+    taken: dict[int, list[MessageKey]] = {}
+    for action in schedule.actions:
+        if action.peer != rank:
+            continue
+        key = (action.rank, TOPIC[action.role], message_index(action, num_micro_batches))
+        if action.kind is Kind.RECV:
+            taken.setdefault(action.rank, []).append(key)
+        else:
+            proofs[key] = taken.pop(action.rank, [])
+    return proofs

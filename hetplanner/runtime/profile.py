@@ -25,6 +25,7 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.chunk import Chunk
+from hetplanner.runtime.delta import ChangeCodec, SampleMemory
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
 from hetplanner.runtime.precision import boundary_codec
@@ -157,6 +158,12 @@ class _Rehearsal:
         if spec.name == "topk" and role == "gradient":
             kept = spec.kept(x.numel())
             codec = AtPositions(torch.arange(kept, device=device) * (x.numel() // kept))
+        if spec.delta:
+            workload, most = plan.problem.workload, self.executor.config.delta_cache_bytes
+            ids_B = np.arange(workload.micro_batch)  # of a memory of its own: both ends' stay equal
+            codec = ChangeCodec(
+                codec, SampleMemory(workload, plan.stages[boundary].end_op, len(ids_B), most, device), ids_B
+            )
         data = torch.empty(plan.boundary_bytes(boundary, source, target, role), dtype=torch.uint8, device=device)
         codec.encode(x, data)
         return x, codec, data

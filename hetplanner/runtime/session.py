@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
@@ -23,7 +24,7 @@ from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.connect import Place, agree, join, open_store
-from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
@@ -144,7 +145,16 @@ class Session:
                 emulator.draining.set()
         window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
         transport = Transport(rank, emulator, window, device, None if emulator else self._bulk_wire(device))
-        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry)
+        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, self._order(batches))
+
+    def _order(self, batches: Batches | None) -> SampleOrder | None:
+        """The order of samples, for ranks that read none but remember them."""
+        if not any(rule.codec.delta for rule in self.plan.link_codecs):
+            return None
+        num_samples = torch.tensor([batches.source.num_samples("train") if batches else 0])
+        dist.all_reduce(num_samples, dist.ReduceOp.MAX)
+        workload = self.plan.problem.workload
+        return SampleOrder(int(num_samples), self.config.seed, workload.micro_batch, workload.num_micro_batches)
 
     def _bulk_wire(self, device: torch.device) -> Wire | None:
         """nccl where every rank has a GPU of its own."""

@@ -1,7 +1,8 @@
 """Speed of every codec on one core against a plain copy, and its passes over memory, which `WORK_PASSES` holds.
 
 A copy is 1.0 and two passes. "tensor" rows: tensor operations, which serve other devices, on the processor; the rest
-are compiled loops. With a GPU its rows follow, against the device's own copy.
+are compiled loops; "delta" rows: changes, with what both ends remember. With a GPU its rows follow, against the
+device's own copy.
 
 python tests/benchmarks/bench_codecs.py [elements]
 """
@@ -11,10 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from hetplanner.codecs.spec import WORK_AT_POSITIONS, Codec, Work
 from hetplanner.codecs.torch_codecs import AtPositions, TopK, tensor_codec
+from hetplanner.runtime.delta import ChangingEnd, SampleMemory
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
 
 ROTATING = 4  # buffers, so that no cache keeps a tensor warm
 ROUNDS = 9
@@ -58,6 +63,8 @@ class Table:
             self._speed(lambda i: tensor.decode(data[i], self.elements)),
         )
         self._print(f"{codec}{'' if compiled else ' tensor'}", size, speeds, codec.work())
+        if codec.name in ("int8", "int4") and compiled:
+            self._delta_row(codec.replace(delta=True), data)
         if isinstance(tensor, TopK):
             known, short = AtPositions(tensor.position_M), codec.wire_bytes(self.elements, 4, positions_known=True)
             speeds = (
@@ -65,6 +72,22 @@ class Table:
                 self._speed(lambda i: known.decode(data[i][:short], self.elements)),
             )
             self._print(f"{codec} back", short, speeds, WORK_AT_POSITIONS)
+
+    def _delta_row(self, codec: Codec, data: list[torch.Tensor]) -> None:
+        """The same of changes; every buffer is a micro-batch of two samples of its own."""
+        hidden, seq_len = 1024, self.elements // 2048
+        config = TransformerConfig(vocab=1, max_seq_len=seq_len, hidden=hidden, layers=1, heads=1, ffn=1)
+        workload = Workload(
+            name="wide", transformer=config, global_batch=2, micro_batch=2, seq_len=seq_len, dtype="float32"
+        )
+        memory = SampleMemory(workload, 1, 2 * ROTATING, 2**40, torch.device(self.device))
+        end = ChangingEnd(tensor_codec(codec), memory)
+        visits = [end.visit(np.arange(2 * i, 2 * i + 2)) for i in range(ROTATING)]
+        speeds = (
+            self._speed(lambda i: visits[i].encode(self.x[i], data[i])),
+            self._speed(lambda i: visits[i].decode(data[i], self.elements)),
+        )
+        self._print(str(codec), len(data[0]), speeds, codec.work())
 
     def _copy(self, i: int) -> None:
         self.target.copy_(self.x[i])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from safetensors.torch import load_file
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
-from hetplanner.plan.model import OuterOptimizer
+from hetplanner.plan.model import LinkCodec, OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runtime.sample import load_model
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, tiny_workload
+from tests.threaded_ranks import ThreadedRanks
 
 pytestmark = pytest.mark.distributed
 
@@ -155,3 +157,27 @@ def test_a_run_whose_rank_was_killed_goes_on_in_its_own_directory(whole: Path, t
     assert all(a < b for a, b in itertools.pairwise(ends)), "one clock over both attempts"
     assert [s.step for s in run.steps() if s.step_s is None] == [0, 9]
     assert torch.equal(load_model(run_dir).flat, load_model(whole).flat)
+
+
+def test_memories_of_samples_start_empty_on_all_ranks(tmp_path: Path) -> None:
+    """Three stages, of which the middle one reads no data; the same in threads, where memories are emptied by hand."""
+    text = tmp_path / "short.txt"
+    text.write_bytes(bytes(i * i % 97 for i in range(1000)))
+    plan = chain_plan([4], [2, 4], workload=tiny_workload(layers=2, global_batch=8))
+    codec = Codec(name="int4", delta=True)
+    rules = [LinkCodec(from_device=a, to_device=b, role="activation", codec=codec) for a, b in pairwise(plan.ranks)]
+    plan, settings = plan.replace(link_codecs=tuple(rules)), {"steps": 10, "data": str(text), "learning_rate": 3e-3}
+    train(plan, TrainConfig(checkpoint_every=5, **settings), tmp_path / "whole")
+    half = only_until(tmp_path / "whole", tmp_path / "half", 5)
+    train(plan, TrainConfig(resume=str(half), **settings), tmp_path / "rest")
+    threads, expected = ThreadedRanks(plan, TrainConfig(**settings)), []
+    for step in range(10):
+        if step == 5:
+            for memory in [m for executor in threads.executors for m in executor.memories.values()]:
+                assert memory.row_NE.any()
+                memory.row_NE.zero_()
+        expected.append(threads.run_step(step))
+    whole, rest = ([loss for _, loss in losses(tmp_path / name)] for name in ("whole", "rest"))
+    assert whole[:5] == pytest.approx(expected[:5], rel=1e-5)
+    assert rest == pytest.approx(expected[5:], rel=1e-5)
+    assert rest != pytest.approx(whole[5:], rel=1e-5)

@@ -18,7 +18,7 @@ from hetplanner.plan.action import Kind
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
-from hetplanner.runtime.executor import message_index, proofs_of_delivery
+from hetplanner.runtime.posting import message_index, proofs_of_delivery
 from hetplanner.runtime.rendezvous import create_handler
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, run_directory
