@@ -16,7 +16,7 @@ from torch import Tensor
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.data.order import SampleOrder
 from hetplanner.errors import RunError
-from hetplanner.plan.action import Action, Kind, Schedule
+from hetplanner.plan.action import Action, Kind
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import Batch
