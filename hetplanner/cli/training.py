@@ -125,7 +125,7 @@ def _resumed(plan: Plan, config: TrainConfig, name: str, given: set[str]) -> Tra
 
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
-    found = earlier.config.replace(**typed, resume=str(earlier.path))
+    found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
     check_resumable(plan, found)
     return found
 

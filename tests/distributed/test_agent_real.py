@@ -1,10 +1,12 @@
 """The agent, torchrun and the real worker together: four ranks of tiny-gpt on emulated links."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import psutil
@@ -120,9 +122,10 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint_and_the_loss_is_the
     run.read_all()
     assert run.losses() == calm.read_all().losses()
     assert run.resumed()[0] >= 10
-    assert (
-        client.start(tiny_plan(), config.replace(steps=45, resume=str(run.path))).wait(PATIENCE_S).state == "finished"
-    )
+    command = [sys.executable, "-m", "hetplanner.cli", "train", str(run.path / "plan.json"), "--resume", run.id]
+    done = subprocess.run([*command, "--steps", "45", "--json"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, summary["status"]) == (0, "finished"), done.stdout
 
 
 def test_everything_listens_on_loopback_only(client):
