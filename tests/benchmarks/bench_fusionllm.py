@@ -7,7 +7,7 @@
     python tests/benchmarks/bench_fusionllm.py report [--plots FOLDER]
 
 Three stages in a row on three CPU ranks; of the two links between them one is four times as slow as the other. A
-small GPT reads bytes of Python's library, a narrow ResNet-101 reads noisy digits (so that its loss has a floor).
+small GPT reads bytes of Python's library, a narrow ResNet-101 reads digits.
 
 `losses` trains without emulation, as loss over steps does not depend on the links' speed: one process passes every
 micro-batch through the three stages and the plan's codecs, which `check` compares with three real ranks. `times`
@@ -51,6 +51,7 @@ from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.schema import checked
 from hetplanner.simulator.timing import simulate_step_s
+from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import start_ranks
@@ -62,12 +63,7 @@ SWEEP_MBIT = (8.0, 40.0, 200.0, 1000.0, 10_000.0)
 FASTER = 4.0
 """The other link's bandwidth over the slow one's."""
 LATENCY = "2 ms"
-RESNET = {
-    "model_type": "resnet", "depths": [3, 4, 23, 3], "hidden_sizes": [16, 32, 64, 128], "embedding_size": 8,
-    "image_size": 64, "num_channels": 1, "num_labels": 10, "layer_type": "bottleneck",
-}  # fmt: skip
 VALIDATION_SAMPLES = 512
-NUM_IMAGES, NOISE = 8000, 80.0
 ROLES: tuple[Role, Role] = ("activation", "gradient")
 
 
@@ -83,15 +79,12 @@ def gpt() -> Workload:
 
 
 def resnet() -> Workload:
-    """101 layers, an eighth as wide as the published ones or less."""
-    from hetplanner.capture.assemble import capture_workload
-    from hetplanner.capture.huggingface import config_factory
-
-    return capture_workload(config_factory(RESNET, "resnet101-narrow", micro_batch=8), "resnet", global_batch=8)
+    """101 narrow layers, on scikit-learn's digits."""
+    return preset("resnet101-narrow", global_batch=32)
 
 
 MODELS: dict[str, Callable[[], Workload]] = {"gpt": gpt, "resnet": resnet}
-LEARNING_RATE = {"gpt": 2e-3, "resnet": 2e-3}
+LEARNING_RATE = {"gpt": 2e-3, "resnet": 1e-3}
 CLIP_NORM = 1.0
 SLOW_LINK = {"gpt": 1, "resnet": 0}
 """Which of the two boundaries crosses the slow link: where a message is largest."""
@@ -286,21 +279,6 @@ def config_of(model: str, steps: int, seed: int, data: str | None, **changes: An
     return TrainConfig(steps=steps, seed=seed, data=data, **(fields | changes))
 
 
-def noisy_digits(folder: Path) -> str:
-    """scikit-learn's digits, each several times with noise of its own, as a folder of images."""
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    found, rng = load_digits(), np.random.default_rng(0)
-    for i in range(NUM_IMAGES):
-        at = i % len(found.target)
-        noisy = found.images[at] * (255 / 16) + rng.normal(0.0, NOISE, (8, 8))
-        target = folder / f"digit-{found.target[at]}"
-        target.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(target / f"{i}.png")
-    return str(folder)
-
-
 def run_losses(model: str, steps: int, seeds: int, only: list[str] | None, results: Path, data: str | None) -> None:
     """Trains every variant with every seed that the results lack."""
     torch.set_num_threads(1)
@@ -483,26 +461,21 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, help="folder for HTML pages")
     a = parser.parse_args()
     only = a.only.split(",") if a.only else None
-    with tempfile.TemporaryDirectory() as folder:
-        data = (
-            noisy_digits(Path(folder) / "digits")
-            if a.model == "resnet" and a.part in ("losses", "check", "times")
-            else None
-        )
-        if a.part == "losses":
-            run_losses(a.model, a.steps or 1000, a.seeds, only, a.results, data)
-        elif a.part == "check":
-            worst = check(a.model, data, only)
-            save(a.results, "check", a.model, worst)
-            print(f"{a.model}: worst difference {worst:.2e}")
-        elif a.part == "times":
-            run_times(a.model, a.steps or 12, only, a.results, data)
-        elif a.part == "simulated":
-            run_simulated(a.model, a.results)
-        else:
-            report(a.results)
-            if a.plots:
-                plot(a.results, a.plots)
+    data = "digits" if a.model == "resnet" else None
+    if a.part == "losses":
+        run_losses(a.model, a.steps or 1000, a.seeds, only, a.results, data)
+    elif a.part == "check":
+        worst = check(a.model, data, only)
+        save(a.results, "check", a.model, worst)
+        print(f"{a.model}: worst difference {worst:.2e}")
+    elif a.part == "times":
+        run_times(a.model, a.steps or 12, only, a.results, data)
+    elif a.part == "simulated":
+        run_simulated(a.model, a.results)
+    else:
+        report(a.results)
+        if a.plots:
+            plot(a.results, a.plots)
 
 
 if __name__ == "__main__":
