@@ -286,13 +286,6 @@ class Plan(Noun):
                     places[device].append((s, r))
         return tuple(tuple(places[device]) for device in self.ranks)
 
-    @cached_property
-    def place_of_rank(self) -> tuple[tuple[int, int], ...]:
-        """(stage, replica) of every rank, where each serves one stage. Raises ValueError if the plan is interleaved."""
-        if self.is_interleaved:
-            raise ValueError("a rank of an interleaved plan has several places: use places_of_rank")
-        return tuple(places[0] for places in self.places_of_rank)
-
     @property
     def is_interleaved(self) -> bool:
         """Whether a rank serves several stages."""

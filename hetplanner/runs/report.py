@@ -253,7 +253,7 @@ def _rank_reports(run: RunReader, rows: dict[str, list[StepTerms]]) -> tuple[Ran
     most = [max((s.memory_bytes + s.device_bytes for s in t.steps.values()), default=0) for t in run.ranks]
     predicted, measured = rows.get("predicted"), rows.get("measured")
     return tuple(
-        RankReport(r, device, predicted and predicted[r], measured and measured[r], most[r])  # type: ignore[arg-type]
+        RankReport(r, device, predicted[r] if predicted else None, measured[r] if measured else None, most[r])
         for r, device in enumerate(run.plan.ranks)
     )
 

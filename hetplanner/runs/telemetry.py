@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.plan.trace import Sample, Span
+from hetplanner.plan.traffic import LinkTraffic
 from hetplanner.runs.tail import LineTail
 
 PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
@@ -49,25 +50,6 @@ class StepRecord:
     in_flight: int = 0
     held: int = 0
     attempt: int = 0
-
-
-@dataclass(slots=True)
-class LinkTotal:
-    """What a rank exchanged with one other about one thing, over the whole run so far.
-
-    Attributes:
-        sent, sent_bytes, taken, taken_bytes: messages handed over and received.
-        wait_s: seconds that the rank waited for those received.
-        late, late_s: deliveries that the emulator handed over after their time.
-    """
-
-    sent: int = 0
-    sent_bytes: int = 0
-    taken: int = 0
-    taken_bytes: int = 0
-    wait_s: float = 0.0
-    late: int = 0
-    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +93,7 @@ class RankTelemetry:
     reduce_bytes: int = 0
     late: int = 0
     late_s: float = 0.0
-    links: dict[tuple[int, str], LinkTotal] = field(default_factory=dict)
+    links: dict[tuple[int, str], LinkTraffic] = field(default_factory=dict)
     links_steps: int = 0
     attempt: int = 0
     resumed_step: int | None = None
@@ -245,7 +227,7 @@ class RankTelemetry:
     def _links(self, record: dict[str, Any]) -> None:
         steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]
         for key, row in rows:
-            total = self.links.setdefault(key, LinkTotal())
+            total = self.links.setdefault(key, LinkTraffic())
             for name, value in row.items():
                 setattr(total, name, getattr(total, name) + value)
         self.links_steps += steps

@@ -70,7 +70,3 @@ class StageRunner:
         """The output without dropout and by running statistics, nothing kept."""
         with autocast(self._dtype, self._device_type):
             return self.model.forward(x, batch)
-
-    def forget(self) -> None:
-        """Drops all micro-batches in flight."""
-        self._live.clear()

@@ -1,27 +1,8 @@
 """What a rank has sent to and taken from every other rank, by what it was about, and how long it waited for it."""
 
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(slots=True)
-class LinkTraffic:
-    """Messages with one other rank about one thing since the last look.
-
-    Attributes:
-        sent, sent_bytes: handed to the network.
-        taken, taken_bytes: received.
-        wait_s: from asking for a message until it may be seen, summed over those taken.
-        late, late_s: those that the emulator could only hand over after their time, and by how much in sum.
-    """
-
-    sent: int = 0
-    sent_bytes: int = 0
-    taken: int = 0
-    taken_bytes: int = 0
-    wait_s: float = 0.0
-    late: int = 0
-    late_s: float = 0.0
+from hetplanner.plan.traffic import LinkTraffic
 
 
 class Traffic:

@@ -159,7 +159,7 @@ def test_anchor_and_momentum_are_held_where_there_are_replicas() -> None:
     with_outer, mean = local(plan, 4), local(plan, 4).replace(outer=None)
     for changed, each in ((with_outer, 8), (mean, 4)):
         more = np.array(peak_bytes(changed, tables)) - np.array(peak_bytes(plan, tables))
-        assert more.tolist() == [each * params[s] for s, _ in plan.place_of_rank]
+        assert more.tolist() == [each * params[s] for _, s in plan.chunks]
     alone = local(chain_plan([8], [9]), 4)
     assert peak_bytes(alone, tables) == peak_bytes(alone.replace(local_steps=1, outer=None), tables)
 

@@ -62,7 +62,7 @@ def test_durations_follow_the_ranks():
     plan = chain_plan((5, 3), (3, 6))
     durations = durations_of(plan)
     costs = CostTables(plan.problem)
-    for rank, (stage, _) in enumerate(plan.place_of_rank):
+    for rank, stage in plan.chunks:
         first, end = plan.stages[stage].first_op, plan.stages[stage].end_op
         assert durations.forward_s_C[rank] == costs.forward_s_CO[0, end] - costs.forward_s_CO[0, first]
     deeper = plan.replace(stages=tuple(s.replace(recompute=True) for s in plan.stages))

@@ -53,8 +53,6 @@ def test_every_device_serves_its_chunks_and_every_op_once():
     assert [len(places) for places in plan.places_of_rank] == [2] * 8
     assert [stage.replicas for stage in plan.stages[:4]] == [stage.replicas for stage in plan.stages[4:]]
     assert plan.chunks == tuple((rank, s) for rank in range(8) for s in (rank // 2, rank // 2 + 4))
-    with pytest.raises(ValueError, match="use places_of_rank"):
-        _ = plan.place_of_rank
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 5, 100])

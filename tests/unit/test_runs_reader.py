@@ -8,13 +8,14 @@ from fake_ranks import phase, step_record, write
 
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Span
+from hetplanner.plan.traffic import LinkTraffic
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import save_config
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.tail import MAX_LINE_BYTES, LineTail, last_lines, text_from
-from hetplanner.runs.telemetry import LinkTotal, RankTelemetry
+from hetplanner.runs.telemetry import RankTelemetry
 
 NUM_RANKS = 4
 
@@ -287,7 +288,7 @@ def test_links_add_up_over_their_lines(run_dir):
     write(run_dir, 0, {"type": "links", "step": 7, "steps": 4, "links": [row, row | {"peer": 2}]})
     write(run_dir, 0, {"type": "links", "step": 8, "steps": 1, "links": [row | {"wait_s": float("nan")}]})
     first, second, *_ = RunReader(run_dir).read_all().ranks
-    assert first.links[1, "activation"] == LinkTotal(4, 200, 0, 0, 0.5, 2, 1.0)
+    assert first.links[1, "activation"] == LinkTraffic(4, 200, 0, 0, 0.5, 2, 1.0)
     assert first.links[2, "activation"].sent_bytes == 100
     assert (first.links_steps, first.corrupted) == (8, 1)
     assert (second.links, second.links_steps) == ({}, 0)

@@ -60,7 +60,7 @@ def test_the_global_order_sends_before_it_receives(plan):
 @pytest.mark.parametrize("plan", PLANS)
 def test_no_rank_holds_more_than_its_in_flight_depth(plan):
     schedule = make_schedule(plan)
-    for rank, (stage, _) in enumerate(plan.place_of_rank):
+    for rank, stage in plan.chunks:
         held = most = 0
         for action in schedule.of_rank(rank):
             held += {Kind.FORWARD: 1, Kind.BACKWARD: -1}.get(action.kind, 0)
