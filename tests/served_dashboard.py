@@ -60,6 +60,8 @@ class Server:
             self.process.send_signal(signal.SIGTERM)  # a shell may have its children ignore SIGINT
             self.process.wait(30)
             self.process = None
+            said = (self.home / "server.txt").read_text()
+            assert "unexpected error in a session" not in said, said
 
 
 @dataclass

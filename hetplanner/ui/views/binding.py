@@ -1,8 +1,10 @@
 """Two-way links between widgets and view-models that survive what a person may type."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+import panel as pn
 import panel_material_ui as pmui
 import param
 
@@ -32,6 +34,20 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
     widget.param.watch(to_model, "value")
     model.param.watch(to_widget, name)
     return widget
+
+
+def on_click(widget: Any, act: Callable[[Any], object]) -> None:
+    """Calls `act(event)` at every click, with the document held.
+
+    A click that comes right behind a typed value is handled by Panel without the document's lock, where a change of a
+    figure's own Bokeh models raises. Held changes are sent by Panel itself, in order, with or without the lock.
+    """
+
+    def held(event: Any) -> None:
+        with pn.io.hold():
+            act(event)
+
+    widget.on_click(held)
 
 
 class Upload(pmui.FileInput):

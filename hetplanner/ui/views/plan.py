@@ -8,6 +8,7 @@ import panel_material_ui as pmui
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.cards import (
     Coloured,
     MetricRow,
@@ -49,8 +50,8 @@ class PlanView:
 
     def _wire(self) -> None:
         model = self.model
-        self.rehearse.on_click(lambda _: self.app.rehearse())
-        self.export.on_click(lambda _: setattr(self.app.session, "page", "export"))
+        on_click(self.rehearse, lambda _: self.app.rehearse())
+        on_click(self.export, lambda _: setattr(self.app.session, "page", "export"))
         self.recent.param.watch(self._join, "value")
         model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound"])
         model.param.watch(self.show_plan, ["plan", "cluster"])

@@ -15,7 +15,7 @@ from hetplanner.runs.telemetry import PHASES
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.run import Proposal
 from hetplanner.ui.models.texts import change_text, count_text, seconds_text
-from hetplanner.ui.views.binding import bind
+from hetplanner.ui.views.binding import bind, on_click
 from hetplanner.ui.views.cards import (
     CODE_STYLE,
     COLOURS,
@@ -91,13 +91,13 @@ class RunView:
         ]
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(10, 6))
         self.launch = pmui.Button(label="Launch the plan…", icon="rocket_launch", variant="outlined", margin=(10, 6))
-        self.rehearse.on_click(lambda _: self.app.rehearse())
-        self.launch.on_click(lambda _: self._propose())
+        on_click(self.rehearse, lambda _: self.app.rehearse())
+        on_click(self.launch, lambda _: self._propose())
         self.token = pmui.PasswordInput(label="Launch token", width=190, **_SMALL)
         self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(10, 6))
         self.lock_words = Words(margin=(14, 12))
         self.lock_words.view.sizing_mode = None
-        self.unlock.on_click(lambda _: self._unlock())
+        on_click(self.unlock, lambda _: self._unlock())
         self.token.param.watch(lambda _: self._unlock(), "enter_pressed")
         note = Words(
             "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it"
@@ -114,7 +114,7 @@ class RunView:
     def _run_bar(self) -> Any:
         self.name = Words(size=15, margin=(10, 14))
         self.stop = pmui.Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 6))
-        self.stop.on_click(lambda _: self.model.stop())
+        on_click(self.stop, lambda _: self.model.stop())
         self.phases = html_pane(margin=(8, 8), sizing_mode=None)
         self.message = Words()
         self.name.view.sizing_mode = None
@@ -151,7 +151,7 @@ class RunView:
         model.param.watch(self.show_steps, ["steps_changed", "status"])
         model.param.watch(lambda _: self.timeline.update(model.trace), "trace_changed")
         model.param.watch(self.show_log, "log_changed")
-        self.table.on_click(lambda event: model.select(model.runs[event.row].run))
+        on_click(self.table, lambda event: model.select(model.runs[event.row].run))
         for show in (
             self.show_lock,
             self.show_launch,
@@ -266,9 +266,9 @@ class ConfirmDialog:
         self.view = pmui.Dialog(
             self.text, self.token, buttons, title="Launch?", open=False, show_close_button=True, width_option="md"
         )
-        self.launch.on_click(lambda _: self._launch())
+        on_click(self.launch, lambda _: self._launch())
         self.token.param.watch(lambda _: self._launch(), "enter_pressed")
-        self.cancel.on_click(lambda _: self.model.dismiss())
+        on_click(self.cancel, lambda _: self.model.dismiss())
         self.view.param.watch(lambda e: None if e.new else self.model.dismiss(), "open")
         self.model.param.watch(self.show, "proposal")
         self.model.param.watch(self._show_launching, "launching")

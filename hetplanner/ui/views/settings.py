@@ -7,7 +7,7 @@ import panel_material_ui as pmui
 
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.plan import OBJECTIVES
-from hetplanner.ui.views.binding import bind, upload_button
+from hetplanner.ui.views.binding import bind, on_click, upload_button
 from hetplanner.ui.views.cards import Words, heading
 
 _SMALL: dict[str, Any] = {"size": "small", "sizing_mode": "stretch_width", "margin": (4, 8)}
@@ -103,8 +103,8 @@ def _search_part(app: PlannerApp) -> list[Any]:
     stop = pmui.Button(
         label="Stop", icon="stop", variant="outlined", color="error", sizing_mode="stretch_width", margin=(8, 8)
     )
-    start.on_click(lambda _: app.search())
-    stop.on_click(lambda _: plan.stop())
+    on_click(start, lambda _: app.search())
+    on_click(stop, lambda _: plan.stop())
     bar = pmui.LinearProgress(value=0, variant="determinate", sizing_mode="stretch_width", margin=(2, 8))
     text = Words(margin=(2, 10, 4, 10), size=12)
 
