@@ -6,6 +6,7 @@ import param
 
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.run import RunModel
@@ -21,6 +22,7 @@ class PlannerApp(param.Parameterized):
         self.cluster = ClusterModel(self.session, samples)
         self.plan = PlanModel(self.session, service)
         self.run = RunModel(self.session, service, home)
+        self.agent = AgentWatch(home)
         self.cluster.param.watch(self._cluster_changed, "cluster")
         self.plan.param.watch(self._plan_changed, "cluster")
         self.cluster.choose_default()
