@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from hetplanner.cluster.link_edits import EARTH_RADIUS_KM
 from hetplanner.errors import InvalidInput
 
 _COORDINATES = re.compile(r"\s*([-+]?\d{1,3}(?:\.\d+)?)\s*[,; ]\s*([-+]?\d{1,3}(?:\.\d+)?)\s*")
@@ -37,7 +38,13 @@ def places() -> tuple[Place, ...]:
     text = files("hetplanner.cluster").joinpath("places.csv").read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return tuple(
-        Place(r["name"], r["country"], float(r["latitude"]), float(r["longitude"]), tuple(filter(None, r["aliases"].split("|"))))
+        Place(
+            r["name"],
+            r["country"],
+            float(r["latitude"]),
+            float(r["longitude"]),
+            tuple(filter(None, r["aliases"].split("|"))),
+        )
         for r in rows
     )
 
@@ -68,7 +75,9 @@ def place_named(text: str) -> Place:
 def _nearest(text: str) -> str:
     near = difflib.get_close_matches(_key(text[:60]), _by_key(), n=3, cutoff=0.6)
     names = dict.fromkeys(_by_key()[key].name for key in near)
-    return f"did you mean {', '.join(names)}? Else give a larger city near it" if names else "give a larger city near it"
+    return (
+        f"did you mean {', '.join(names)}? Else give a larger city near it" if names else "give a larger city near it"
+    )
 
 
 def nearest_place(latitude: float, longitude: float, within_km: float = 250.0) -> Place | None:
@@ -78,9 +87,6 @@ def nearest_place(latitude: float, longitude: float, within_km: float = 250.0) -
     chords = [math.dist(here, _on_sphere(p.latitude, p.longitude)) for p in places()]
     least = min(range(len(chords)), key=chords.__getitem__)
     return places()[least] if chords[least] * EARTH_RADIUS_KM <= within_km else None
-
-
-EARTH_RADIUS_KM = 6371.0
 
 
 def _on_sphere(latitude: float, longitude: float) -> tuple[float, float, float]:
