@@ -123,7 +123,7 @@ def test_an_imported_file_becomes_the_cluster_and_downloads_again(app):
     app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
     assert errors(app) == []
     assert app.cluster.cluster.name == "small"
-    assert app.cluster.sample == "(imported)"
+    assert app.cluster.sample == "(drawn or imported)"
     assert app.plan.cluster is app.cluster.cluster
     app.cluster.import_files({"again.json": app.cluster.download().getvalue().encode()})
     assert app.cluster.cluster == small_cluster(3)

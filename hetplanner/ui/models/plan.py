@@ -36,6 +36,7 @@ class PlanModel(param.Parameterized):
     """Settings, and the state of the session's search. Numbers of 0 mean 'let the planner choose'."""
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
+    excluded: Any = param.Parameter(default=(), doc="Ids of devices that must not be used; the map sets them.")
     preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
     uploaded = param.ClassSelector(
         class_=Workload, default=None, doc="From a Hugging Face config.json or a workload file."
@@ -73,7 +74,7 @@ class PlanModel(param.Parameterized):
         self.baselines: dict[str, float] = {}
         self.baseline_estimates: dict[str, Estimate] = {}
         self.param.watch(self._model_chosen, ["preset", "uploaded"])
-        self.param.watch(self._cluster_chosen, "cluster")
+        self.param.watch(self._cluster_chosen, ["cluster", "excluded"])
 
     # -- the problem ------------------------------------------------------------------------------
 
@@ -94,9 +95,9 @@ class PlanModel(param.Parameterized):
 
     def _fit_shape(self) -> None:
         """A shape that this cluster and model allow: as before if it fits, else as square as possible."""
-        if self.cluster is None:
+        if self.cluster is None or len(self.excluded) >= len(self.cluster.devices):
             return
-        devices = len(self.cluster.devices)
+        devices = len(self.cluster.devices) - len(self.excluded)
         most = self._most_stages
         if self.stages * self.replicas == devices and self.stages <= most:
             return
@@ -144,7 +145,9 @@ class PlanModel(param.Parameterized):
     def problem(self) -> Problem:
         """What the search will solve. Raises InvalidInput."""
         if self.cluster is None:
-            raise InvalidInput("cluster: choose a sample or import a file on the Cluster page first")
+            raise InvalidInput("cluster: draw one, choose a sample or import a file on the Cluster page first")
+        if len(self.excluded) == len(self.cluster.devices):
+            raise InvalidInput("cluster: every device is excluded; include some on the Cluster page")
         if len(self.cluster.devices) > MAX_DEVICES:
             raise InvalidInput(
                 f"cluster: the page plans up to {MAX_DEVICES} devices, this one has {len(self.cluster.devices)};"
@@ -153,6 +156,7 @@ class PlanModel(param.Parameterized):
         constraints = {
             "stages": self.stages or None,
             "replicas": self.replicas or None,
+            "excluded": self.excluded,
             "codecs": tuple(dict.fromkeys(["none", *self.codecs])),
             "max_ratio": self.max_ratio,
         }
@@ -232,12 +236,12 @@ class PlanModel(param.Parameterized):
         problem = job.request.problem
         workload = problem.workload
         with param.parameterized.discard_events(self):
-            self.cluster = problem.cluster
+            self.cluster, self.excluded = problem.cluster, problem.constraints.excluded
             if workload.name in preset_names():
                 self.preset = workload.name
             else:
                 self.uploaded, self.preset = workload, UPLOADED
-        self.param.trigger("cluster", "preset", "uploaded")
+        self.param.trigger("cluster", "excluded", "preset", "uploaded")
         self.param.update(
             layers=min(workload.graph.num_layers, MAX_LAYERS),
             global_batch=workload.global_batch,
