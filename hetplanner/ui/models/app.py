@@ -1,5 +1,6 @@
 """All view-models of one browser session, and how they hang together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import param
@@ -7,6 +8,7 @@ import param
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.cluster import ClusterModel
+from hetplanner.ui.models.form import SettingsForm
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
@@ -20,6 +22,7 @@ class PlannerApp(param.Parameterized):
         self.session = Session(guard)
         self.cluster = ClusterModel(self.session, samples)
         self.plan = PlanModel(self.session, service)
+        self.settings = SettingsForm(self.plan)
         self.run = RunModel(self.session, service, home)
         self.cluster.param.watch(self._cluster_changed, "cluster")
         self.plan.param.watch(self._plan_changed, "cluster")
@@ -35,7 +38,22 @@ class PlannerApp(param.Parameterized):
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
-        self.plan.start()
+        self._start(self.plan.start)
+
+    def resume(self) -> None:
+        """Searches on from the best plan."""
+        self._start(self.plan.resume)
+
+    def reseed(self) -> None:
+        """Searches with another seed."""
+        self._start(self.plan.reseed)
+
+    def _start(self, act: Callable[[], None]) -> None:
+        refusal = self.settings.refusal()
+        if refusal:
+            self.session.notify("error", refusal)
+            return
+        act()
         if self.plan.searching:
             self.session.page = "plan"
 
