@@ -29,9 +29,9 @@ from hetplanner.plan.checkpoints import check_resumable
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.runs.audit import audit_path
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
-from hetplanner.runs.home import agent_directory
 from hetplanner.runs.processes import (
     created_unix_s,
     is_same_process,
@@ -377,7 +377,7 @@ class Supervisor:
     def _audit(self, event: str, run: OwnedRun, **details: Any) -> None:
         record = {"time_s": self._clock(), "event": event, "run": run.status.run, "uid": os.getuid()}
         record |= {"directory": str(run.directory.path), **details}
-        path = agent_directory(self.home) / "launches.jsonl"
+        path = audit_path(self.home)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

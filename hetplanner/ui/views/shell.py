@@ -156,6 +156,7 @@ class Shell:
             self._restore()
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
+            self.app.cluster.editor.param.watch(self._remember, "draft_id")
             session.param.watch(self._remember, "page")
             pn.state.onload(self._start_beat)
 
@@ -183,6 +184,7 @@ class Shell:
         with pn.io.hold():
             self.app.agent.beat()
             self.app.plan.poll()
+            self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
     def _show_alarm(self, *_: Any) -> None:
@@ -223,7 +225,7 @@ class Shell:
         def value(name: str) -> str:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:120]
 
-        self.app.restore(value("page"), value("search"), value("run"))
+        self.app.restore(value("page"), value("search"), value("run"), value("draft"))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location
@@ -232,5 +234,6 @@ class Shell:
                 "page": self.app.session.page,
                 "search": self.app.plan.job_id or None,
                 "run": self.app.run.selected or None,
+                "draft": self.app.cluster.editor.draft_id or None,
             }
             location.update_query(**{k: v for k, v in state.items() if v})
