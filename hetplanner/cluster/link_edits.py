@@ -118,7 +118,7 @@ def set_link(
 def _changed(
     cluster: Cluster, ends: LinkEnds, value: Mapping[str, float | None], source: EditSource, when: str | None
 ) -> LinkValue | None:
-    """The new entry; None where the one there says the same already."""
+    """The new entry; None where the one there says the same already: what was measured stays so."""
     old = link_in_force(cluster, ends)
     fields: dict[str, Any] = {k: getattr(old, k, None) if v is None else v for k, v in value.items()}
     for name, number in fields.items():
@@ -129,8 +129,8 @@ def _changed(
     fields |= {"source": source, "when": when, "replaces": words_before(old)}
     fields |= dict(zip(kind.ends, (ends.start, ends.end), strict=True))
     link = checked(kind.model, fields, ends.text)
-    same = own is not None and (own.latency, own.bandwidth, own.source) == (link.latency, link.bandwidth, link.source)
-    return None if same else link
+    same = own is not None and (own.latency, own.bandwidth) == (link.latency, link.bandwidth)
+    return None if same and own is not None and own.source in (source, "measured") else link
 
 
 def words_before(old: LinkValue | None) -> str | None:

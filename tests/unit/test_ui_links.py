@@ -120,14 +120,14 @@ def test_one_way_and_assumed_if_so_chosen():
 @pytest.mark.parametrize(
     ("field", "text", "why"),
     [
-        ("bandwidth", "fast", "must be a number with one of the units"),
+        ("bandwidth", "fast", "must be a number with a unit, as in '1.12 Gbit/s', got"),
         ("bandwidth", "0", "must be above 0"),
         ("bandwidth", "1 Gbps", "did you mean Gbit/s?"),
-        ("bandwidth", "", "must be a number with one of the units"),
+        ("bandwidth", "", "must be a number with a unit"),
         ("bandwidth", "1e308", "must be"),
         ("latency", "-1", "must be 0 or more"),
         ("latency", "nan", "must be"),
-        ("latency", "7 km", "must be a number with one of the units"),
+        ("latency", "7 km", "must be a number with a unit, as in '67 ms', got '7 km'"),
         ("latency", "<b>" * 100, "must be a number"),
     ],
 )

@@ -117,9 +117,16 @@ class LinkTables(param.Parameterized):
                 typed, why = self.errors.get((quantity, i, j), (text, ""))
                 row.append([typed, link.source if link else "", _title(start, end, link, int(single_SS[i, j])), why])
             rows.append(row)
-        ends = self.links.selected
-        chosen = [names.index(ends.start), names.index(ends.end)] if ends is not None and ends.per == "site" else None
-        return {"names": names, "rows": rows, "chosen": chosen}
+        return {"names": names, "rows": rows, "chosen": self.chosen}
+
+    @property
+    def chosen(self) -> list[int] | None:
+        """Row and column of the link in the form, if it is one of sites."""
+        cluster, ends = self.links.cluster, self.links.selected
+        if cluster is None or ends is None or ends.per != "site":
+            return None
+        row = {site.name: i for i, site in enumerate(cluster.sites)}
+        return [row[ends.start], row[ends.end]] if {ends.start, ends.end} <= row.keys() else None
 
 
 def _numbers(

@@ -4,6 +4,7 @@ Every edit goes through the page's one editor, so that Undo takes it back. What 
 `errors`, by the name of the field, and changes nothing.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -284,7 +285,9 @@ def typed_number(quantity: Quantity, text: str) -> float:
     try:
         return float(getattr(checked(LinkValue, fields, "", from_file=True), quantity))
     except HetplannerError as error:
-        raise type(error)(str(error).removeprefix(f"{quantity}: ")) from None
+        # All the units there are would fill the form.
+        said = re.sub(r"with one of the units .*? \(as in (.*?)\)", r"with a unit, as in \1", str(error))
+        raise type(error)(said.removeprefix(f"{quantity}: ")) from None
 
 
 def _said(error: HetplannerError) -> str:

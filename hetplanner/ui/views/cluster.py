@@ -6,10 +6,11 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
-from hetplanner.plots.live import DeviceMap, LinkHeatmap
+from hetplanner.plots.live import DeviceMap
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind, upload_button
-from hetplanner.ui.views.cards import Coloured, Words, card, chart, frame, full_width, page, side_by_side
+from hetplanner.ui.views.cards import Coloured, Words, card, chart, frame, full_width, page
+from hetplanner.ui.views.links import LinksPart
 
 MAP_HEIGHT = 400
 
@@ -18,8 +19,7 @@ def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
     """The page, and its figures for the theme switch."""
     model = app.cluster
     world = DeviceMap(height=MAP_HEIGHT)
-    bandwidth = LinkHeatmap("bandwidth", height=MAP_HEIGHT)
-    latency = LinkHeatmap("latency", height=MAP_HEIGHT)
+    links = LinksPart(app)
     about = Words()
     table = pn.widgets.Tabulator(
         pd.DataFrame(),
@@ -37,8 +37,6 @@ def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
         if cluster is None:
             return
         world.update(cluster)
-        bandwidth.update(cluster)
-        latency.update(cluster)
         about.set(model.summary)
         table.value = pd.DataFrame(model.device_rows())
 
@@ -47,12 +45,10 @@ def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
     view = page(
         full_width(_chooser(app)),
         full_width(card("Sites and devices", about.view, chart(world))),
-        side_by_side(
-            card("Bandwidth, row to column", chart(bandwidth)), card("One-way latency, row to column", chart(latency))
-        ),
+        *links.rows,
         full_width(card("Devices", table)),
     )
-    return view, [world, bandwidth, latency]
+    return view, [world, *links.figures]
 
 
 def _chooser(app: PlannerApp) -> Any:
