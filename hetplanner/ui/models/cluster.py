@@ -102,7 +102,8 @@ class ClusterModel(param.Parameterized):
             return ""
         sources = Counter(link.source for link in cluster.links)
         known = ", ".join(f"{n} {source}" for source, n in sources.most_common())
-        parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.", cluster.description]
+        left_out = f" {_number(self.editor.excluded, 'device')} excluded." if self.editor.excluded else ""
+        parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.{left_out}", cluster.description]
         return " ".join(part for part in parts if part)[:600]
 
     def device_rows(self) -> dict[str, list[Any]]:
@@ -112,7 +113,13 @@ class ClusterModel(param.Parameterized):
             return {}
         rows = [_row(cluster, device) for device in cluster.devices]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return columns | _link_columns(cluster)
+        return {"used": self.used} | columns | _link_columns(cluster)
+
+    @property
+    def used(self) -> list[bool]:
+        """For every device whether plans may use it."""
+        excluded = set(self.editor.excluded)
+        return [d not in excluded for d in self.editor.cluster.device_ids] if self.editor.cluster is not None else []
 
 
 def count_text(cluster: Cluster) -> str:

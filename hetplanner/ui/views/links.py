@@ -4,15 +4,13 @@ from html import escape
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 from bokeh.events import Tap
 
 from hetplanner.plots.live import LinkHeatmap
 from hetplanner.plots.theme import SOURCE_COLOURS
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.link_tables import MAX_TABLE_SITES
-from hetplanner.ui.models.links import PER, SCOPES, SOURCES, formula_fields
-from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.models.links import MAX_NAME, PER, SCOPES, SOURCES, formula_fields
 from hetplanner.ui.views.cards import (
     COLOURS,
     FONT,
@@ -25,17 +23,15 @@ from hetplanner.ui.views.cards import (
     set_html,
     side_by_side,
 )
+from hetplanner.ui.views.controls import Controls, Item, button, field, note
 from hetplanner.ui.views.site_table import SiteTable
 
 HEIGHT = 500
 QUANTITIES = {"Bandwidth": "bandwidth", "Latency": "latency", "How known": "known"}
-_FIELD: dict[str, Any] = {"size": "small", "sizing_mode": "stretch_width", "margin": (6, 12)}
-_SWITCH: dict[str, Any] = {
-    "size": "small",
-    "margin": (6, 12),
-    "sx": {"& .MuiToggleButton-root": {"whiteSpace": "nowrap", "padding": "3px 12px"}},
-}
-_BUTTON: dict[str, Any] = {"size": "small", "margin": (4, 4)}
+WIDE = 205
+"""Pixels: two fields in a line of a narrow page."""
+MAX_LISTED = 60
+"""Most names in a list to choose from."""
 
 
 class LinksPart:
@@ -65,8 +61,9 @@ class LinksPart:
         }
         self._table_error = ErrorWords()
         self._form = _Form(app)
+        self._what = Controls(self._choose_what, margin=(4, 14))
         self._stale = False
-        beside = pn.Column(self._form.view, _filling(app), sizing_mode="stretch_width")
+        beside = pn.Column(self._form.view, _Filling(app).view, sizing_mode="stretch_width")
         self.rows = [side_by_side(self._heat_card(), beside, least=400), full_width(self._tables_card())]
         app.cluster.editor.param.watch(self._show, "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
@@ -75,15 +72,16 @@ class LinksPart:
         self._show()
 
     def _heat_card(self) -> pn.Column:
-        what = pmui.RadioButtonGroup(options=QUANTITIES, value="bandwidth", **_SWITCH)
-
-        def show(event: Any) -> None:
-            with pn.io.hold():
-                self.heat.show(event.new)
-
-        what.param.watch(show, "value")
+        self._show_what()
         self.heat.figure.on_event(Tap, self._tapped)
-        return card("Links, row to column: click one to edit it", what, chart(self.heat))
+        return card("Links, row to column: click one to edit it", self._what, chart(self.heat))
+
+    def _choose_what(self, name: str, _: dict[str, Any]) -> None:
+        self.heat.show(name)  # type: ignore[arg-type]  # one of the buttons'
+        self._show_what()
+
+    def _show_what(self) -> None:
+        self._what.put([button(what, label, pressed=self.heat.what == what) for label, what in QUANTITIES.items()])
 
     def _tapped(self, event: Tap) -> None:
         with pn.io.hold():
@@ -161,124 +159,104 @@ class _Form:
     """The chosen link: its ends, its numbers, what can be done with it."""
 
     def __init__(self, app: PlannerApp) -> None:
-        links, session = app.links, app.session
-        self.links = links
-        per = bind(pmui.RadioButtonGroup(options=PER, **_SWITCH), links, "per", session)
-        ends = {"label": "From", "restrict": True, "min_characters": 0, "search_strategy": "includes"}
-        self._start = bind(pmui.AutocompleteInput(**ends | _FIELD), links, "start", session)
-        self._end = bind(pmui.AutocompleteInput(**ends | _FIELD | {"label": "To"}), links, "end", session)
-        self._numbers = {
-            "bandwidth": bind(pmui.TextInput(label="Bandwidth (Gbit/s)", **_FIELD), links, "bandwidth", session),
-            "latency": bind(pmui.TextInput(label="One-way latency (ms)", **_FIELD), links, "latency", session),
-        }
-        source = bind(pmui.Select(label="Known as", options=list(SOURCES), **_FIELD), links, "source", session)
-        both = bind(pmui.Checkbox(label="Both directions", size="small", margin=(8, 12)), links, "symmetric", session)
-        apply = pmui.Button(label="Set link", variant="contained", **_BUTTON)
-        self._remove = pmui.Button(label="Remove link", variant="outlined", **_BUTTON)
-        self._singles = pmui.Button(label="Remove links of single devices", variant="outlined", **_BUTTON)
-        on_click(apply, lambda _: links.submit())
-        on_click(self._remove, lambda _: links.remove())
-        on_click(self._singles, lambda _: links.remove_overrides())
-        self._awaited: Any = None
-        for widget in self._numbers.values():
-            widget.param.watch(self._entered, "enter_pressed")
-            widget.param.watch(self._typed, "value")
-        self._about = Words(margin=(6, 14, 2, 14))
-        self._error = ErrorWords()
-        self.view = card(
-            "Link",
-            per,
-            pn.Row(self._start, self._end, sizing_mode="stretch_width", margin=0),
-            pn.Row(*self._numbers.values(), sizing_mode="stretch_width", margin=0),
-            pn.Row(source, both, sizing_mode="stretch_width", margin=0),
-            pn.FlexBox(apply, self._remove, self._singles, margin=(2, 8), sizing_mode="stretch_width"),
-            self._error.view,
-            self._about.view,
-        )
+        self.links = app.links
+        self._per = Controls(self._press, margin=(4, 14))
+        self._fields = Controls(self._press, margin=(4, 14, 10, 14))
+        self.view = card("Link", self._per, self._fields)
+        app.links.param.watch(self.show, ["per", "source", "symmetric", "bandwidth", "latency"])
         self.show()
 
-    def _entered(self, event: Any) -> None:
-        # The key arrives before the text it ends.
-        self._awaited = event.obj
-        if event.obj.value_input == event.obj.value:
-            self._typed(event)
-
-    def _typed(self, event: Any) -> None:
-        if self._awaited is event.obj:
-            self._awaited = None
-            with pn.io.hold():
-                self.links.submit()
-
-    def show(self) -> None:
+    def show(self, *_: Any) -> None:
         """What is chosen, and what was refused."""
         links = self.links
-        names = links.names(links.per)
-        for widget in (self._start, self._end):
-            if widget.options != names:
-                widget.options = names
-        self._end.disabled = links.per == "host"
-        for field, widget in self._numbers.items():
-            why = links.errors.get(field, "")
-            widget.param.update(error_state=bool(why), helper_text=why)
-        self._error.set(links.errors.get("ends") or links.errors.get("link") or "")
-        self._remove.disabled = not links.is_own
-        self._singles.visible = links.num_overrides > 0
-        self._about.set(links.about)
+        wrong = links.errors
+        self._per.put([button(per, label, pressed=links.per == per) for label, per in PER.items()])
+        items = [
+            self._end("start", "From", links.start),
+            self._end("end", "To", links.end, disabled=links.per == "host"),
+            field("text", "bandwidth", "Bandwidth (Gbit/s)", links.bandwidth, error=wrong.get("bandwidth"), width=WIDE),
+            field("text", "latency", "One-way latency (ms)", links.latency, error=wrong.get("latency"), width=WIDE),
+            field("select", "source", "Known as", links.source, options=list(SOURCES), width=104),
+            field("check", "symmetric", "Both directions", links.symmetric),
+            button("set", "Set link", "Enter in a field does the same", primary=True),
+            button("remove", "Remove link", "What is weaker then holds", disabled=not links.is_own),
+        ]
+        if links.num_overrides:
+            items.append(button("singles", "Remove links of single devices", "The link of their sites then holds"))
+        items += [note("refused", wrong.get("ends") or wrong.get("link") or "", wrong=True), note("about", links.about)]
+        self._fields.put(items)
+
+    def _end(self, name: str, label: str, value: str, **more: Any) -> Item:
+        """A list to choose from, or where it would be long a field that completes."""
+        names = self.links.names(self.links.per)
+        options = ["", *names] if len(names) <= MAX_LISTED else names
+        kind = "select" if len(names) <= MAX_LISTED else "text"
+        return field(kind, name, label, value, options=options, width=WIDE, **more)
+
+    def _press(self, name: str, values: dict[str, Any]) -> None:
+        links = self.links
+        if name in PER.values():
+            links.param.update(per=name, start="", end="")
+        elif name == "source" and values.get("source") in SOURCES:
+            links.source = values["source"]
+        elif name == "symmetric":
+            links.symmetric = bool(values.get("symmetric"))
+        elif name in ("start", "end") and isinstance(values.get(name), str):
+            setattr(links, name, values[name][:MAX_NAME])
+        elif name in ("set", "bandwidth", "latency"):
+            links.enter(*(str(values.get(key, "")) for key in ("start", "end", "bandwidth", "latency")))
+        elif name in ("remove", "singles"):
+            (links.remove if name == "remove" else links.remove_overrides)()
 
 
-def _filling(app: PlannerApp) -> pn.Column:
+class _Filling:
     """Links from the distance between sites, and both directions alike."""
-    links, session = app.links, app.session
-    labels = {
-        "ends_s": "Both ends (ms)",
-        "s_per_km": "Per 1000 km (ms)",
-        "in_flight_bytes": "On the way (Mbit)",
-        "most_bytes_per_s": "At most (Gbit/s)",
-    }
-    constants = {name: pmui.FloatInput(label=label, start=0, **_FIELD) for name, label in labels.items()}
-    scope = bind(
-        pmui.Select(label="For", options=SCOPES, size="small", width=250, margin=(6, 4)), links, "scope", session
-    )
-    fill = pmui.Button(label="Fill from distance", variant="contained", **_BUTTON)
-    fit = pmui.Button(label="Constants from measured links", variant="outlined", **_BUTTON)
-    alike = pmui.Button(
-        label="Make symmetric",
-        variant="outlined",
-        description="Both directions get the lower bandwidth and the higher latency.",
-        **_BUTTON,
-    )
-    on_click(fill, lambda _: links.fill())
-    on_click(fit, lambda _: links.fit_formula())
-    on_click(alike, lambda _: links.make_symmetric())
-    words, error = Words(margin=(2, 14)), ErrorWords()
 
-    def typed(event: Any) -> None:
-        name = next(name for name, widget in constants.items() if widget is event.obj)
-        if event.new is not None and event.new != formula_fields(links.formula)[name]:
-            links.set_formula(**{name: event.new})
+    def __init__(self, app: PlannerApp) -> None:
+        self.links = app.links
+        self._formula = Words(margin=(2, 14))
+        self._fields = Controls(self._press, margin=(4, 14, 10, 14))
+        self.view = card("Links from distance", self._formula.view, self._fields, margin=(12, 0, 0, 0))
+        app.links.param.watch(self._show, ["formula", "scope", "errors"])
+        self._show()
 
-    def show(*_: Any) -> None:
-        for name, value in formula_fields(links.formula).items():
-            if constants[name].value != value:
-                constants[name].value = value
-        words.set(f"{links.formula.text}.", "Assumed over the great circle:")
-        error.set(links.errors.get("formula", ""))
+    def _show(self, *_: Any) -> None:
+        links = self.links
+        constants = formula_fields(links.formula)
+        chosen = next(label for label, scope in SCOPES.items() if scope == links.scope)
+        self._formula.set(f"{links.formula.text}.", "Assumed over the great circle:")
+        items = [field("number", name, _CONSTANTS[name], f"{value:g}", width=116) for name, value in constants.items()]
+        items += [
+            field("select", "scope", "For", chosen, options=list(SCOPES), width=200),
+            button("fill", "Fill from distance", "Undo takes it back", primary=True),
+            button("fit", "Constants from measured links", "Medians over this cluster's own measured links"),
+            button("alike", "Make symmetric", "Both directions get the lower bandwidth and the higher latency"),
+            note("refused", links.errors.get("formula", ""), wrong=True),
+        ]
+        self._fields.put(items)
 
-    for widget in constants.values():
-        widget.param.watch(typed, "value")
-    links.param.watch(show, ["formula", "errors"])
-    show()
-    return card(
-        "Links from distance",
-        words.view,
-        *(
-            pn.Row(constants[one], constants[two], sizing_mode="stretch_width", margin=0)
-            for one, two in (("ends_s", "s_per_km"), ("in_flight_bytes", "most_bytes_per_s"))
-        ),
-        pn.FlexBox(scope, fill, fit, alike, margin=(0, 8, 8, 8), align_items="center", sizing_mode="stretch_width"),
-        error.view,
-        margin=(12, 0, 0, 0),
-    )
+    def _press(self, name: str, values: dict[str, Any]) -> None:
+        links = self.links
+        if name == "scope" and values.get("scope") in SCOPES:
+            links.scope = SCOPES[values["scope"]]
+        elif name == "fit":
+            links.fit_formula()
+        elif name == "alike":
+            links.make_symmetric()
+        elif name == "fill" or name in _CONSTANTS:
+            typed = {key: str(values.get(key, "")) for key in _CONSTANTS}
+            shown = {key: f"{value:g}" for key, value in formula_fields(links.formula).items()}
+            changed = {key: text for key, text in typed.items() if text != shown[key]}
+            if links.type_constants(changed) and name == "fill":
+                links.fill()
+
+
+_CONSTANTS = {
+    "ends_s": "Both ends (ms)",
+    "s_per_km": "Per 1000 km (ms)",
+    "in_flight_bytes": "On the way (Mbit)",
+    "most_bytes_per_s": "At most (Gbit/s)",
+}
 
 
 def _caption(text: str) -> pn.pane.HTML:
