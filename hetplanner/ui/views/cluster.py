@@ -8,8 +8,9 @@ import panel_material_ui as pmui
 from panel.models.tabulator import CellClickEvent
 
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.views.binding import bind, upload_button
+from hetplanner.ui.views.binding import bind
 from hetplanner.ui.views.cards import Coloured, Words, card, frame, full_width, page
+from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 
@@ -19,11 +20,12 @@ TABLE_HEIGHT = 340
 def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
     """The page, and its figures for the theme switch."""
     world = MapView(app)
-    links = LinksPart(app)
+    links, exchange = LinksPart(app), ExchangePart(app)
     view = page(
-        full_width(_chooser(app)),
+        full_width(_chooser(app, exchange)),
         world.view,
         *links.rows,
+        full_width(exchange.view),
         full_width(_device_table(app)),
     )
     return view, [world.map, *links.figures]
@@ -77,7 +79,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
     return card("Devices", hint.view, table)
 
 
-def _chooser(app: PlannerApp) -> Any:
+def _chooser(app: PlannerApp, exchange: ExchangePart) -> Any:
     model = app.cluster
     sample = bind(
         pmui.Select(
@@ -87,28 +89,5 @@ def _chooser(app: PlannerApp) -> Any:
         "sample",
         app.session,
     )
-    upload = upload_button("Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, model.import_files, multiple=True)
-    download = pmui.FileDownload(
-        callback=model.download,
-        filename="cluster.json",
-        label="Download",
-        icon="download",
-        variant="outlined",
-        size="small",
-        button_style="outlined",
-        margin=(5, 10),
-    )
-    halve = bind(
-        pmui.Checkbox(label="Imported latencies are round trips", size="small", margin=(8, 10)),
-        model,
-        "round_trip",
-        app.session,
-    )
-    hint = Words(
-        "Import one JSON file, or tables (CSV, NPY) whose names say bandwidth, latency, devices; drop them here.",
-        margin=(8, 12),
-        size=12,
-    )
-    return frame(
-        pn.FlexBox(sample, upload, halve, download, hint.view, align_items="center", sizing_mode="stretch_width")
-    )
+    bar = pn.FlexBox(sample, *exchange.bar, align_items="center", sizing_mode="stretch_width")
+    return frame(bar, exchange.bar_error)

@@ -12,9 +12,9 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.link_tables import MAX_TABLE_SITES
 from hetplanner.ui.models.links import MAX_NAME, PER, SCOPES, SOURCES, formula_fields
 from hetplanner.ui.views.cards import (
-    COLOURS,
     FONT,
     Coloured,
+    ErrorWords,
     Words,
     card,
     chart,
@@ -140,19 +140,6 @@ class LinksPart:
             chosen = self.tables.chosen
             if table.content["names"] and table.content["chosen"] != chosen:
                 table.content = {**table.content, "chosen": chosen}
-
-
-class ErrorWords:
-    """What was refused, in red; nothing where nothing was."""
-
-    def __init__(self, margin: Any = (0, 14, 6, 14)) -> None:
-        self.view = html_pane(margin=margin, visible=False)
-
-    def set(self, text: str) -> None:
-        """New text; '' hides it."""
-        style = f"{FONT}font-size:12.5px;line-height:1.4;color:{COLOURS['bad']};overflow-wrap:anywhere"
-        set_html(self.view, f'<div role="alert" style="{style}">{escape(text).replace(chr(10), "<br>")}</div>')
-        self.view.visible = bool(text)
 
 
 class _Form:
