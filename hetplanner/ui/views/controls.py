@@ -2,8 +2,9 @@
 
 Items are dictionaries with `name` and `kind` (button, select, text, number, check, note) and, where they apply,
 `label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
-`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check
-and Enter in a field call `act(name, values)` with the values of all fields.
+`pressed`, `primary`, `beside` (a button as high as the fields in its row), `width`. All text is set as text, never as
+markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the values of
+all fields.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ export function render({model}) {
     node.addEventListener('click', () => send(item.name))
     const update = (now) => {
       node.textContent = now.label
-      node.className = (now.primary ? 'primary' : '') + (now.pressed ? ' pressed' : '')
+      node.className = ['primary', 'pressed', 'beside'].filter((c) => now[c]).join(' ')
       node.title = now.title ?? ''
       node.disabled = !!now.disabled
       if ('pressed' in now) node.setAttribute('aria-pressed', now.pressed ? 'true' : 'false')
@@ -55,7 +56,7 @@ export function render({model}) {
   }
   const field = (item) => {
     const input = tag(item.kind == 'select' ? 'select' : 'input'), name = tag('span', 'name')
-    const error = tag('span', 'error'), hint = tag('span', 'hint')
+    const error = tag('span', 'wrong-text'), hint = tag('span', 'hint')
     const node = tag('label', 'field', name, input, error, hint)
     let list = null, options = '', shown = undefined
     if (item.kind == 'select') input.addEventListener('change', () => send(item.name))
@@ -125,6 +126,7 @@ button { padding: 0 11px; cursor: pointer; font-weight: 500; }
 button:hover:not(:disabled) { background: color-mix(in srgb, var(--panel-primary-color) 12%, transparent); }
 button:disabled { opacity: .4; cursor: default; }
 button.primary { border-color: var(--panel-primary-color); color: var(--panel-primary-color); }
+button.beside, .check { margin-top: 16px; }
 button.pressed { background: var(--panel-primary-color); border-color: var(--panel-primary-color); color: #fff; }
 button:focus-visible, input:focus-visible, select:focus-visible { outline: 2px solid var(--panel-primary-color);
   outline-offset: 1px; }
@@ -133,9 +135,9 @@ select option { color: #20242a; background: #fff; }
 .field { display: flex; flex-direction: column; gap: 2px; min-width: 0; }
 .name { font-size: 11.5px; opacity: .75; }
 .hint, .note { font-size: 12px; opacity: .75; line-height: 1.4; overflow-wrap: anywhere; }
-.name:empty, .hint:empty, .error:empty { display: none; }
+.name:empty, .hint:empty, .wrong-text:empty { display: none; }
 .note { flex-basis: 100%; }
-.error { font-size: 12px; color: #e5484d; line-height: 1.35; overflow-wrap: anywhere; }
+.wrong-text { font-size: 12px; color: #e5484d; line-height: 1.35; overflow-wrap: anywhere; }
 input.wrong { border-color: #e5484d; }
 .check { display: flex; gap: 6px; align-items: center; height: 32px; }
 .check input { width: 16px; height: 16px; accent-color: var(--panel-primary-color); }
