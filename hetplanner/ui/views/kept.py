@@ -97,7 +97,7 @@ class KeptCards:
 
     def _wire(self) -> None:
         model, explain = self.model, self.app.explain
-        self.name.param.watch(lambda e: setattr(model, "name", e.new or ""), "value_input")
+        self.name.param.watch(lambda e: setattr(model, "typed", e.new or ""), "value_input")
         on_click(self.keep, lambda _: explain.keep())
         on_click(self.undo, lambda _: model.undo_delete())
         self.table.on_click(self._clicked)
@@ -105,7 +105,7 @@ class KeptCards:
         self.table.param.watch(self._selected, "selection")
         model.param.watch(self.show_rows, "kept", onlychanged=False)
         model.param.watch(self.show_comparison, ["chosen", "kept"], onlychanged=False)
-        model.param.watch(self.show_name, ["name", "name_error", "deleted"])
+        model.param.watch(self.show_name, ["typed", "name_error", "deleted"])
         self.app.plan.param.watch(self.show_name, ["plan", "state"])
         for show in (self.show_rows, self.show_comparison, self.show_name):
             show()
@@ -138,8 +138,8 @@ class KeptCards:
         """The field and its complaint."""
         model = self.model
         self.keep.disabled = not self.app.explain.can_keep
-        if self.name.value_input != model.name:
-            self.name.param.update(value=model.name, value_input=model.name)
+        if self.name.value_input != model.typed:
+            self.name.param.update(value=model.typed, value_input=model.typed)
         self.complaint.visible = bool(model.name_error)
         style = f"{FONT}font-size:13px;color:{COLOURS['bad']}"
         set_html(self.complaint, f'<div role="alert" style="{style}">{escape(model.name_error)}</div>')
