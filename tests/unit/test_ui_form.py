@@ -89,6 +89,8 @@ def test_without_the_token_a_setting_takes_no_more_of_the_machine(app):
         ("planner", "<b>os</b>", "must be one of"),
         ("planner.heat", "0", "above 0"),
         ("pinned", "d0 3", "such as 'd0: 0, d5: 3'"),
+        ("pinned", "nobody: 0", "unknown device 'nobody'"),
+        ("excluded", "nobody", "unknown device 'nobody'"),
         ("reducers", [], "at least one"),
     ],
 )
@@ -119,8 +121,7 @@ def test_a_corrected_text_takes_its_error_away(app):
         ({"seq_len": "4096"}, "seq_len", "at most the model's max_seq_len"),
         ({"stages": "7"}, "stages", "must be at most the model's 6 layers"),
         ({"stages": "3", "replicas": "3"}, "stages", "need 9 devices, but 8 are usable"),
-        ({"excluded": "nobody"}, "excluded", "unknown device 'nobody'"),
-        ({"pinned": "nobody: 0"}, "pinned", "unknown device"),
+        ({"pinned": "tokyo: 9"}, "pinned", "must be below"),
         ({"codecs": ["topk", "adatopk"]}, "codecs", "allow one of them"),
         ({"planner": "gcma"}, "planner", "plans for objective dtfm"),
     ],
@@ -162,6 +163,17 @@ def test_excluding_devices_makes_the_shape_fit_and_another_cluster_forgets_them(
     app.cluster.sample = "lab_2_sites_4"
     assert app.plan.excluded == []
     assert app.plan.stages * app.plan.replicas == 4
+
+
+def test_excluded_devices_are_one_with_those_of_the_map(app):
+    first, second, *_ = app.plan.cluster.device_ids
+    editor = app.cluster.editor
+    app.settings.edit("excluded", f"{second}, {first}")
+    assert editor.excluded == (first, second)
+    editor.undo()
+    assert (app.plan.excluded, app.settings.values["excluded"]) == ([], "")
+    editor.exclude([second], "excluded one")
+    assert app.settings.values["excluded"] == second
 
 
 def test_a_free_shape_stays_free(app):

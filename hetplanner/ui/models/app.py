@@ -38,6 +38,7 @@ class PlannerApp(param.Parameterized):
         self.run = RunModel(self.session, service, home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
+        self.plan.param.watch(self._excluded_typed, "excluded")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
@@ -49,6 +50,12 @@ class PlannerApp(param.Parameterized):
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
+
+    def _excluded_typed(self, event: param.parameterized.Event) -> None:
+        # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
+        editor = self.cluster.editor
+        if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
+            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""

@@ -161,6 +161,11 @@ class SettingsForm(param.Parameterized):
         self._refresh()
 
     def _allowed(self, setting: Setting, name: str, value: Any) -> Any:
+        if name in ("excluded", "pinned") and self.plan.cluster is not None:
+            known = set(self.plan.cluster.device_ids)
+            for device in value:
+                if device not in known:
+                    raise InvalidInput(f"unknown device {device!r:.60}; the Cluster page lists their names")
         if name == "codecs":
             return value or ["none"]
         if name == "reducers" and not value:
