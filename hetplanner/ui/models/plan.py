@@ -16,6 +16,7 @@ from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.fields import planner_defaults
 from hetplanner.ui.models.problem import ProblemSettings
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import percent_text, value_text
 
 MAX_BUDGET_S = 600.0
 MAX_BUDGET_LOCKED_S = 60.0
@@ -214,7 +215,7 @@ class PlanModel(ProblemSettings):
         found: list[EarlierSearch] = []
         while len(found) < MAX_EARLIER:
             before = self._service.job(job.request.continues) if job.request.continues else None
-            if before is None:
+            if before is None or before.request.problem.objective != job.request.problem.objective:
                 break
             points = [_event_of(r, before.request.offset_s) for r in before.log.since(0)[0] if r["type"] == "event"]
             found.insert(0, EarlierSearch(f"seed {before.request.seed}", tuple(thinned(points, MAX_POINTS // 4))))
@@ -291,6 +292,22 @@ class PlanModel(ProblemSettings):
         if not self.value or self.lower_bound is None:
             return None
         return max(0.0, 1.0 - self.lower_bound / self.value)
+
+    @property
+    def found_text(self) -> str:
+        """What the search has found so far, in a line under its curve."""
+        if self.value is None:
+            return ""
+        parts = [f"Best {value_text(self.value, self.objective)}"]
+        if self.searching and self.points and self.points[-1].spread > 0:
+            last = self.points[-1]
+            both = (value_text(v, self.objective) for v in (last.mean, last.spread))
+            parts.append(f"population {' ± '.join(both)}")
+        if self.gap is not None and self.lower_bound:
+            bound = value_text(self.lower_bound, self.objective)
+            within = f"at most {percent_text(self.gap, 0)} can still be gained" if self.gap > 1e-9 else "proven optimal"
+            parts.append(f"no plan is below {bound}: {within}")
+        return " · ".join(parts)
 
     @property
     def elapsed_s(self) -> float:
