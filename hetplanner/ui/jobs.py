@@ -133,6 +133,11 @@ class SearchJob:
     stop_asked: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since it was asked for."""
+        return time.time() - self.started_s
+
     def plan_on_front(self, number: int) -> Plan:
         """A plan of the front, checked. Raises InvalidInput."""
         return checked(Plan, {"problem": self.request.problem, **self.front[number]}, "search")

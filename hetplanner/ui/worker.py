@@ -143,9 +143,7 @@ class Worker:
                 return
             phase, due_s = event.phase, time.monotonic() + FRONT_INTERVAL_S
             points = [event.points[i] for i in even_choice(event.points, MOST_POINTS)]
-            self.send(
-                "front", points=points, evaluations=event.evaluations, spent_s=event.spent_s, phase=event.phase
-            )
+            self.send("front", points=points, evaluations=event.evaluations, spent_s=event.spent_s, phase=event.phase)
 
         found = search_front(
             problem,

@@ -12,6 +12,7 @@ from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
 from hetplanner.ui.models.explain import ExplainModel
 from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
@@ -38,6 +39,7 @@ class PlannerApp(param.Parameterized):
         self.link_tables = LinkTables(self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.front = FrontModel(self.session, self.plan, service)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.run = RunModel(self.session, service, home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])

@@ -48,9 +48,7 @@ class FrontModel(param.Parameterized):
             problem = self._problem()
             title = f"front of {problem.workload.name} on {problem.cluster.name}"
             budget_s = min(self.plan.budget_s, self.plan.budget_cap_s)
-            request = SearchRequest(
-                problem, PLANNER, what="front", seed=self.plan.seed, budget_s=budget_s, title=title
-            )
+            request = SearchRequest(problem, PLANNER, what="front", seed=self.plan.seed, budget_s=budget_s, title=title)
             self._follow(self._service.start(request))
 
     def _problem(self) -> Problem:
@@ -69,10 +67,10 @@ class FrontModel(param.Parameterized):
         """After a reload, and for another page: the newest front of the same cluster and model on this server."""
         if self.searching:
             return
-        wanted = self.plan.cluster, self.plan.model_name
+        cluster, model = self.plan.cluster, self.plan.model_name
         for job in self._service.jobs:
             asked = job.request.problem
-            if job.request.what == "front" and (asked.cluster, asked.workload.name) == wanted:
+            if job.request.what == "front" and asked.cluster is cluster and asked.workload.name == model:
                 if job is not self._job:
                     self._follow(job)
                 return

@@ -197,7 +197,7 @@ class PlanModel(ProblemSettings):
         return {
             f"{time.strftime('%H:%M:%S', time.localtime(job.started_s))} · {job.request.title}": job.id
             for job in self._service.jobs
-            if job.request.problem.rehearsal_of is None
+            if job.request.problem.rehearsal_of is None and job.request.what == "search"
         }
 
     def show(self, plan: Plan) -> None:
@@ -324,7 +324,7 @@ class PlanModel(ProblemSettings):
     @property
     def elapsed_s(self) -> float:
         """Wall time since the search was asked for."""
-        return time.time() - self._job.started_s if self._job is not None else 0.0
+        return self._job.elapsed_s if self._job is not None else 0.0
 
     @property
     def is_waiting(self) -> bool:

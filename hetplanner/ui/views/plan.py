@@ -23,6 +23,7 @@ from hetplanner.ui.views.cards import (
     toolbar,
 )
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
+from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.kept import KeptCards
 from hetplanner.units import short_bytes
 
@@ -42,6 +43,7 @@ class PlanView:
         self.bars = CostBars(height=HEIGHT)
         self.memory = MemoryBars(height=260)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
+        self.front = FrontCard(app.front, HEIGHT)
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
@@ -56,7 +58,7 @@ class PlanView:
     def figures(self) -> list[Coloured]:
         """For the theme switch."""
         own: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
-        return [*own, self.whatif.figure, *self.kept.figures]
+        return [*own, self.whatif.figure, self.front.figure, *self.kept.figures]
 
     def set_dark(self, dark: bool) -> None:
         """Figures that are made later have the theme too."""
@@ -94,6 +96,7 @@ class PlanView:
             ),
             side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
             full_width(self.whatif.card),
+            full_width(self.front.card),
             full_width(self.kept.card),
             full_width(self.kept.comparison),
         )

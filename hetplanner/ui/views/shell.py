@@ -181,6 +181,7 @@ class Shell:
         self._show_notices()
         with pn.io.hold():
             self.app.plan.poll()
+            self.app.front.poll()
             self.app.explain.poll()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
