@@ -218,3 +218,33 @@ def test_what_the_search_refuses_stands_beside_its_field_until_something_changes
 )
 def test_errors_find_their_field(message, place):
     assert located(message) == place
+
+
+def test_a_reload_finds_what_was_changed_since_the_last_search(app):
+    form = app.settings
+    form.edit("stages", "3")
+    app.plan.preset = "gpt2"
+    assert json.loads(form.edited) == {"preset": "gpt2"}  # whose shape is its own
+    for name, raw in {"stages": "", "codecs": ["int8"], "planner": "random", "planner.most": "7", "seed": "x"}.items():
+        form.edit(name, raw)
+    other = PlannerApp(LaunchGuard(TOKEN), app.plan._service, SAMPLES)
+    other.plan.cluster = app.plan.cluster
+    other.settings.restore(form.edited)
+    assert other.plan.problem() == app.plan.problem()
+    assert (other.plan.planner, other.plan.changed_settings, other.plan.seed) == ("random", {"most": 7}, 0)
+    app.settings.edit("seed", "0")
+    app.search()
+    assert form.edited == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"preset":"../x"}', '{"no":1,"codecs":{"a":1},"stages":[[]]}'])
+def test_a_forged_address_changes_nothing(app, text):
+    before = app.plan.problem()
+    app.settings.restore(text)
+    assert app.plan.problem() == before
+
+
+def test_a_list_too_long_for_the_address_is_left_out(app):
+    app.settings.edit("pinned", ", ".join(f"{app.plan.cluster.device_ids[0]}: 0" for _ in range(500)))
+    assert app.settings.errors == {}
+    assert app.settings.edited == ""
