@@ -7,9 +7,7 @@ One idle worker is kept warm, so a search starts at once.
 
 import json
 import logging
-import os
 import secrets
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.ui.child import start_child
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +28,6 @@ MAX_RECORDS = 2000
 MAX_JOBS = 20
 MAX_ACTIVE = 2
 STOP_GRACE_S = 2.0
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
 
 State = Literal["starting", "running", "stopping", "done", "stopped", "failed"]
 ENDED: frozenset[str] = frozenset({"done", "stopped", "failed"})
@@ -201,18 +194,7 @@ class _Worker:
     """One worker process, the thread that reads what it says, and the last lines of its complaints."""
 
     def __init__(self, command: list[str]) -> None:
-        environ = os.environ | dict.fromkeys(_THREAD_VARIABLES, "1")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-            text=True,
-            encoding="utf-8",
-            bufsize=1,
-            start_new_session=True,  # Ctrl-C in the terminal stops the server; the worker then sees its pipe close
-        )
+        self._process = start_child(command)
         self._complaints: deque[str] = deque(maxlen=20)
         self._job: SearchJob | None = None
         self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None

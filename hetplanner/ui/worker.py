@@ -20,8 +20,8 @@ from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.ui.child import NICENESS
 
-NICENESS = 5
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
 RANDOM_SAMPLES = 9
