@@ -42,7 +42,9 @@ def rows_of(plan: Plan, pipeline: int | None = None) -> Rows:
         replicas = plan.routes[pipeline].replicas
         found = dict.fromkeys(plan.rank_at(s, r) for s, r in enumerate(replicas))
     else:
-        found = dict.fromkeys(plan.rank_at(s, r) for s, stage in enumerate(plan.stages) for r in range(len(stage.replicas)))
+        found = dict.fromkeys(
+            plan.rank_at(s, r) for s, stage in enumerate(plan.stages) for r in range(len(stage.replicas))
+        )
     labels = (f"{stages_text(plan, rank)} · {plan.ranks[rank]}" for rank in found)
     return Rows(tuple(found), tuple(labels))
 
@@ -78,9 +80,7 @@ def gantt_columns(
     if merged:
         spans = joined_spans(spans, max_spans)
     labels = np.array([*(f"{rank} · {device}" for rank, device in enumerate(plan.ranks)), "–"], dtype=object)
-    columns = {
-        kind: _bars(spans.take(spans.kind_J == k), kind, row_of_rank, labels) for k, kind in enumerate(KINDS)
-    }
+    columns = {kind: _bars(spans.take(spans.kind_J == k), kind, row_of_rank, labels) for k, kind in enumerate(KINDS)}
     return columns, merged
 
 
@@ -189,7 +189,7 @@ class LinkRows:
 def link_rows(replay: Replay, plan: Plan, most: int = MOST_LINKS) -> LinkRows:
     """The busiest links between ranks, and NICs of hosts whose limit is known; shares of the step."""
     step_s = replay.step_s or 1.0
-    found = [
+    found: list[tuple[float, str, Any, Any]] = [
         (float(busy.sum()), f"{shortened(plan.ranks[a], 16)} → {shortened(plan.ranks[b], 16)}", busy, moved)
         for a, b, busy, moved in zip(
             replay.source_L.tolist(), replay.target_L.tolist(), replay.busy_s_LR, replay.bytes_LR, strict=True
@@ -199,7 +199,7 @@ def link_rows(replay: Replay, plan: Plan, most: int = MOST_LINKS) -> LinkRows:
     for way, seconds_H in (("out", replay.nic_out_s_H), ("in", replay.nic_in_s_H)):
         for h in np.flatnonzero(seconds_H).tolist():
             host = plan.problem.cluster.hosts[h].id
-            found.append((float(seconds_H[h]), f"{shortened(host, 20)}: NIC {way}", None, None))  # type: ignore[arg-type]
+            found.append((float(seconds_H[h]), f"{shortened(host, 20)}: NIC {way}", None, None))
     found.sort(key=lambda row: -row[0])
     names = ("y", "label", "load", "left", "right", "colour", "words")
     columns: Columns = {name: [] for name in names}
