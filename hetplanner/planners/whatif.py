@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hetplanner.cluster.link_edits import LinkEnds, link_in_force, overrides_between, set_link, words_before
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.cost.check import check_plan
@@ -26,6 +27,8 @@ from hetplanner.planners.layout import apportion
 from hetplanner.schema import BytesPerSecond, Name, Noun, Seconds, checked
 
 Pair = tuple[Name, Name]
+WHEN = "what if"
+"""How the numbers of a changed link are known."""
 MAX_CHANGES = 64
 MAX_SPARES = 16
 """Idle devices of different kind, site or host that are tried in a dropped one's place."""
@@ -178,28 +181,23 @@ def _excluding(problem: Problem, device: str) -> Problem:
 
 def _with_link(cluster: Cluster, change: ChangeLink) -> Cluster:
     here, there = change.sites
-    known = {site.name for site in cluster.sites}
-    for name in change.sites:
-        if name not in known:
-            raise InvalidInput(f"what if: {name!r:.60} is no site of {cluster.name:.60}")
-    values: dict[str, Any] = {"source": "assumed", "when": None, "published": None}
-    values |= {name: getattr(change, name) for name in ("bandwidth", "latency") if getattr(change, name) is not None}
-    ways = {(here, there), (there, here)}
-    site_links = tuple(
-        link.replace(**values) if (link.from_site, link.to_site) in ways else link for link in cluster.site_links
-    )
-
-    def is_meant(one: str, two: str) -> bool:
-        return (cluster.site_of(one).name, cluster.site_of(two).name) in ways and (
-            cluster.host_of(one).id != cluster.host_of(two).id
+    given: dict[str, Any] = {"bandwidth": change.bandwidth, "latency": change.latency}
+    given = {name: value for name, value in given.items() if value is not None}
+    ends = LinkEnds("site", here, there)
+    singles = {
+        k for k in overrides_between(cluster, here, there)
+        if cluster.host_of(k.from_device).id != cluster.host_of(k.to_device).id
+    }  # fmt: skip
+    if not singles or link_in_force(cluster, ends) is not None:
+        cluster = set_link(
+            cluster, ends, latency_s=change.latency, bandwidth_bytes_per_s=change.bandwidth, source="assumed", when=WHEN
         )
-
-    device_links = tuple(
-        link.replace(**values) if is_meant(link.from_device, link.to_device) else link for link in cluster.device_links
+    values = given | {"source": "assumed", "when": WHEN, "published": None}
+    links = tuple(
+        link.replace(**values, replaces=words_before(link)) if link in singles else link
+        for link in cluster.device_links
     )
-    if site_links == cluster.site_links and device_links == cluster.device_links:
-        raise InvalidInput(f"what if: there is no link between {here:.60} and {there:.60}, or it is so already")
-    return cluster.replace(site_links=site_links, device_links=device_links)
+    return cluster.replace(device_links=links) if singles else cluster
 
 
 # -- codecs ---------------------------------------------------------------------------------------

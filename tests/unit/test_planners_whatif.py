@@ -83,7 +83,7 @@ def test_links_inside_a_site_leave_those_inside_a_host_alone():
 
 def test_unknown_sites_and_missing_links_are_refused():
     plan = chain_plan([8, 8], [3])
-    with pytest.raises(InvalidInput, match="'nowhere' is no site of small"):
+    with pytest.raises(InvalidInput, match="no site 'nowhere' in small"):
         after(plan, ChangeLink(sites=("nowhere", "site-0"), latency=1.0))
     with pytest.raises(InvalidInput, match="one of the two must be given"):
         Changes.of([{"do": "link", "sites": ["site-0", "site-1"]}])
