@@ -6,6 +6,7 @@ from pathlib import Path
 import param
 
 from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.desk import process_desk
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
@@ -15,10 +16,11 @@ from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.simulate import SimulateModel
 
 
 class PlannerApp(param.Parameterized):
-    """One session. A page is a view of `cluster`, `plan` or `run`; Export is a view of `session.plan`."""
+    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is a view of `session.plan`."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class PlannerApp(param.Parameterized):
         self.link_tables = LinkTables(self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.simulate = SimulateModel(self.session, lambda: process_desk("long"))
         self.run = RunModel(self.session, service, home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")

@@ -18,6 +18,8 @@ EVERYWHERE, NOWHERE = "everywhere", "nowhere"
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 FIELDS = ("schedule", "micro_batch", "in_flight", "recompute", "messages", "reductions", "ratio")
 MOST_SIZES = 24
+MOST_RANKS = 24
+"""Plans of more ranks open on their first pipeline."""
 MOST_DEPTH_TEXT = 4000
 DEFAULT_RATIO = 10.0
 
@@ -63,8 +65,6 @@ class SimulateModel(param.Parameterized):
     def __init__(self, session: Session, desk: Callable[[], SimulationDesk], **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self.wake: Callable[[], None] = lambda: None
-        """Called from another thread when an answer has come; the page then calls `poll`."""
         self.base: Replay | None = None
         self.replay: Replay | None = None
         self.room: list[int] = []
@@ -72,7 +72,7 @@ class SimulateModel(param.Parameterized):
         self.perfetto = ""
         self._desk = desk
         self._ticket: Ticket | None = None
-        self._asked_for: Plan | None = None
+        self._asked_for: tuple[Plan, Derivation] | None = None
         self._trace_ticket: Ticket | None = None
         self._loading = False
         self._visible = False
@@ -188,21 +188,19 @@ class SimulateModel(param.Parameterized):
             self._ticket = None
             return
         with self.session.reporting():
-            fields = {"wanted": self.wanted().to_data()}
-            self._asked_for = self.original
-            self._ticket = self._desk().ask(f"simulate-{id(self)}", "simulate", self.original, fields, self._woken)
+            wanted = self.wanted()
+            fields, self._asked_for = {"wanted": wanted.to_data()}, (self.original, wanted)
+            slot = f"{self.session.id}/simulate"
+            self._ticket = self._desk().ask(slot, "simulate", self.original, fields, self.session.wake)
             self.busy = True
-
-    def _woken(self) -> None:
-        self.wake()
 
     def poll(self) -> None:
         """Takes an answer if there is one; cheap when there is none."""
         ticket = self._ticket
         if ticket is not None and ticket.done:
             self._ticket, self.busy = None, False
-            if not ticket.stale and self._asked_for is self.original:
-                self._take(ticket)
+            if not ticket.stale and self._asked_for is not None and self._asked_for[0] is self.original:
+                self._take(ticket, *self._asked_for)
         trace = self._trace_ticket
         if trace is not None and trace.done:
             self._trace_ticket = None
@@ -213,18 +211,17 @@ class SimulateModel(param.Parameterized):
             elif trace.error:
                 self.session.notify("error", trace.error)
 
-    def _take(self, ticket: Ticket) -> None:
+    def _take(self, ticket: Ticket, original: Plan, wanted: Derivation) -> None:
         if ticket.result is None:
             self._set_errors(placed_error(ticket.error, self._last_field))
             return
-        assert self.original is not None
         with self.session.reporting():
-            made = derived_from_data(ticket.result["made"], self.original)
+            made = derived_from_data(ticket.result["made"], original)
             self.replay, self.room = Replay.from_data(ticket.result["replay"]), list(ticket.result["room"])
-            if self.wanted().is_empty:
+            if wanted.is_empty:
                 # The plan itself, with the desk's estimate where the file had none.
-                same = self.original.estimate is not None
-                made = self.original if same else made.replace(provenance=self.original.provenance)
+                same = original.estimate is not None
+                made = original if same else made.replace(provenance=original.provenance)
                 self.base = self.replay
             self.shown = made
             with self._quietly():
@@ -240,9 +237,17 @@ class SimulateModel(param.Parameterized):
     # -- what becomes of it -----------------------------------------------------------------------
 
     @property
-    def is_derived(self) -> bool:
+    def can_save(self) -> bool:
         """Whether what is shown differs from the plan in hand."""
-        return self.shown is not None and self.shown is not self.original and self.shown is not self.session.plan
+        in_hand = self.session.plan
+        return (
+            self.shown is not None and self.shown is not in_hand and (in_hand is not self.original or self.is_derived)
+        )
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether what is shown differs from the plan that was found."""
+        return bool(self.changes)
 
     @property
     def changes(self) -> list[str]:
@@ -253,20 +258,17 @@ class SimulateModel(param.Parameterized):
 
     def save(self) -> None:
         """Makes the derived plan the plan in hand: Run and Export then work with it."""
-        if self.shown is not None and self.is_derived:
+        if self.shown is not None and self.can_save:
             self.session.plan = self.shown
-            self.session.notify("success", f"Saved as derived: {'; '.join(self.changes)}. Run and Export use it now.")
+            words = f"Saved as derived: {'; '.join(self.changes)}." if self.is_derived else "The plan as it was found."
+            self.session.notify("success", f"{words} Run and Export use it now.")
             self.param.trigger("shown_changed")
 
     def ask_perfetto(self) -> None:
         """Has the shown step written as a trace file; `perfetto_ready` says when it is there."""
         if self.shown is not None and self._trace_ticket is None:
-            slot = f"perfetto-{id(self)}"
-            self._trace_ticket = self._desk().ask(slot, "perfetto", self.shown, {}, self._woken)
-
-
-MOST_RANKS = 24
-"""Plans of more ranks open on their first pipeline."""
+            slot = f"{self.session.id}/perfetto"
+            self._trace_ticket = self._desk().ask(slot, "perfetto", self.shown, {}, self.session.wake)
 
 
 def depths_text(plan: Plan) -> str:
