@@ -74,7 +74,7 @@ def plan():
 
 @pytest.fixture
 def opened(model, desk, plan):
-    model.open(True)
+    model.start()
     model.session.plan = plan
     answered(model, desk)
     return model
@@ -87,16 +87,15 @@ def answered(model, desk):
     assert not model.busy
 
 
-def test_nothing_is_simulated_that_nobody_looks_at(model, desk, plan):
+def test_a_plan_is_simulated_once_the_page_is_there(model, desk, plan):
     model.session.plan = plan
     assert desk.questions == []
-    model.open(True)
+    model.start()
     answered(model, desk)
     assert model.shown is plan
     assert model.base is model.replay
     assert not model.can_save
-    model.open(False)
-    model.open(True)
+    model.start()
     assert len(desk.questions) == 1
 
 
@@ -208,7 +207,7 @@ def test_a_trace_is_handed_to_the_page_and_forgotten(opened, desk):
 
 def test_many_ranks_open_on_their_first_pipeline(model, desk):
     wide = chain_plan([1] * 26, [])
-    model.open(True)
+    model.start()
     model.session.plan = wide
     assert model.pipeline == 0
     assert len(model.param.pipeline.objects) == 27

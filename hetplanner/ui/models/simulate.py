@@ -58,6 +58,7 @@ class SimulateModel(param.Parameterized):
     original = param.ClassSelector(class_=Plan, default=None)
     shown = param.ClassSelector(class_=Plan, default=None)
     busy = param.Boolean(default=False)
+    choices_changed = param.Event(doc="Sizes, schedules and pipelines are those of another plan.")
     shown_changed = param.Event()
     errors_changed = param.Event()
     perfetto_ready = param.Event()
@@ -75,7 +76,7 @@ class SimulateModel(param.Parameterized):
         self._asked_for: tuple[Plan, Derivation] | None = None
         self._trace_ticket: Ticket | None = None
         self._loading = False
-        self._visible = False
+        self._started = False
         self._depths: tuple[int, ...] | None = None
         self._last_field = ""
         session.param.watch(self._take_plan, "plan")
@@ -93,10 +94,10 @@ class SimulateModel(param.Parameterized):
         self.param.trigger("shown_changed")
         self.ask()
 
-    def open(self, visible: bool) -> None:
-        """The page is looked at, or no longer; nothing is simulated that nobody looks at."""
-        self._visible = visible
-        if visible and self.original is not None and self.shown is None and self._ticket is None:
+    def start(self) -> None:
+        """From now on plans are simulated as they come; before, nobody was there to look at them."""
+        if not self._started:
+            self._started = True
             self.ask()
 
     def reset(self) -> None:
@@ -115,6 +116,7 @@ class SimulateModel(param.Parameterized):
             self.param.schedule.objects = ["interleaved"] if plan.is_interleaved else list(SCHEDULES)
             pipelines: list[int | None] = [None, *range(len(plan.routes))] if len(plan.routes) > 1 else [None]
             self.param.pipeline.objects = pipelines
+            self.param.trigger("choices_changed")
             self.param.update(
                 schedule=plan.schedule, micro_batch=workload.micro_batch, in_flight=depths_text(plan),
                 recompute=AS_PLANNED, messages=AS_PLANNED, reductions=AS_PLANNED, ratio=DEFAULT_RATIO,
@@ -184,8 +186,7 @@ class SimulateModel(param.Parameterized):
 
     def ask(self) -> None:
         """Has the plan that the controls say simulated; the answer comes with `poll`."""
-        if self.original is None or not self._visible:
-            self._ticket = None
+        if self.original is None or not self._started:
             return
         with self.session.reporting():
             wanted = self.wanted()

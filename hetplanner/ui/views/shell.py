@@ -180,7 +180,6 @@ class Shell:
         self._show_notices()
         with pn.io.hold():
             self.app.plan.poll()
-            self.app.simulate.poll()
             self.simulate.beat()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
@@ -199,7 +198,6 @@ class Shell:
         self.tabs.active = PAGES.index(event.new)
         for name, body in self._bodies.items():
             body.visible = name == event.new
-        self.app.simulate.open(event.new == "simulate")
         if event.new == "run":
             self.app.run.beat(visible=True)
 

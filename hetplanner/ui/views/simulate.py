@@ -7,8 +7,9 @@ import panel as pn
 import panel_material_ui as pmui
 
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
+from hetplanner.simulator.terms import TERMS
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.simulate import AS_PLANNED
+from hetplanner.ui.models.simulate import AS_PLANNED, FIELDS
 from hetplanner.ui.models.texts import against_text, percent_text, seconds_text
 from hetplanner.ui.views.binding import bind, on_click
 from hetplanner.ui.views.cards import (
@@ -46,7 +47,7 @@ class SimulateView:
         self.figures: list[Coloured] = [self.gantt, self.shares, self.links, self.memory]
         self.metrics = MetricRow("Step time", "Bubble", "Tightest memory", "Busiest link")
         self.hint = Words(margin=(4, 14, 8, 14))
-        self.errors = {name: html_pane(margin=(0, 6, 2, 6)) for name in _ERROR_PLACES}
+        self.error = html_pane(margin=(4, 14, 0, 14))
         self.saver = TextSaver()
         self.link_note = Words(margin=(0, 14, 8, 14), size=12)
         self._stale = True
@@ -106,30 +107,20 @@ class SimulateView:
         on_click(self.save, lambda _: model.save())
         on_click(self.reset, lambda _: model.reset())
         on_click(self.perfetto, lambda _: model.ask_perfetto())
-        model.param.watch(self._new_plan, "original")
-        model.param.watch(self.changed, ["shown_changed", "busy"])
+        model.param.watch(self._new_choices, "choices_changed")
+        model.param.watch(self.changed, ["original", "shown_changed", "busy"])
         model.param.watch(self._draw_rows, "pipeline")
         model.param.watch(self.show_errors, "errors_changed")
         model.param.watch(lambda _: self.saver.save("step-trace.json", model.perfetto), "perfetto_ready")
         model.param.watch(self._show_ratio, ["messages", "reductions"])
+        self._show_ratio()
+        self.show_errors()
 
     def _layout(self) -> pn.Column:
-        def field(widget: Any, name: str, *more: Any) -> pn.Column:
-            line = pn.Row(widget, *more, margin=0) if more else widget
-            return pn.Column(line, self.errors[name], margin=0, styles={"max-width": "380px"})
-
-        fields = pn.FlexBox(
-            field(self.schedule, "schedule"),
-            field(self.micro_batch, "micro_batch"),
-            field(self.depth, "in_flight", self.less, self.more, self.fill),
-            field(self.recompute, "recompute"),
-            field(self.messages, "messages"),
-            field(self.reductions, "reductions"),
-            field(self.ratio, "ratio"),
-            flex_wrap="wrap",
-            sizing_mode="stretch_width",
-            margin=(2, 6),
-        )
+        depth = pn.Row(self.depth, self.less, self.more, self.fill, margin=0)
+        choices = (self.schedule, self.micro_batch, self.recompute, self.messages, self.reductions, self.ratio)
+        fields = pn.FlexBox(*choices, depth, flex_wrap="wrap", justify_content="flex-start",
+                            sizing_mode="stretch_width", margin=(2, 6))  # fmt: skip
         self.hint.view.styles = {"flex": "1 1 380px", "min-width": "0"}
         actions = toolbar(self.hint.view, pn.Row(self.reset, self.save, margin=0))
         tools = toolbar(self.pipeline, pn.Row(self.perfetto, figure_buttons(self.gantt, "step"), margin=0))
@@ -140,7 +131,7 @@ class SimulateView:
 
         return page(
             self.metrics.view,
-            full_width(frame(fields, actions)),
+            full_width(frame(fields, self.error, actions)),
             full_width(card("One step, simulated", tools, chart(self.gantt), self.saver.view)),
             side_by_side(
                 figure_card("Where each stage's time goes", self.shares, "stages"),
@@ -152,7 +143,9 @@ class SimulateView:
     # -- redrawing --------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Draws what was put off while the page was hidden, and follows the zoom."""
+        """Takes answers, draws what was put off while the page was hidden, and follows the zoom."""
+        self.model.start()
+        self.model.poll()
         if self.app.session.page != "simulate":
             return
         if self._stale:
@@ -203,6 +196,8 @@ class SimulateView:
         self.depth.disabled = self.less.disabled = self.more.disabled = self.fill.disabled = gpipe or not model.original
         if model.original is None:
             self.hint.set("No plan yet: press Search at the left, or upload a plan file on the Export page.")
+        elif model.errors and model.shown is not None:
+            self.hint.set("What is drawn below is the last plan that could be simulated.")
         elif model.changes:
             saved = "" if model.can_save else " · saved: Run and Export use it"
             self.hint.set(f"{'; '.join(model.changes)}{saved}", bold="Derived:")
@@ -226,7 +221,9 @@ class SimulateView:
         if plan.local_steps > 1:
             words += f"; mean of {plan.local_steps} steps, one that averages is drawn"
         self.metrics.set("Step time", seconds_text(replay.mean_step_s), words, colour)
-        before = f"{ORIGINAL}: {percent_text(base.bubble)}" if derived and base else "of the ranks' time is idle"
+        network = float(replay.terms_s_NT[:, TERMS.index("pipeline_transfer")].mean()) / (replay.step_s or 1.0)
+        words = f"of the ranks' time; {percent_text(network, 0)} more for the network"
+        before = f"{ORIGINAL}: {percent_text(base.bubble)}" if derived and base else words
         self.metrics.set("Bubble", percent_text(replay.bubble), before)
         self._show_memory()
         busy = replay.busy_s_LR.sum(axis=1)
@@ -254,24 +251,29 @@ class SimulateView:
         )
 
     def show_errors(self, *_: Any) -> None:
-        """What was refused, below the field that caused it."""
-        for name, pane in self.errors.items():
-            text = self.model.errors.get(name, "")
-            style = f"{FONT}font-size:12px;line-height:1.35;color:{COLOURS['bad']};overflow-wrap:anywhere"
-            set_html(pane, f'<div role="alert" style="{style}">{escape(text)}</div>' if text else "")
-            pane.visible = bool(text)
+        """What was refused: its field turns red, and the line below says why."""
+        for name in FIELDS:
+            getattr(self, _WIDGETS.get(name, name)).error_state = name in self.model.errors
+        lines = [
+            f"<b>{escape(getattr(self, _WIDGETS.get(name, name)).label)}:</b> {escape(text)}"
+            for name, text in self.model.errors.items()
+        ]
+        style = f"{FONT}font-size:13px;line-height:1.4;color:{COLOURS['bad']};overflow-wrap:anywhere"
+        set_html(self.error, f'<div role="alert" style="{style}">{"<br>".join(lines)}</div>' if lines else "")
+        self.error.visible = bool(lines)
         self._show_words()
 
     def _show_ratio(self, *_: Any) -> None:
         self.ratio.visible = "topk" in (self.model.messages, self.model.reductions)
 
-    def _new_plan(self, *_: Any) -> None:
+    def _new_choices(self, *_: Any) -> None:
         """Another plan has other micro-batch sizes, schedules and pipelines."""
-        for name, widget in (("micro_batch", self.micro_batch), ("schedule", self.schedule),
-                             ("pipeline", self.pipeline)):  # fmt: skip
-            widget.param.update(options=self._options(name), value=getattr(self.model, name))
-        self.changed()
+        widgets = {"micro_batch": self.micro_batch, "schedule": self.schedule, "pipeline": self.pipeline}
+        for name, widget in widgets.items():
+            options = self._options(name)
+            value = widget.value if widget.value in options.values() else next(iter(options.values()))
+            widget.param.update(options=options, value=value)
 
 
-_ERROR_PLACES = ("schedule", "micro_batch", "in_flight", "recompute", "messages", "reductions", "ratio")
+_WIDGETS = {"in_flight": "depth"}
 _WORDS = {AS_PLANNED: AS_PLANNED, "none": "dense"}
