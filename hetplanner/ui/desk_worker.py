@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
-from hetplanner.planners.attribution import attribute_gain
+from hetplanner.planners.attribution import divide_gain
 from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
@@ -69,7 +69,7 @@ def _evaluate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
-    gain = attribute_gain(worker.plan(message))
+    gain = divide_gain(worker.plan(message))
     return {} if gain is None else gain.to_data()
 
 
