@@ -222,38 +222,24 @@ def _reductions(plan: Plan, packed: PackedPlan, began_s_I: Array, end_s_I: Array
     """A span for every rank and group, and when the group's last member came."""
     from hetplanner.simulator import kernel
 
-    rows: list[tuple[int, int, float, float, int]] = []
-    came_s: dict[int, float] = defaultdict(float)
-    groups = [group for group in reduction_groups(plan) if group.is_due(0)]
-    of_group: list[int] = []
     reducing = np.flatnonzero(packed.kind_I == kernel.REDUCE)
-    rank_of, action_of = packed.rank_I[reducing], packed.action_I[reducing]
-    edges = np.flatnonzero((np.diff(rank_of) != 0) | (np.diff(action_of) != 0)) + 1
-    starts = np.concatenate(([0], edges)) if len(reducing) else edges
-    ends = np.concatenate((edges, [len(reducing)])) if len(reducing) else edges
-    turn = _turns(groups, len(plan.ranks))
-    for a, b in zip(starts.tolist(), ends.tolist(), strict=True):
-        rank, first, last = int(rank_of[a]), reducing[a], reducing[b - 1]
-        group = next(turn[rank])
-        sent = sum(m.num_bytes for part in groups[group].rounds_of(rank) for m in part.sends)
-        start = float(began_s_I[first])
-        rows.append((rank, plan.places_of_rank[rank][0][0], start, float(end_s_I[last]), sent))
-        of_group.append(group)
-        came_s[group] = max(came_s[group], start)
-    table = np.array(rows, dtype=np.float64).reshape(-1, 5)
-    none = np.full(len(rows), -1)
-    part = (
-        table[:, 0],
-        np.full(len(rows), REDUCE),
-        table[:, 1],
-        none,
-        table[:, 2],
-        table[:, 3],
-        table[:, 4],
-        none,
-        0 * none,
-    )
-    return part, [came_s[group] for group in of_group]
+    if not len(reducing):
+        none = np.zeros(0)
+        return (none,) * 9, []
+    rank_of, action_of, message = packed.rank_I[reducing], packed.action_I[reducing], packed.send_I[reducing]
+    first = np.flatnonzero(np.concatenate(([True], (np.diff(rank_of) != 0) | (np.diff(action_of) != 0))))
+    last = np.concatenate((first[1:], [len(reducing)])) - 1
+    sent = np.add.reduceat(np.where(message >= 0, packed.bytes_X[message], 0.0), first)
+    rank, start_s, end_s = rank_of[first], began_s_I[reducing[first]], end_s_I[reducing[last]]
+    stage = np.array([places[0][0] for places in plan.places_of_rank])[rank]
+    turn = _turns([group for group in reduction_groups(plan) if group.is_due(0)], len(plan.ranks))
+    group = [next(turn[r]) for r in rank.tolist()]
+    came_s: dict[int, float] = defaultdict(float)
+    for g, at_s in zip(group, start_s.tolist(), strict=True):
+        came_s[g] = max(came_s[g], at_s)
+    none = np.full(len(rank), -1)
+    part = (rank, np.full(len(rank), REDUCE), stage, none, start_s, end_s, sent, none, 0 * none)
+    return part, [came_s[g] for g in group]
 
 
 def _turns(groups: list[ReductionGroup], num_ranks: int) -> list[Any]:
