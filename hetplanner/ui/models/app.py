@@ -5,12 +5,14 @@ from pathlib import Path
 
 import param
 
+from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
 from hetplanner.ui.models.explain import ExplainModel
+from hetplanner.ui.models.export import ExportModel
 from hetplanner.ui.models.form import SettingsForm
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
@@ -41,6 +43,7 @@ class PlannerApp(param.Parameterized):
         self.settings = SettingsForm(self.plan)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.simulate = SimulateModel(self.session, lambda: desk or process_desk("long"))
+        self.export = ExportModel(self.session, self.open_plan)
         self.run = RunModel(self.session, service, home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
@@ -80,6 +83,24 @@ class PlannerApp(param.Parameterized):
     def search_again(self) -> None:
         """Searches under the changes of the what-if card, from its plan."""
         self._start(self.explain.search_again)
+
+    def open_plan(self, plan: Plan, name: str) -> None:
+        """Makes a plan that a file or a derivation gave the plan in hand of all pages, and keeps it.
+
+        A kept plan is found again after a reload; `name` is a wish.
+        """
+        self.session.plan = plan
+        name = self.explain.kept.keep_as(plan, name)
+        if name:
+            self.explain.open(name)
+
+    def save_derived(self) -> None:
+        """The plan that the Simulate page shows becomes the plan in hand."""
+        plan, changed = self.simulate.shown, self.simulate.is_derived
+        if plan is not None and self.simulate.can_save:
+            self.simulate.save()
+            if changed:
+                self.open_plan(plan, f"{self.explain.kept.suggest(plan)} derived")
 
     def rehearse(self) -> None:
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""

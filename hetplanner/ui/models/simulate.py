@@ -88,6 +88,10 @@ class SimulateModel(param.Parameterized):
         """A plan from elsewhere; one that was saved here keeps its original beside it."""
         if event.new is None or event.new is self.shown:
             return
+        if event.new == self.shown:  # it was kept, and read again
+            self.shown = event.new
+            self.param.trigger("shown_changed")
+            return
         self.base = self.replay = None
         self.original, self.shown = event.new, None
         self._set_controls(event.new)

@@ -104,7 +104,7 @@ class SimulateView:
         on_click(self.less, lambda _: model.shift_depths(-1))
         on_click(self.more, lambda _: model.shift_depths(1))
         on_click(self.fill, lambda _: model.fill_memory())
-        on_click(self.save, lambda _: model.save())
+        on_click(self.save, lambda _: self.app.save_derived())
         on_click(self.reset, lambda _: model.reset())
         on_click(self.perfetto, lambda _: model.ask_perfetto())
         model.param.watch(self._new_choices, "choices_changed")
