@@ -50,6 +50,17 @@ KIND_COLOURS = {
 }
 """Kinds of spans; a transfer has the hue of `pipeline`, a reduction that of `data_parallel`."""
 
+PHASE_COLOURS = {
+    "importing": "#DDDDDD",
+    "connecting": "#99DDFF",
+    "building": "#77AADD",
+    "profiling": "#EEDD88",
+    "predicting": "#CCBB44",
+    "training": "#44BB99",
+    "saving": "#AA3377",
+}
+"""Stages of a worker's life."""
+
 FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
 """Spans that wait for others are paler than work."""
 
