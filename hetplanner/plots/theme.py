@@ -61,6 +61,9 @@ PHASE_COLOURS = {
 }
 """Stages of a worker's life."""
 
+SOURCE_COLOURS = {"measured": "#4477AA", "specified": "#CCBB44", "assumed": "#BBBBBB"}
+"""How a link's numbers are known."""
+
 FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
 """Spans that wait for others are paler than work."""
 

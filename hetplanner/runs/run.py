@@ -74,12 +74,12 @@ def list_runs(home: Path | None = None) -> list[RunStatus]:
     A run whose processes are gone while no agent lives (the machine was restarted, say) is given as failed;
     the next agent writes that down.
     """
-    agent_lives = agent_lives(home)
+    lives = agent_lives(home)
     found = []
     for run_id in list_run_ids(home):
         with contextlib.suppress(InvalidInput):
             status = read_status(find_run(run_id, home)[1].status_file)
-            found.append(status if agent_lives else as_it_is(status))
+            found.append(status if lives else as_it_is(status))
     return found
 
 

@@ -17,14 +17,13 @@ def memory_lines(run: RunReader) -> tuple[list[dict[str, Any]], list[dict[str, A
 
     Every line has xs (steps), ys (MiB; float64 arrays), colour (of its first stage), rank, stage, label.
     """
-    stage_of = _stages_of(run)
     resident, device = [], []
     for telemetry in run.ranks:
         records = list(telemetry.steps.values())
         if not records:
             continue
         chosen = [records[i] for i in thinned(len(records), MAX_POINTS)]
-        stages = stage_of[telemetry.rank]
+        stages = [stage for stage, _ in run.plan.places_of_rank[telemetry.rank]]
         facts = {
             "xs": np.array([r.step for r in chosen], dtype=np.float64),
             "colour": line_colour(stages[0]),
@@ -36,12 +35,3 @@ def memory_lines(run: RunReader) -> tuple[list[dict[str, Any]], list[dict[str, A
         if any(r.device_bytes for r in chosen):
             device.append(facts | {"ys": np.array([r.device_bytes / MIB for r in chosen])})
     return resident, device
-
-
-def _stages_of(run: RunReader) -> list[list[int]]:
-    plan = run.plan
-    held: list[list[int]] = [[] for _ in plan.ranks]
-    for s, stage in enumerate(plan.stages):
-        for replica in range(len(stage.replicas)):
-            held[plan.rank_at(s, replica)].append(s)
-    return [stages or [0] for stages in held]

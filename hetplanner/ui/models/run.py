@@ -12,6 +12,7 @@ from typing import Any
 
 import param
 
+from hetplanner.data.need import TokenNeed, need_of
 from hetplanner.runs.audit import AuditRecord, audit_records
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.reader import RunReader
@@ -69,6 +70,8 @@ class RunModel(param.Parameterized):
         self.launch = LaunchModel(session, service, home, agent, self._launched)
         self.log, self.replay, self.text = LogModel(), ReplayModel(), TextModel(session)
         self._version = -1
+        self._section_before = ""
+        """Where the page was before a failure opened another section."""
         self.param.watch(self._selected, "selected")
 
     @property
@@ -112,7 +115,7 @@ class RunModel(param.Parameterized):
         if status is not None and status.state == "failed" and not had_failed:
             if status.failed_rank is not None:
                 self.log.rank = str(status.failed_rank)  # its last words are what one wants to read
-            self.section = "events"
+            self._section_before, self.section = self.section, "events"
 
     # -- runs -------------------------------------------------------------------------------------
 
@@ -132,8 +135,9 @@ class RunModel(param.Parameterized):
     def _selected(self, event: param.parameterized.Event) -> None:
         self.watch = watch_run(self.home, event.new) if event.new else None
         self.detail, self.status, self._version = None, None, -1
-        if self.section == "events":
-            self.section = SECTIONS[0]
+        if self._section_before and self.section == "events":
+            self.section = self._section_before
+        self._section_before = ""
         self.log.open(self.reader)
         self.replay.open(self.reader)
         self.text.open(event.new, self.reader.directory.path if self.reader is not None else None)
@@ -206,7 +210,7 @@ class RunModel(param.Parameterized):
         reader = self.reader
         if reader is None or self.status is None or not self.status.is_over:
             return False
-        return reader.directory.model_file.exists() and reader.plan.problem.workload.seq_len > 0
+        return reader.directory.model_file.exists() and isinstance(need_of(reader.plan.problem.workload), TokenNeed)
 
     def silent_s(self) -> float | None:
         """Seconds since the ranks of a live run last wrote anything, if that is long."""

@@ -103,7 +103,7 @@ class Shell:
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         cluster, figures = cluster_view(app)
         self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
-        self.figures: list[Coloured] = [*figures, *self.plan.figures, *self.run.figures]
+        self.figures: list[Coloured] = [*figures, *self.plan.figures]
         self._bodies = {"cluster": cluster, "plan": self.plan.view, "run": self.run.view, "export": self.export.view}
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
@@ -139,6 +139,7 @@ class Shell:
             self._restore()
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
+            self.app.cluster.editor.param.watch(self._remember, "draft_id")
             session.param.watch(self._remember, "page")
             pn.state.onload(self._start_beat)
 
@@ -165,6 +166,7 @@ class Shell:
         self._show_notices()
         with pn.io.hold():
             self.app.plan.poll()
+            self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
     def _queue_notice(self, event: Any) -> None:
@@ -188,6 +190,7 @@ class Shell:
         dark = bool(self.page.dark_theme)
         for live in self.figures:
             live.set_dark(dark)
+        self.run.set_dark(dark)
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan
@@ -201,7 +204,7 @@ class Shell:
         def value(name: str) -> str:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:120]
 
-        self.app.restore(value("page"), value("search"), value("run"))
+        self.app.restore(value("page"), value("search"), value("run"), value("draft"))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location
@@ -210,5 +213,6 @@ class Shell:
                 "page": self.app.session.page,
                 "search": self.app.plan.job_id or None,
                 "run": self.app.run.selected or None,
+                "draft": self.app.cluster.editor.draft_id or None,
             }
             location.update_query(**{k: v for k, v in state.items() if v})
