@@ -28,7 +28,8 @@ def report_columns(found: RunReport) -> dict[str, Columns]:
 
 
 def term_pairs(found: Comparison | RunReport) -> dict[str, Columns]:
-    """Predicted and measured, one row a term: x, top (seconds), colour (of the term), term, text, source, difference.
+    """Predicted and measured, one row a term: x, middle (of the pair), top (seconds), colour (of the term), term,
+    text, source, difference.
 
     A source that is not known is left out.
     """
@@ -48,6 +49,7 @@ def term_pairs(found: Comparison | RunReport) -> dict[str, Columns]:
         seconds = list(terms.to_dict().values())
         pairs[source] = {
             "x": [i + shift for i in range(len(seconds))],
+            "middle": list(range(len(seconds))),
             "top": seconds,
             "colour": colours,
             "term": list(WORDS.values()),

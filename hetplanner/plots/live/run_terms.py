@@ -10,7 +10,7 @@ from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put,
 from hetplanner.runs.comparison import WORDS, Comparison
 from hetplanner.runs.report import RunReport
 
-PAIR_NAMES = ("x", "top", "colour", "term", "text", "source", "difference")
+PAIR_NAMES = ("x", "middle", "top", "colour", "term", "text", "source", "difference")
 
 
 class RunTerms(LiveFigure):
@@ -29,10 +29,10 @@ class RunTerms(LiveFigure):
         self._measured = self._bars(self.measured_source)
         self._texts = [
             self.figure.text(
-                "x", "top", text="text", source=source, text_align="center", text_baseline="bottom", y_offset=-2,
-                text_font=TEXT_FONT, text_font_size="10px",
+                "middle", "top", text="text", source=source, text_align=align, text_baseline="bottom", y_offset=-2,
+                x_offset=shift, text_font=TEXT_FONT, text_font_size="10px",
             )
-            for source in (self.predicted_source, self.measured_source)
+            for source, align, shift in ((self.predicted_source, "right", -1), (self.measured_source, "left", 1))
         ]  # fmt: skip
         self.figure.add_tools(
             HoverTool(
@@ -47,7 +47,7 @@ class RunTerms(LiveFigure):
                 ("measured", [self._swatch("#5b6570")]),
             ]
         )
-        self._label_axis(self.figure.xaxis[0], list(range(len(WORDS))), list(WORDS.values()))
+        self._label_axis(self.figure.xaxis[0], list(range(len(WORDS))), [w.replace(" ", "\n") for w in WORDS.values()])
         self.figure.xgrid.visible = False
         self._recolour()
         self.update(None)

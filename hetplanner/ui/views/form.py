@@ -39,7 +39,7 @@ class SettingsPanel(JSComponent):
     _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8")]
 
     def __init__(self, form: Form, on_search: Callable[[], object], **params: Any) -> None:
-        super().__init__(sizing_mode="stretch_width", **params)
+        super().__init__(**{"sizing_mode": "stretch_width"} | params)
         self._form, self._on_search = form, on_search
         form.param.watch(self._show_groups, "groups")
         form.param.watch(self._show, ["values", "errors", "notes", "disabled"])

@@ -50,14 +50,14 @@ class Events(Section):
         self.figures = [self.life]
         self.list = html_pane(margin=(4, 14, 12, 14))
         small: dict[str, Any] = {"size": "small", "margin": (6, 6)}
-        self.rank = pmui.Select(label="Log of rank", options=log.choices, width=130, **small)
-        self.words = pmui.TextInput(label="Search the logs", placeholder="error", width=240, **small)
+        self.rank = pmui.Select(label="Log of rank", options=log.choices, width=110, **small)
+        self.words = pmui.TextInput(label="Search the logs", placeholder="error", width=170, **small)
         self.everywhere = pmui.Checkbox(label="in all ranks", margin=(14, 6))
         self.text = html_pane(margin=(4, 12, 12, 12))
         bind(self.rank, log, "rank", session)
         self.words.param.watch(self._search, ["value", "enter_pressed"])
         bind(self.everywhere, log, "everywhere", session)
-        tools = pn.FlexBox(self.rank, self.words, self.everywhere, align_items="center", margin=(0, 6))
+        tools = pn.Row(self.rank, self.words, self.everywhere, margin=(0, 6))
         self.view = page(
             full_width(card("What happened", chart(self.life))),
             side_by_side(card("In order", self.list), card("Logs", tools, self.text), least=420),

@@ -15,7 +15,7 @@ from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane,
 from hetplanner.ui.views.form import SettingsPanel
 
 _SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
-_IN_A_ROW = [".grid{grid-template-columns:150px 80px 80px;margin:2px 4px}"]
+_IN_A_ROW = [".grid{grid-template-columns:112px 62px 68px;margin:2px 4px}"]
 _IN_DIALOG = [".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"]
 NOTE = (
     "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it for real"
@@ -29,14 +29,14 @@ class LaunchBar:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.launch, self.session = app, app.run.launch, app.session
         form = LaunchForm(self.launch, REHEARSAL)
-        self.fields = SettingsPanel(form, app.rehearse, stylesheets=_IN_A_ROW, margin=(4, 8), width=350)
-        self.fields.sizing_mode = None
-        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 6))
-        self.propose = pmui.Button(label="Launch the plan…", icon="rocket_launch", variant="outlined", margin=(12, 6))
+        size: dict[str, Any] = {"sizing_mode": "fixed", "width": 275, "height": 58}
+        self.fields = SettingsPanel(form, app.rehearse, stylesheets=_IN_A_ROW, margin=(4, 4), **size)
+        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 4))
+        self.propose = pmui.Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
         on_click(self.rehearse, lambda _: app.rehearse())
         on_click(self.propose, lambda _: self._propose())
-        self.token = pmui.PasswordInput(label="Launch token", width=180, **_SMALL)
-        self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 6))
+        self.token = pmui.PasswordInput(label="Launch token", width=165, **_SMALL)
+        self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 4))
         self.words = Words(margin=(14, 12))
         self.words.view.sizing_mode = None
         on_click(self.unlock, lambda _: self._unlock())
@@ -45,9 +45,11 @@ class LaunchBar:
             pn.Row(self.fields, self.rehearse, self.propose, margin=0, align="center"),
             pn.Row(self.token, self.unlock, self.words.view, margin=0),
         )
-        self.view = frame(bar, Words(NOTE, margin=(0, 14, 8, 14), size=12).view)
+        self.note = Words(NOTE, margin=(0, 14, 8, 14), size=12)
+        self.view = frame(bar, self.note.view)
         self.session.param.watch(self.show, ["unlocked", "plan"])
         self.launch.param.watch(self.show, ["preparing", "launching"])
+        app.run.param.watch(self.show, "runs")
         self.show()
 
     def _propose(self) -> None:
@@ -69,6 +71,7 @@ class LaunchBar:
         unlocked = self.session.unlocked
         self.token.visible = self.unlock.visible = not unlocked
         self.words.set("Launching is unlocked." if unlocked else "")
+        self.note.view.visible = not self.app.run.runs  # who has rehearsed once knows it
 
 
 class ConfirmDialog:

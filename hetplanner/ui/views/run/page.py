@@ -55,9 +55,9 @@ _TITLES = {
     "timeline": "Timeline",
     "network": "Network",
     "memory": "Memory",
-    "events": "Events & logs",
+    "events": "Events\u00a0&\u00a0logs",
     "text": "Text",
-    "runs": "All runs",
+    "runs": "All\u00a0runs",
 }
 _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
@@ -71,7 +71,7 @@ class RunView:
         self.dark = False
         self.sections: dict[str, Section] = {}
         self.bar, self.dialog = LaunchBar(app), ConfirmDialog(app)
-        self.metrics = MetricRow("State", *_STEP_METRICS)
+        self.metrics = MetricRow("State", *_STEP_METRICS, least=165)
         self.alerts = html_pane(margin=(6, 10))
         self.choice = pmui.RadioButtonGroup(
             options={_TITLES[name]: name for name in SECTIONS},
@@ -111,7 +111,7 @@ class RunView:
         return self.news_bar
 
     def _run_bar(self) -> Any:
-        self.name = pmui.Select(label="Run", options=[], width=330, size="small", margin=(10, 10))
+        self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10))
         self.phases = html_pane(margin=(14, 8), sizing_mode=None)
         small: dict[str, Any] = {"size": "small", "margin": (10, 4)}
         self.stop = pmui.Button(label="Stop run", icon="stop", variant="contained", color="error", **small)
@@ -259,7 +259,7 @@ class RunView:
         measured_s, predicted_s = reader.measured_step_s(), reader.predicted_step_s()
         note = f"predicted {seconds_text(predicted_s)}" if predicted_s else "not predicted"
         if predicted_s and measured_s:
-            note += f", measured {change_text(measured_s, predicted_s)}"
+            note += f" ({change_text(measured_s, predicted_s)})"
         self.metrics.set("Step time, measured", seconds_text(measured_s), note)
         sent = f"{short_bytes(reader.bytes_boundary)} boundary, {short_bytes(reader.bytes_reduce)} reduction"
         rate = reader.tokens_per_s()
@@ -272,12 +272,16 @@ class RunView:
 
 
 def phase_chips(reached: Mapping[str, int], status: RunStatus | None) -> str:
-    """HTML: the stages of a worker's life, how far the ranks are, and whether the run is a rehearsal."""
+    """HTML: whether the run is a rehearsal; while it starts, the stages of a worker's life and how far the ranks are,
+    afterwards only the last one.
+    """
     ranks = status.ranks if status is not None else 0
     chips = []
     if status is not None and status.rehearsal:
         chips.append(_chip("REHEARSAL", f"background:{COLOURS['warn']};color:#fff;font-weight:700"))
-    for name in PHASES:
+    is_starting = status is not None and status.state in ("queued", "starting")
+    known = [name for name in PHASES if reached.get(name)]
+    for name in PHASES if is_starting else known[-1:]:
         count = reached.get(name, 0)
         look = f"opacity:.45;border:{BORDER}"
         if count:
