@@ -68,13 +68,17 @@ class Published(Noun):
 
 
 class LinkValue(Noun):
-    """What a link carries: one-way latency and bandwidth, and how that is known."""
+    """What a link carries: one-way latency and bandwidth, and how that is known.
+
+    `replaces` says, for a link that a person edited, what stood there before.
+    """
 
     latency: Seconds
     bandwidth: BytesPerSecond
     source: Source = "assumed"
     when: Text | None = None
     published: Published | None = None
+    replaces: Text | None = None
 
 
 class SiteLink(LinkValue):

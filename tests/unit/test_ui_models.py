@@ -23,7 +23,8 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
-from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, UPLOADED, default_shape, thinned
+from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, thinned
+from hetplanner.ui.models.problem import UPLOADED, default_shape
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.workload.files import workload_to_data
@@ -64,6 +65,7 @@ def event(best: float, seconds: float = 1.0, evaluations: int = 10) -> dict:
         "spread": 0.5,
         "evaluations": evaluations,
         "seconds": seconds,
+        "spent_s": seconds,
         "phase": "search",
     }
 
@@ -123,7 +125,7 @@ def test_an_imported_file_becomes_the_cluster_and_downloads_again(app):
     app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
     assert errors(app) == []
     assert app.cluster.cluster.name == "small"
-    assert app.cluster.sample == "(imported)"
+    assert app.cluster.sample == "(drawn or imported)"
     assert app.plan.cluster is app.cluster.cluster
     app.cluster.import_files({"again.json": app.cluster.download().getvalue().encode()})
     assert app.cluster.cluster == small_cluster(3)

@@ -1,5 +1,6 @@
 """All view-models of one browser session, and how they hang together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import param
@@ -7,6 +8,10 @@ import param
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.cluster import ClusterModel
+from hetplanner.ui.models.drafts import DraftStore, process_drafts
+from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.link_tables import LinkTables
+from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
@@ -15,27 +20,54 @@ from hetplanner.ui.models.session import Session
 class PlannerApp(param.Parameterized):
     """One session. A page is a view of `cluster`, `plan` or `run`; Export is a view of `session.plan`."""
 
-    def __init__(self, guard: LaunchGuard, service: SearchService, samples: Path, home: Path | None = None) -> None:
+    def __init__(
+        self,
+        guard: LaunchGuard,
+        service: SearchService,
+        samples: Path,
+        home: Path | None = None,
+        drafts: DraftStore | None = None,
+    ) -> None:
         super().__init__()
         self.session = Session(guard)
-        self.cluster = ClusterModel(self.session, samples)
+        self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.links = LinksModel(self.session, self.cluster.editor)
+        self.link_tables = LinkTables(self.links)
         self.plan = PlanModel(self.session, service)
+        self.settings = SettingsForm(self.plan)
         self.run = RunModel(self.session, service, home)
-        self.cluster.param.watch(self._cluster_changed, "cluster")
+        self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
         self.cluster.choose_default()
 
-    def _cluster_changed(self, event: param.parameterized.Event) -> None:
-        self.plan.cluster = event.new
+    def _cluster_changed(self, *_: param.parameterized.Event) -> None:
+        editor = self.cluster.editor
+        self.plan.param.update(cluster=editor.cluster, excluded=list(editor.excluded))
 
     def _plan_changed(self, event: param.parameterized.Event) -> None:
         # A joined search brings its own cluster along.
         if event.new is not self.cluster.cluster and event.new is not None:
-            self.cluster.adopt(event.new)
+            words = f"opened the cluster of a search, {event.new.name}"
+            self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
-        self.plan.start()
+        self._start(self.plan.start)
+
+    def resume(self) -> None:
+        """Searches on from the best plan."""
+        self._start(self.plan.resume)
+
+    def reseed(self) -> None:
+        """Searches with another seed."""
+        self._start(self.plan.reseed)
+
+    def _start(self, act: Callable[[], None]) -> None:
+        refusal = self.settings.refusal()
+        if refusal:
+            self.session.notify("error", refusal)
+            return
+        act()
         if self.plan.searching:
             self.session.page = "plan"
 
@@ -46,10 +78,13 @@ class PlannerApp(param.Parameterized):
             self.run.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
             self.session.page = "run"
 
-    def restore(self, page: str, job_id: str, run_id: str) -> None:
+    def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "") -> None:
         """What the page's address remembers over a reload; unknown values are ignored."""
         if job_id:
             self.plan.join(job_id)
+        if draft_id:
+            # After the search: the cluster may have been edited since.
+            self.cluster.open_draft(draft_id)
         if run_id:
             self.run.select(run_id)
         if page in self.session.param.page.objects:

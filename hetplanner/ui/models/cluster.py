@@ -1,7 +1,8 @@
-"""The Cluster page: the cluster in hand, from a sample or from uploaded files."""
+"""The Cluster page: the cluster in hand, from a sample, from uploaded files, or drawn."""
 
 import io
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +14,80 @@ from hetplanner.cluster.files import cluster_to_json, load_cluster
 from hetplanner.cluster.model import Cluster, Device
 from hetplanner.cluster.uploads import cluster_from_uploads
 from hetplanner.errors import HetplannerError
+from hetplanner.ui.models.drafts import DraftStore
+from hetplanner.ui.models.editor import Editor
 from hetplanner.ui.models.session import Session
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 DEFAULT_SAMPLE = "dtfm_5_worldwide"
-IMPORTED = "(imported)"
+CHANGED = "(drawn or imported)"
 
 
 class ClusterModel(param.Parameterized):
-    """The cluster in hand. What cannot be read leaves it as it was."""
+    """The cluster in hand. What cannot be read leaves it as it was.
+
+    `cluster` follows the editor's, through which every change goes.
+    """
 
     sample: Any = param.Selector(default=None, objects=[None], allow_None=True)
     cluster = param.ClassSelector(class_=Cluster, default=None)
     round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
 
-    def __init__(self, session: Session, samples: Path, **params: Any) -> None:
+    def __init__(self, session: Session, samples: Path, drafts: DraftStore, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self._adopted: Cluster | None = None
+        self.editor = Editor(drafts)
+        self.editor.param.watch(self._edited, "cluster")
+        self._naming = False
         # Names come from this listing alone: the browser chooses among them and never sends a path.
         self._samples = {path.stem: path for path in sorted(samples.glob("*.json"))}
-        self.param.sample.objects = [*self._samples, IMPORTED]
+        self.param.sample.objects = [*self._samples, CHANGED]
         self.param.watch(self._sample_chosen, "sample")
 
     def choose_default(self) -> None:
         """The measured world-wide cluster, or the first sample there is."""
         if self._samples:
-            self.sample = DEFAULT_SAMPLE if DEFAULT_SAMPLE in self._samples else next(iter(self._samples))
+            name = DEFAULT_SAMPLE if DEFAULT_SAMPLE in self._samples else next(iter(self._samples))
+            with self.session.reporting():
+                self.editor.begin(_sample(self._samples[name]))
 
     def _sample_chosen(self, event: param.parameterized.Event) -> None:
         path = self._samples.get(event.new)
-        if path is not None and self._adopted is None:
+        if path is not None and not self._naming:
             with self.session.reporting():
-                self.cluster = load_cluster(path)
+                self.editor.apply(_sample(path), f"opened {event.new}", excluded=())
 
-    def adopt(self, cluster: Cluster) -> None:
-        """Takes a cluster that came with a search, or from a file."""
-        same = self._samples.get(cluster.name)
-        self._adopted = cluster
-        self.sample = cluster.name if same is not None and _is_same(same, cluster) else IMPORTED
-        self._adopted = None
-        self.cluster = cluster
+    def _edited(self, event: param.parameterized.Event) -> None:
+        self.cluster = event.new
+        self._naming = True
+        self.sample = self._sample_of(event.new)
+        self._naming = False
+
+    def _sample_of(self, cluster: Cluster | None) -> str:
+        same = self._samples.get(cluster.name) if cluster is not None else None
+        return cluster.name if cluster is not None and same is not None and _is_same(same, cluster) else CHANGED
+
+    def adopt(self, cluster: Cluster, words: str, excluded: tuple[str, ...] = ()) -> None:
+        """Takes a cluster that came with a search, or from a file, in place of the one in hand."""
+        with self.session.reporting():
+            self.editor.apply(cluster, words, excluded=excluded)
+
+    def open_draft(self, draft_id: str) -> None:
+        """Goes on with a draft that the page's address names."""
+        if not self.editor.open(draft_id):
+            self.session.notify("warning", "The server no longer has the cluster that was edited here; it restarted.")
+
+    def sync(self) -> None:
+        """Takes and reports what another page did to the same draft."""
+        said = self.editor.sync()
+        if said:
+            self.session.notify("info", f"Another page changed this cluster: {said}.")
 
     def import_files(self, files: dict[str, bytes]) -> None:
         """Uploaded files by name: one JSON, or tables as CSV or NPY. Errors become a notice."""
         with self.session.reporting():
             cluster = cluster_from_uploads(files, like=self.cluster, round_trip=self.round_trip)
-            self.adopt(cluster)
+            self.adopt(cluster, f"imported {cluster.name}")
             self.session.notify("success", f"Imported {cluster.name}: {count_text(cluster)}.")
 
     def download(self) -> io.StringIO:
@@ -135,6 +163,12 @@ def _link_columns(cluster: Cluster) -> dict[str, list[str]]:
 
 def _is_same(path: Path, cluster: Cluster) -> bool:
     try:
-        return load_cluster(path) == cluster
+        return _sample(path) == cluster
     except HetplannerError:
         return False
+
+
+@lru_cache(maxsize=16)
+def _sample(path: Path) -> Cluster:
+    """A sample; they do not change while the server runs."""
+    return load_cluster(path)

@@ -139,6 +139,7 @@ class Shell:
             self._restore()
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
+            self.app.cluster.editor.param.watch(self._remember, "draft_id")
             session.param.watch(self._remember, "page")
             pn.state.onload(self._start_beat)
 
@@ -165,6 +166,7 @@ class Shell:
         self._show_notices()
         with pn.io.hold():
             self.app.plan.poll()
+            self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
     def _queue_notice(self, event: Any) -> None:
@@ -201,7 +203,7 @@ class Shell:
         def value(name: str) -> str:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:120]
 
-        self.app.restore(value("page"), value("search"), value("run"))
+        self.app.restore(value("page"), value("search"), value("run"), value("draft"))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location
@@ -210,5 +212,6 @@ class Shell:
                 "page": self.app.session.page,
                 "search": self.app.plan.job_id or None,
                 "run": self.app.run.selected or None,
+                "draft": self.app.cluster.editor.draft_id or None,
             }
             location.update_query(**{k: v for k, v in state.items() if v})

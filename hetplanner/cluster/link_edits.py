@@ -1,0 +1,377 @@
+"""Edits of a cluster's links: a new cluster for every edit, the old one stays as it was.
+
+Every changed link says how its numbers are known now: `specified` (a person gave them) or `assumed` (a formula did),
+and keeps in `replaces` what stood there before the first edit. Links that an edit does not name stay as they are.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from hetplanner.cluster.model import Cluster, DeviceLink, HostLink, LinkValue, Site, SiteLink
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import checked
+from hetplanner.units import short_rate, short_seconds
+
+Per = Literal["site", "host", "device"]
+EditSource = Literal["specified", "assumed"]
+Pair = tuple[str, str]
+
+
+class LinkEnds(NamedTuple):
+    """What a link joins: two sites (or one with itself), two devices, or the devices of one host (named twice)."""
+
+    per: Per
+    start: str
+    end: str
+
+    @property
+    def turned(self) -> "LinkEnds":
+        """The other direction."""
+        return LinkEnds(self.per, self.end, self.start)
+
+    @property
+    def text(self) -> str:
+        """'Oregon → Ohio', 'inside Oregon', 'inside host box'."""
+        if self.start == self.end:
+            return f"inside {'host ' if self.per == 'host' else ''}{self.start}"
+        return f"{self.start} → {self.end}"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One of the three lists of links a cluster has."""
+
+    field: str
+    model: type[LinkValue]
+    ends: tuple[str, str]
+
+    def pair_of(self, link: LinkValue) -> Pair:
+        return getattr(link, self.ends[0]), getattr(link, self.ends[1])
+
+
+_KINDS: dict[Per, _Kind] = {
+    "site": _Kind("site_links", SiteLink, ("from_site", "to_site")),
+    "host": _Kind("host_links", HostLink, ("host", "host")),
+    "device": _Kind("device_links", DeviceLink, ("from_device", "to_device")),
+}
+
+
+def own_link(cluster: Cluster, ends: LinkEnds) -> LinkValue | None:
+    """The entry for exactly these ends (the later of two wins), None if there is none."""
+    kind = _KINDS[ends.per]
+    links = reversed(getattr(cluster, kind.field))
+    return next((link for link in links if kind.pair_of(link) == (ends.start, ends.end)), None)
+
+
+def link_in_force(cluster: Cluster, ends: LinkEnds) -> LinkValue | None:
+    """What holds between these ends: for devices also the link of their host or sites; None without a link.
+
+    Raises:
+        InvalidInput: unknown ends.
+    """
+    _check_ends(cluster, ends)
+    return _pair_link(cluster, (ends.start, ends.end)) if ends.per == "device" else own_link(cluster, ends)
+
+
+def _pair_link(cluster: Cluster, pair: Pair) -> LinkValue | None:
+    index = cluster.link_index_DD[cluster.device_index(pair[0]), cluster.device_index(pair[1])]
+    return cluster.links[index] if index >= 0 else None
+
+
+def set_link(
+    cluster: Cluster,
+    ends: LinkEnds,
+    *,
+    latency_s: float | None = None,
+    bandwidth_bytes_per_s: float | None = None,
+    source: EditSource = "specified",
+    when: str | None = None,
+    symmetric: bool = True,
+) -> Cluster:
+    """A link with new numbers; the same cluster if that changes nothing.
+
+    Args:
+        cluster: what to edit.
+        ends: the link; it is made if there is none.
+        latency_s: one way; None keeps what is in force.
+        bandwidth_bytes_per_s: likewise.
+        source: how the numbers are known.
+        when: words beside the source.
+        symmetric: both directions.
+
+    Raises:
+        InvalidInput: unknown ends, numbers out of range, or a new link without both numbers.
+    """
+    new: dict[Pair, LinkValue | None] = {}
+    for way in (ends, ends.turned) if symmetric else (ends,):
+        value = {"latency": latency_s, "bandwidth": bandwidth_bytes_per_s}
+        link = _changed(cluster, way, value, source, when)
+        if link is not None:
+            new[way.start, way.end] = link
+    return _with_links(cluster, ends.per, new)
+
+
+def _changed(
+    cluster: Cluster, ends: LinkEnds, value: Mapping[str, float | None], source: EditSource, when: str | None
+) -> LinkValue | None:
+    """The new entry; None where the one there says the same already."""
+    old = link_in_force(cluster, ends)
+    fields: dict[str, Any] = {k: getattr(old, k, None) if v is None else v for k, v in value.items()}
+    for name, number in fields.items():
+        if number is None:
+            raise InvalidInput(f"{ends.text}: {name}: there is no link yet; give both bandwidth and latency")
+    kind = _KINDS[ends.per]
+    own = own_link(cluster, ends)
+    fields |= {"source": source, "when": when, "replaces": words_before(old)}
+    fields |= dict(zip(kind.ends, (ends.start, ends.end), strict=True))
+    link = checked(kind.model, fields, ends.text)
+    same = own is not None and (own.latency, own.bandwidth, own.source) == (link.latency, link.bandwidth, link.source)
+    return None if same else link
+
+
+def words_before(old: LinkValue | None) -> str | None:
+    """What an edit of `old` writes into `replaces`: the first state, however often a link is edited."""
+    if old is None:
+        return None
+    return old.replaces or f"{known_text(old)}: {short_rate(old.bandwidth)}, {short_seconds(old.latency)}"
+
+
+def known_text(link: LinkValue) -> str:
+    """'measured, published 2022': how a link's numbers are known."""
+    return f"{link.source}, {link.when}" if link.when else link.source
+
+
+def remove_link(cluster: Cluster, ends: LinkEnds, *, symmetric: bool = True) -> Cluster:
+    """Without the entry for these ends: for devices and hosts their sites' link holds again.
+
+    Raises:
+        InvalidInput: there is no such entry, or devices would be cut off.
+    """
+    _check_ends(cluster, ends)
+    if own_link(cluster, ends) is None:
+        raise InvalidInput(f"{ends.text}: has no link of its own to remove")
+    ways = {(ends.start, ends.end)} | ({(ends.end, ends.start)} if symmetric else set())
+    return _with_links(cluster, ends.per, dict.fromkeys(ways))
+
+
+def overrides_between(cluster: Cluster, start: str, end: str) -> tuple[DeviceLink, ...]:
+    """Links of single pairs of devices that stand above the link between two sites, either way."""
+    if not cluster.device_links:
+        return ()
+    at_D = cluster.site_index_D
+    names = [site.name for site in cluster.sites]
+    site = {device: names[s] for device, s in zip(cluster.device_ids, at_D, strict=True)}
+    pairs = {(start, end), (end, start)}
+    return tuple(k for k in cluster.device_links if (site[k.from_device], site[k.to_device]) in pairs)
+
+
+def remove_overrides(cluster: Cluster, start: str, end: str) -> Cluster:
+    """Without the links of single pairs of devices between two sites, so that the sites' link holds for all.
+
+    Raises:
+        InvalidInput: devices would be cut off.
+    """
+    gone = {(k.from_device, k.to_device) for k in overrides_between(cluster, start, end)}
+    return _with_links(cluster, "device", dict.fromkeys(gone))
+
+
+# -- from distance --------------------------------------------------------------------------------
+
+EARTH_RADIUS_KM = 6371.0088
+
+
+class DistanceFormula(NamedTuple):
+    """Assumed numbers of a link between two sites from the great circle between them.
+
+    One-way latency = `ends_s` + distance × `s_per_km`: light in fibre goes 200,000 km/s and the way is about 1.5
+    times the great circle. Bandwidth = `in_flight_bytes` / latency, at most `most_bytes_per_s`: a stream gets no more
+    than it keeps on the way. The constants are round numbers of the size of what is seen between regions of clouds;
+    a measured cluster's own are better (`fitted_formula`).
+    """
+
+    ends_s: float = 2e-3
+    s_per_km: float = 1.5 / 200_000
+    in_flight_bytes: float = 5e6
+    most_bytes_per_s: float = 1e9 / 8
+
+    def latency_s(self, km: float) -> float:
+        """One way, over a distance."""
+        return self.ends_s + km * self.s_per_km
+
+    def bandwidth_bytes_per_s(self, km: float) -> float:
+        """Of one stream, over a distance."""
+        latency = self.latency_s(km)
+        return min(self.most_bytes_per_s, self.in_flight_bytes / latency) if latency > 0 else self.most_bytes_per_s
+
+    @property
+    def text(self) -> str:
+        """The formula with its constants, in words."""
+        return (
+            f"latency = {short_seconds(self.ends_s)} + {1e6 * self.s_per_km:.3g} ms per 1000 km;"
+            f" bandwidth = {self.in_flight_bytes * 8 / 1e6:.3g} Mbit / latency,"
+            f" at most {short_rate(self.most_bytes_per_s)}"
+        )
+
+
+DEFAULT_FORMULA = DistanceFormula()
+INSIDE_SITE = (0.5e-3, 10e9 / 8)
+"""Latency and bandwidth between hosts of one site where nothing is known: a usual Ethernet of 10 Gbit/s."""
+
+
+def distance_km(start: Site, end: Site) -> float:
+    """Length of the great circle between two sites."""
+    a, b = math.radians(start.latitude), math.radians(end.latitude)
+    turn = math.radians(end.longitude - start.longitude)
+    half = math.sin((b - a) / 2) ** 2 + math.cos(a) * math.cos(b) * math.sin(turn / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(half, 1.0)))
+
+
+def distance_link(start: Site, end: Site, formula: DistanceFormula = DEFAULT_FORMULA) -> SiteLink:
+    """The assumed link between two sites; of a site with itself, `INSIDE_SITE`.
+
+    Raises:
+        InvalidInput: the formula gives a number out of range.
+    """
+    if start.name == end.name:
+        value, words = INSIDE_SITE, None
+    else:
+        km = distance_km(start, end)
+        value, words = (formula.latency_s(km), formula.bandwidth_bytes_per_s(km)), f"from {km:,.0f} km: {formula.text}"
+    fields = {"latency": value[0], "bandwidth": value[1], "source": "assumed", "when": words}
+    place = f"{start.name} → {end.name}, from distance"
+    return checked(SiteLink, fields | {"from_site": start.name, "to_site": end.name}, place)
+
+
+Scope = Literal["missing", "assumed", "all"]
+
+
+def fill_from_distance(
+    cluster: Cluster, formula: DistanceFormula = DEFAULT_FORMULA, *, scope: Scope = "missing"
+) -> Cluster:
+    """Links between sites by the formula; the same cluster if nothing changes. Links inside a site stay.
+
+    Args:
+        cluster: what to edit.
+        formula: with its constants.
+        scope: pairs of sites without a link alone, also those whose link is assumed, or all.
+
+    Raises:
+        InvalidInput: the formula gives a number out of range.
+    """
+    rules = {(k.from_site, k.to_site): k for k in cluster.site_links}
+    new: dict[Pair, LinkValue | None] = {}
+    for start in cluster.sites:
+        for end in cluster.sites:
+            old = rules.get((start.name, end.name))
+            if old is not None and (start is end or not _is_refilled(old, scope)):
+                continue
+            link = distance_link(start, end, formula)
+            if old is None or (old.latency, old.bandwidth, old.when) != (link.latency, link.bandwidth, link.when):
+                new[start.name, end.name] = link.replace(replaces=words_before(old))
+    return _with_links(cluster, "site", new)
+
+
+def _is_refilled(old: LinkValue, scope: Scope) -> bool:
+    return scope == "all" or (scope == "assumed" and old.source == "assumed")
+
+
+def fitted_formula(cluster: Cluster) -> DistanceFormula | None:
+    """The formula with constants of the cluster's own measured links between sites; None if they are too few.
+
+    Medians, so that a few odd links do not matter; the ends' share stays as assumed, unless half of the links are
+    faster.
+    """
+    site = {s.name: s for s in cluster.sites}
+    links = [k for k in cluster.site_links if k.source == "measured" and k.from_site != k.to_site]
+    known = [(distance_km(site[k.from_site], site[k.to_site]), k) for k in links]
+    known = [(km, k) for km, k in known if km >= 1]
+    if len(known) < 3:
+        return None
+    ends_s = min(DEFAULT_FORMULA.ends_s, float(np.median([k.latency for _, k in known])))
+    per_km = float(np.median([max(k.latency - ends_s, 0.0) / km for km, k in known]))
+    in_flight = float(np.median([k.bandwidth * k.latency for _, k in known]))
+    return DistanceFormula(ends_s, per_km, max(in_flight, 1.0), max(k.bandwidth for _, k in known))
+
+
+# -- the same both ways ---------------------------------------------------------------------------
+
+
+def make_symmetric(cluster: Cluster) -> Cluster:
+    """Both directions of every link alike, with the lower bandwidth and the higher latency of the two.
+
+    The direction that changes becomes `assumed`. The same cluster if all are alike already.
+    """
+    sites = {(k.from_site, k.to_site) for k in cluster.site_links}
+    result = _with_links(cluster, "site", _equalised(cluster, cluster, "site", sites))
+    # Pairs with a link of their own are compared with what held the other way, which may have been the sites' link.
+    single = {(k.from_device, k.to_device) for k in cluster.device_links}
+    return _with_links(result, "device", _equalised(cluster, result, "device", single))
+
+
+def _equalised(before: Cluster, now: Cluster, per: Per, pairs: set[Pair]) -> dict[Pair, LinkValue | None]:
+    """Entries that make both directions of these pairs as the slower one was, where they are not so now."""
+    kind = _KINDS[per]
+    was, held = _holder(before, per), _holder(now, per)
+    new: dict[Pair, LinkValue | None] = {}
+    for pair in sorted(pairs | {(end, start) for start, end in pairs}):
+        there, back, link = was(pair), was(pair[::-1]), held(pair)
+        if there is None or back is None or link is None:
+            continue
+        slower = {"latency": max(there.latency, back.latency), "bandwidth": min(there.bandwidth, back.bandwidth)}
+        if slower != {"latency": link.latency, "bandwidth": link.bandwidth}:
+            fields = slower | {"source": "assumed", "when": _ALIKE, "replaces": words_before(link)}
+            new[pair] = checked(kind.model, fields | dict(zip(kind.ends, pair, strict=True)), "symmetric")
+    return new
+
+
+def _holder(cluster: Cluster, per: Per) -> Callable[[Any], LinkValue | None]:
+    """What holds between two ends, for many questions."""
+    if per == "site":
+        return {(k.from_site, k.to_site): k for k in cluster.site_links}.get
+    return lambda pair: _pair_link(cluster, pair)
+
+
+_ALIKE = "as the slower of both directions"
+
+
+# -- the lists ------------------------------------------------------------------------------------
+
+
+def _with_links(cluster: Cluster, per: Per, new: Mapping[Pair, LinkValue | None]) -> Cluster:
+    """The cluster with these entries in place of those of the same ends (None: without); new ones at the end."""
+    if not new:
+        return cluster
+    kind = _KINDS[per]
+    links: tuple[LinkValue, ...] = getattr(cluster, kind.field)
+    last = {pair: i for i, pair in enumerate(map(kind.pair_of, links)) if pair in new}
+    kept: list[LinkValue | None] = []
+    for i, link in enumerate(links):
+        pair = kind.pair_of(link)
+        if pair not in new:
+            kept.append(link)
+        elif last[pair] == i:
+            kept.append(new[pair])
+    kept += [link for pair, link in new.items() if pair not in last]
+    return cluster.replace(**{kind.field: tuple(link for link in kept if link is not None)})
+
+
+def _check_ends(cluster: Cluster, ends: LinkEnds) -> None:
+    known: dict[Per, Iterable[str]] = {
+        "site": (site.name for site in cluster.sites),
+        "host": (host.id for host in cluster.hosts),
+        "device": cluster.device_ids,
+    }
+    names = set(known[ends.per])
+    for name in (ends.start, ends.end):
+        if name not in names:
+            raise InvalidInput(f"link: there is no {ends.per} {name!r:.60} in {cluster.name}; choose one of its own")
+    if ends.per == "device" and ends.start == ends.end:
+        raise InvalidInput(f"link: a device has no link to itself, got {ends.start!r:.60} twice; choose two")
+    if ends.per == "host" and ends.start != ends.end:
+        raise InvalidInput(
+            f"link: a host's link is between its own devices, got {ends.start!r:.60} and {ends.end!r:.60}; name one"
+        )

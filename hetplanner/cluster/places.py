@@ -1,0 +1,94 @@
+"""Cities and cloud regions by name, for sites that a person adds: an own small list, no network."""
+
+import csv
+import difflib
+import math
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from hetplanner.cluster.link_edits import EARTH_RADIUS_KM
+from hetplanner.errors import InvalidInput
+
+_COORDINATES = re.compile(r"\s*([-+]?\d{1,3}(?:\.\d+)?)\s*[,; ]\s*([-+]?\d{1,3}(?:\.\d+)?)\s*")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A named point; latitude and longitude in degrees."""
+
+    name: str
+    country: str
+    latitude: float
+    longitude: float
+    aliases: tuple[str, ...] = ()
+
+
+def _key(name: str) -> str:
+    """Letters and digits alone: case, accents, blanks and hyphens do not matter."""
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(c for c in plain if c.isalnum())
+
+
+@cache
+def places() -> tuple[Place, ...]:
+    """All of them, in the list's order."""
+    text = files("hetplanner.cluster").joinpath("places.csv").read_text("utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(
+        Place(
+            r["name"],
+            r["country"],
+            float(r["latitude"]),
+            float(r["longitude"]),
+            tuple(filter(None, r["aliases"].split("|"))),
+        )
+        for r in rows
+    )
+
+
+@cache
+def _by_key() -> dict[str, Place]:
+    return {_key(name): place for place in reversed(places()) for name in (*place.aliases, place.name)}
+
+
+def place_named(text: str) -> Place:
+    """A city, a cloud region ("eu-central-1"), or a point given as "latitude, longitude" (its name is then '').
+
+    Raises:
+        InvalidInput: a name that is not in the list, with the nearest ones, or degrees out of range.
+    """
+    point = _COORDINATES.fullmatch(text)
+    if point:
+        latitude, longitude = map(float, point.groups())
+        if abs(latitude) > 90 or abs(longitude) > 180:
+            raise InvalidInput(f"place: latitude must be within ±90 and longitude within ±180, got {text!r:.60}")
+        return Place("", "", latitude, longitude)
+    place = _by_key().get(_key(text))
+    if place is None:
+        raise InvalidInput(f"place: {text!r:.60} is not in the list; {_nearest(text)}, or as 'latitude, longitude'")
+    return place
+
+
+def _nearest(text: str) -> str:
+    near = difflib.get_close_matches(_key(text[:60]), _by_key(), n=3, cutoff=0.6)
+    names = dict.fromkeys(_by_key()[key].name for key in near)
+    return (
+        f"did you mean {', '.join(names)}? Else give a larger city near it" if names else "give a larger city near it"
+    )
+
+
+def nearest_place(latitude: float, longitude: float, within_km: float = 250.0) -> Place | None:
+    """The nearest place, if it is near enough; degrees."""
+    # Near a point the square of the chord grows with the distance: no need for a great circle to find the least.
+    here = _on_sphere(latitude, longitude)
+    chords = [math.dist(here, _on_sphere(p.latitude, p.longitude)) for p in places()]
+    least = min(range(len(chords)), key=chords.__getitem__)
+    return places()[least] if chords[least] * EARTH_RADIUS_KM <= within_km else None
+
+
+def _on_sphere(latitude: float, longitude: float) -> tuple[float, float, float]:
+    a, b = math.radians(latitude), math.radians(longitude)
+    return math.cos(a) * math.cos(b), math.cos(a) * math.sin(b), math.sin(a)
