@@ -7,6 +7,7 @@ import param
 
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
 from hetplanner.ui.models.form import SettingsForm
@@ -36,6 +37,7 @@ class PlannerApp(param.Parameterized):
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
         self.run = RunModel(self.session, service, home)
+        self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
         self.cluster.choose_default()
