@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
     from hetplanner.ui.cell_faces import RunCell
+    from hetplanner.ui.framed import Dashboard
 
 POLL_S = 0.2
 """Between two looks at a run that is waited for."""
 
 LAST_DRAWING_S = 10.0
+
+_dashboard: Dashboard | None = None
 
 _run_cells: dict[str, tuple[int, RunCell]] = {}
 """Run -> the cell execution that shows it, and its live view."""
@@ -239,6 +242,26 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
     if status.state == "failed":
         raise RunError(f"run {run.id}: {status.message}")
     return run.summary()
+
+
+def dashboard(height: int = 900) -> Dashboard:
+    """The dashboard, in this cell: a local server behind the same gate as `hetplanner dashboard`, shown in a frame.
+
+    One server for the kernel, with which it ends; `close()` ends it before.
+
+    Args:
+        height: of the frame, in pixels.
+
+    Raises:
+        RunError: the server does not start.
+    """
+    from hetplanner.ui.framed import Dashboard, jupyter_origins
+
+    global _dashboard
+    if _dashboard is None or not _dashboard.is_alive:
+        _dashboard = Dashboard(height, jupyter_origins())
+    _dashboard.height = height
+    return _dashboard
 
 
 def _in_notebook() -> bool:

@@ -22,9 +22,7 @@ MARKUP = ("<img", "<svg onload", "<script>window")
 def hostile_cluster() -> Cluster:
     """Four devices at four sites; every name that a file may give is hostile."""
     names = [f"{name} {i}" for i, name in enumerate(NAMES)]
-    links = [
-        {"from": a, "to": b, "latency": "10 ms", "bandwidth": "50 Mbit/s"} for a in names for b in names
-    ]
+    links = [{"from": a, "to": b, "latency": "10 ms", "bandwidth": "50 Mbit/s"} for a in names for b in names]
     data = {
         "format": "hetplanner/cluster@1",
         "name": IMG,
