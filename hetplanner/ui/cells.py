@@ -11,19 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from bokeh.document import Document
-from bokeh.embed.elements import div_for_render_item, script_for_render_items
-from bokeh.embed.util import standalone_docs_json_and_render_items
-from bokeh.embed.wrappers import wrap_in_script_tag
-from bokeh.plotting import figure
-
 from hetplanner.plots.live.base import LiveFigure
 from hetplanner.plots.notebook.backend import ready
+from hetplanner.plots.notebook.stills import FIGURE_PX, still_html
 
 T = TypeVar("T")
 
-FIGURE_PX = 420
-"""Least width of a figure; where there is room they stand side by side."""
 STILL_EVERY_S = 2.0
 _PAPER = "background:#fff;color:#20242a;padding:6px 10px;border-radius:4px"
 _FONT = "font-family:Roboto,Helvetica,Arial,sans-serif;font-size:13px;line-height:1.45"
@@ -90,7 +83,8 @@ class LiveCell(Generic[T]):
 
     def _still(self, subject: T) -> dict[str, str]:
         face = self._new_face(subject)  # a figure belongs to one document
-        return {"text/html": still_html(face.words(subject), [live.figure for live in face.figures])}
+        figures = still_html([live.figure for live in face.figures])
+        return {"text/html": words_html(face.words(subject)) + figures}
 
     def _new_face(self, subject: T) -> Face[T]:
         face = self._make()
@@ -150,15 +144,3 @@ class _View(Generic[T]):
 def words_html(words: str) -> str:
     """The words in the cell's font, on its paper: the notebook may be dark, the figures are not."""
     return f'<div style="{_FONT};{_PAPER}">{words}</div>'
-
-
-def still_html(words: str, figures: Sequence[figure]) -> str:
-    """Words and figures as they are, for good: HTML that needs BokehJS, which the notebook holds, and no kernel."""
-    for one in figures:
-        Document().add_root(one)
-    docs_json, items = standalone_docs_json_and_render_items(figures, suppress_callback_warning=True)
-    script = wrap_in_script_tag(script_for_render_items(docs_json, items))
-    boxes = "".join(
-        f'<div style="flex:1 1 {FIGURE_PX}px;min-width:0">{div_for_render_item(item)}</div>' for item in items
-    )
-    return f'{words_html(words)}<div style="display:flex;flex-wrap:wrap">{boxes}</div>{script}'
