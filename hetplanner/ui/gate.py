@@ -47,7 +47,7 @@ HEADERS = {
     "Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer our own form would come without its Origin
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 

@@ -10,6 +10,8 @@ from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
+from hetplanner.ui.models.drawing import DrawingModel
+from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.form import SettingsForm
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
@@ -32,8 +34,10 @@ class PlannerApp(param.Parameterized):
         super().__init__()
         self.session = Session(guard)
         self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.exchange = ExchangeModel(self.cluster)
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)
+        self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
         self.run = RunModel(self.session, service, home)
