@@ -18,6 +18,7 @@ class Gesture(NamedTuple):
         device: id of the device that was hit, '' if none was.
         x, y: where, in Web-Mercator metres.
         shift: whether Shift was held.
+        reach: metres (as x and y) within which a site counts as hit: a few pixels of the map as it is zoomed.
     """
 
     kind: GestureKind
@@ -26,14 +27,16 @@ class Gesture(NamedTuple):
     x: float = 0.0
     y: float = 0.0
     shift: bool = False
+    reach: float = 0.0
 
 
 def gesture_of(columns: Mapping[str, Sequence[Any]]) -> Gesture | None:
     """The gesture in the first row; None for what is no gesture: a browser may send anything."""
     try:
-        kind, site, device, x, y, shift = (columns[name][0] for name in Gesture._fields)
-        gesture = Gesture(kind, str(site)[:MAX_NAME], str(device)[:MAX_NAME], float(x), float(y), bool(shift))
+        kind, site, device, x, y, shift, reach = (columns[name][0] for name in Gesture._fields)
+        names = str(site)[:MAX_NAME], str(device)[:MAX_NAME]
+        gesture = Gesture(kind, *names, float(x), float(y), bool(shift), float(reach))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
     known = isinstance(kind, str) and kind in get_args(GestureKind)
-    return gesture if known and math.isfinite(gesture.x) and math.isfinite(gesture.y) else None
+    return gesture if known and all(map(math.isfinite, (gesture.x, gesture.y, gesture.reach))) else None

@@ -56,7 +56,7 @@ def site_columns(cluster: Cluster, excluded: Collection[str] = ()) -> Columns:
 DOT_NAMES = ("x", "y", "dx", "dy", "id", "kind", "colour", "text", "used")
 MAX_DOTS = 240
 """Devices of an expanded site; a larger one shows as many, the table all."""
-DOT_PX = 13.0
+DOT_PX = 14.0
 
 
 def dot_columns(cluster: Cluster, site_names: Collection[str], excluded: Collection[str] = ()) -> Columns:
@@ -70,7 +70,7 @@ def dot_columns(cluster: Cluster, site_names: Collection[str], excluded: Collect
             continue
         rows = np.flatnonzero(cluster.site_index_D == s)
         x, y = mercator(site.longitude, site.latitude)
-        places = ring_places(min(len(rows), MAX_DOTS), marker_size(len(rows)) / 2 + 9)
+        places = ring_places(min(len(rows), MAX_DOTS), marker_size(len(rows)) / 2 + 13)
         for row, (dx, dy) in zip(rows.tolist(), places, strict=False):
             device = cluster.devices[row]
             used = device.id not in left_out

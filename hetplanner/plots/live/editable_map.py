@@ -1,14 +1,15 @@
 """The map as one draws on it: taps, drags and keys are told to a listener; selected sites show their devices."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, PanTool
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.plots.data.gestures import Gesture, gesture_of
-from hetplanner.plots.data.maps import DOT_NAMES, dot_columns, site_columns, view_box
+from hetplanner.plots.data.maps import DOT_NAMES, DOT_PX, Columns, dot_columns, site_columns, view_box
 from hetplanner.plots.live.base import empty_source, put
 from hetplanner.plots.live.device_map import DeviceMap
 
@@ -38,7 +39,10 @@ const hit_site = (x, y) => {
 }
 const say = (kind, site, device, x, y, shift) => {
   heard.count = (heard.count ?? 0) + 1
-  heard.data = {kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift], count: [heard.count]}
+  heard.data = {
+    kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift], reach: [12 * per_px],
+    count: [heard.count],
+  }
 }
 """
 _TAP = (
@@ -110,12 +114,15 @@ if (!heard.listens) {
 class EditableMap(DeviceMap):
     """Tells `listener` what a person does on it. What is drawn stays as it is until the listener has it changed."""
 
+    site_tooltips: ClassVar = [("", "@name: @kinds")]
+
     def __init__(self, listener: Callable[[Gesture], None], *, dark: bool = False, height: int = 400) -> None:
         self._listener = listener
         self._shown_sites: set[str] = set()
         self._shown_empty = False
         super().__init__(dark=dark, height=height)
         self.figure.name = "editable-map"
+        self.figure.toolbar.autohide = False  # where it comes and goes, the map is now wider, now narrower
         self._listen()
 
     def _draw_sites(self) -> None:
@@ -129,7 +136,7 @@ class EditableMap(DeviceMap):
         self._ring = self.figure.scatter(
             "x", "y", size="size", source=self.ring_source, fill_color=None, line_color=SELECTED_COLOUR, line_width=3
         )
-        self._dots = self._texts(self.dot_source, text_font_size="15px", text_baseline="middle")
+        self._dots = self._texts(self.dot_source, text_font_size="19px", text_baseline="middle")
         self._dots.glyph.update(text_align="center", x_offset="dx", y_offset="dy", text_color="colour")
 
     def _add_tools(self) -> None:
@@ -182,7 +189,8 @@ class EditableMap(DeviceMap):
         sites = site_columns(cluster, excluded)
         self._fit_view(sites)
         put(self.site_source, sites)
-        self._show_labels(sites, [{} for _ in sites["x"]])
+        dots = dot_columns(cluster, selected, excluded) if len(selected) == 1 else {name: [] for name in DOT_NAMES}
+        self._show_labels(_with_room(sites, dots), [{} for _ in sites["x"]])
         rows = [i for i, name in enumerate(sites["name"]) if name in set(selected)]
         marks = {axis: [sites[axis][i] for i in rows] for axis in ("x", "y")}
         put(self.ring_source, marks | {"size": [sites["size"][i] + 7 for i in rows]})
@@ -192,7 +200,7 @@ class EditableMap(DeviceMap):
             dot_columns(cluster, selected, excluded) if len(rows) == 1 else {name: [] for name in DOT_NAMES},
         )
 
-    def _fit_view(self, sites: dict[str, list[Any]]) -> None:
+    def _fit_view(self, sites: Columns) -> None:
         names = set(sites["name"])
         first_drawn = self._shown_empty and len(names) == 1
         if not names & self._shown_sites and not first_drawn:
@@ -205,3 +213,13 @@ class EditableMap(DeviceMap):
             count = len(source.data["x"])
             if count:
                 source.patch({axis: [(slice(count), list(source.data[axis]))] for axis in ("x", "y")})
+
+
+def _with_room(sites: Columns, dots: Columns) -> Columns:
+    """Sites as large as the rings of devices around them, for labels that stay clear of these."""
+    if not dots["x"]:
+        return sites
+    away = 2 * max(map(math.hypot, dots["dx"], dots["dy"])) + DOT_PX
+    here = dots["x"][0], dots["y"][0]
+    sizes = zip(sites["x"], sites["y"], sites["size"], strict=True)
+    return sites | {"size": [max(away, size) if (x, y) == here else size for x, y, size in sizes]}

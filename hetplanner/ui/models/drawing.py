@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import param
 
 from hetplanner.cluster import edits
@@ -13,7 +14,7 @@ from hetplanner.cluster.link_edits import LinkEnds
 from hetplanner.cluster.model import Cluster, Site
 from hetplanner.cluster.places import nearest_place, place_named, places
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.plots.coastline import MAX_LATITUDE, degrees
+from hetplanner.plots.coastline import MAX_LATITUDE, degrees, mercator
 from hetplanner.plots.data.gestures import Gesture
 from hetplanner.schema import checked
 from hetplanner.ui.models.editor import Editor
@@ -108,14 +109,24 @@ class DrawingModel(param.Parameterized):
 
     def _add_at(self, gesture: Gesture) -> None:
         kind = self.kind
-        if gesture.site:
-            name = gesture.site
+        # The page may not show yet what the click before this one has added.
+        name = gesture.site or self._site_near(gesture)
+        if name:
             self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _known(c, name)), f"added a {kind} at {name}")
         else:
             site = _new_site(self.editor.cluster, "", *_point(gesture))
             name = site.name
             self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _fresh(c, site)), f"added {name} with a {kind}")
         self._select((name,))
+
+    def _site_near(self, gesture: Gesture) -> str:
+        cluster = self.editor.cluster
+        if cluster is None:
+            return ""
+        x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
+        away_S = np.hypot(x_S - gesture.x, y_S - gesture.y)
+        nearest = int(away_S.argmin())
+        return cluster.sites[nearest].name if away_S[nearest] <= gesture.reach else ""
 
     def _drag(self, gesture: Gesture) -> None:
         name = gesture.site
@@ -275,13 +286,10 @@ class DrawingModel(param.Parameterized):
         if self.editor.cluster is None and not self.adding:
             return "Nothing is drawn yet: press Add and click on the map, add a whole site, or choose a sample."
         if self.adding:
-            return (
-                f"Click: a new site with a {self.kind}, or one more at the site you hit. Drag a site to move it;"
-                " Esc ends adding."
-            )
+            return f"Click: a new site with a {self.kind}, or one more at the site you hit. Esc ends adding."
         return (
-            "Click a site to see its devices; click a device to exclude or include it. Drag a site to move it;"
-            " Shift-click a second site for their link; Del deletes, Ctrl-Z undoes."
+            "Click a site to see its devices, click a device to exclude it. Drag moves a site. Shift-click a second"
+            " one for their link."
         )
 
 

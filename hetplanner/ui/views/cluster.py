@@ -15,6 +15,7 @@ from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 
 TABLE_HEIGHT = 340
+DELETE = "✕"
 
 
 def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
@@ -43,12 +44,13 @@ def _device_table(app: PlannerApp) -> pn.Column:
         sizing_mode="stretch_width",
         selectable=False,
         formatters={"used": {"type": "tickCross"}},
-        buttons={"delete": "✕"},
         margin=(4, 12, 12, 12),
     )
 
     def show(*_: Any) -> None:
         rows = pd.DataFrame(model.device_rows())
+        if len(rows):
+            rows.insert(1, DELETE, DELETE)
         if not rows.equals(table.value):  # a new value scrolls the table to its top
             table.value = rows
 
@@ -68,7 +70,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
         with pn.io.hold():
             if event.column == "used":
                 app.drawing.toggle([device])
-            elif event.column == "delete":
+            elif event.column == DELETE:
                 app.drawing.delete_devices([device])
 
     model.param.watch(show, "cluster")

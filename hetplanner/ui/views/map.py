@@ -12,6 +12,11 @@ from hetplanner.ui.views.controls import Controls, Item, button, field, note
 
 MAP_HEIGHT = 440
 
+USE_BUTTONS = (
+    button("exclude", "Exclude", "Plans must not use the devices of what is selected"),
+    button("include", "Include", "Plans may use all devices of what is selected"),
+)
+
 
 class MapView:
     """Map and forms; `view` is a row, `map` the figure."""
@@ -22,14 +27,16 @@ class MapView:
         self.map = EditableMap(self._heard, height=MAP_HEIGHT)
         self.tools = Controls(self._press)
         self.hint = Words(margin=(0, 14, 4, 14), size=12)
+        self.hint.view.min_height = 38  # two lines: the map below stays where it is
         self.about = Words()
         self.site_form = Controls(self._press_site, margin=(2, 12, 10, 12))
         self.choice = Controls(self._press_choice, margin=(2, 12, 12, 12))
         self._typed: dict[str, str] = {}
         drawing = card("Sites and devices", self.about.view, self.tools, self.hint.view, chart(self.map))
-        forms = card("Add a whole site", self.site_form, self.choice)
+        self._chosen = card("Selected", self.choice, margin=(12, 0, 0, 0))
+        forms = pn.Column(card("Add a whole site", self.site_form), self._chosen, margin=0)
         drawing.styles = {**drawing.styles, "flex": "3 1 520px", "min-width": "0"}
-        forms.styles = {**forms.styles, "flex": "1 1 250px", "min-width": "0"}
+        forms.styles = {"flex": "1 1 250px", "min-width": "0"}
         self.view = pn.FlexBox(
             drawing, forms, gap="12px", sizing_mode="stretch_width", margin=(6, 10), align_items="stretch"
         )
@@ -77,14 +84,11 @@ class MapView:
                       title="Kind of device that a click adds"),
                 button("undo", "Undo", f"Ctrl-Z: {undo}" if undo else "Nothing to undo", disabled=not undo),
                 button("redo", "Redo", f"Ctrl-Y: {redo}" if redo else "Nothing to redo", disabled=not redo),
-                button("copy", "Copy site", "A second site like the selected one", disabled=len(model.selected) != 1),
                 button("delete", "Delete", "Del: the selected sites and their devices", disabled=not chosen),
-                button("exclude", "Exclude", "Plans must not use what is selected", disabled=not chosen),
-                button("include", "Include", "Plans may use what is selected", disabled=not chosen),
                 button("empty", "New map", "Begin with an empty map; Undo brings this one back"),
             ]
         )  # fmt: skip
-        self.hint.set(model.hint, f"{editor.words}." if editor.words else "")
+        self.hint.set(model.hint, f"{editor.words[:1].upper()}{editor.words[1:]}." if editor.words else "")
 
     def _press(self, name: str, values: dict[str, Any]) -> None:
         model = self.model
@@ -94,11 +98,10 @@ class MapView:
             model.kind, model.adding = values["kind"], True
         elif name in ("undo", "redo"):
             model.act(Gesture("key", name))
-        elif name in ("exclude", "include"):
-            model.use_selected(name == "include")
-        else:
-            verbs = {"copy": model.copy_selected, "delete": model.delete_selected, "empty": model.begin_empty}
-            verbs.get(name, model.release)()
+        elif name == "delete":
+            model.delete_selected()
+        elif name == "empty":
+            model.begin_empty()
 
     # -- a whole site -----------------------------------------------------------------------------
 
@@ -137,11 +140,14 @@ class MapView:
                 note("about", f"{selected[0]}: {self.model.about_selected}"),
                 field("text", "rename", "Name of the site", selected[0], width=150,
                       error=self.model.site_errors.get("rename")),
-                button("rename_site", "Rename"),
+                button("rename_site", "Rename", beside=True),
+                *USE_BUTTONS,
+                button("copy", "Copy site", "A second site like this one beside it; drag it to its place"),
             ]  # fmt: skip
         elif len(selected) == 2:
             items = self._link_items(*selected)
         self.choice.put(items)
+        self._chosen.visible = bool(items)
 
     def _link_items(self, start: str, end: str) -> list[Item]:
         links = self.app.links
@@ -151,13 +157,18 @@ class MapView:
             field("text", "bandwidth", "Bandwidth", links.bandwidth, error=wrong.get("bandwidth"), width=120),
             field("text", "latency", "One-way latency", links.latency, error=wrong.get("latency"), width=120),
             field("check", "symmetric", "Both ways", links.symmetric),
-            button("link", "Set link", primary=True),
+            button("link", "Set link", primary=True, beside=True),
             note("refused", wrong.get("link") or wrong.get("ends") or ""),
+            *USE_BUTTONS,
         ]
 
     def _press_choice(self, name: str, values: dict[str, Any]) -> None:
         if name in ("rename", "rename_site"):
             self.model.rename_selected(values.get("rename", "").strip())
+        elif name in ("exclude", "include"):
+            self.model.use_selected(name == "include")
+        elif name == "copy":
+            self.model.copy_selected()
         elif name == "symmetric":
             self.app.links.symmetric = bool(values.get("symmetric"))
         elif len(self.model.selected) == 2:
