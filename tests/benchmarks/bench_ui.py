@@ -108,25 +108,15 @@ def give_cluster(page: Page, cluster: Cluster) -> None:
     settle(page)
 
 
-class Searching:
-    """Keeps a search of the page running."""
-
-    def __init__(self, page: Page) -> None:
-        self.page, self.until_s = page, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() < self.until_s - 8:
-            return
-        stop = button(self.page, "Stop")
-        if self.until_s and stop.is_enabled():
-            stop.click()
-        start = button(self.page, "Search")
-        self.page.wait_for_function("bench.deep('button').some(b => b.innerText.trim() === 'Search' && !b.disabled)")
-        self.page.get_by_label("Budget (s)").filter(visible=True).first.fill(str(SEARCH_S))
-        self.page.keyboard.press("Tab")
-        start.click()
-        self.page.wait_for_function(sees(" s left"), timeout=120_000)
-        self.until_s = time.monotonic() + SEARCH_S
+def keep_searching(page: Page) -> None:
+    """Starts a search if none of this page is running."""
+    start = button(page, "Search")
+    if start.is_disabled():
+        return
+    page.get_by_label("Budget (s)").filter(visible=True).first.fill(str(SEARCH_S))
+    page.keyboard.press("Tab")
+    start.click()
+    page.wait_for_function(sees(" s left"), timeout=120_000)
 
 
 def measure_actions(browser: Browser, report: Report, asked: argparse.Namespace) -> None:
@@ -138,11 +128,10 @@ def measure_actions(browser: Browser, report: Report, asked: argparse.Namespace)
                 give_cluster(page, cluster_of(num_devices))
             for name in PAGES:
                 show(page, name)  # every page has been visited once
-            keep_searching = Searching(page)
             times: dict[str, list[float | None]] = {}
             for _ in range(asked.repeats):
                 for action in actions(list(PAGES)):
-                    keep_searching()
+                    keep_searching(page)
                     if not action.name.startswith("open page"):
                         show(page, action.page)
                     action.prepare(page)
@@ -160,10 +149,9 @@ def measure_actions(browser: Browser, report: Report, asked: argparse.Namespace)
 def measure_frames(browser: Browser, report: Report, asked: argparse.Namespace) -> None:
     with serving() as server, streaming(server.home):
         page = opened(browser, server.url).page
-        keep_searching = Searching(page)
-        keep_searching()
+        keep_searching(page)
         for name in PAGES:
-            keep_searching()
+            keep_searching(page)
             show(page, name)
             settle_a_while(page)
             found = page.evaluate(f"bench.frames({asked.seconds / 2})")
@@ -244,7 +232,7 @@ def measure_pages(browser: Browser, report: Report, _: argparse.Namespace) -> No
     with serving() as server, streaming(server.home):
         visit = opened(browser, server.url)
         page = visit.page
-        Searching(page)()
+        keep_searching(page)
         for theme in ("light", "dark"):
             for name in PAGES:
                 before = len(visit.complaints)
