@@ -121,7 +121,7 @@ class PlannerApp(param.Parameterized):
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""
         with self.session.reporting():
             plan = self.session.plan
-            self.run.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
+            self.run.launch.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
             self.session.page = "run"
 
     def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "") -> None:
