@@ -26,6 +26,8 @@ _HOMES = {
     "TrainConfig": "hetplanner.plan.train",
     "estimate_plan": "hetplanner.cost.estimate",
     "attribute_gain": "hetplanner.planners.attribution",
+    "Changes": "hetplanner.planners.whatif",
+    "evaluate_changes": "hetplanner.planners.whatif",
     "simulate": "hetplanner.simulator.simulation",
     "summarise_trace": "hetplanner.simulator.simulation",
     "Jitter": "hetplanner.simulator.jitter",

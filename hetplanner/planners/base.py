@@ -53,6 +53,16 @@ class BasePlanner(ABC, Generic[SettingsT]):
         start: Plan | None = None,
     ) -> SearchResult:
         """See :class:`hetplanner.planners.interface.Planner`."""
+        self.check(problem, start)
+        checked_seed(seed)
+        progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
+        model = CostModel.of(problem)
+        if problem.objective == "cost":
+            require_prices(problem)
+        return finish(self.search(problem, model, seed, progress), progress, seed, self.name, model)
+
+    def check(self, problem: Problem, start: Plan | None = None) -> None:
+        """Refuses what this planner cannot do. Raises InvalidInput."""
         if problem.objective not in self.objectives:
             raise InvalidInput(
                 f"planner {self.name}: plans for objective {' or '.join(self.objectives)}, not {problem.objective};"
@@ -65,12 +75,6 @@ class BasePlanner(ABC, Generic[SettingsT]):
             )
         if start is not None and not self.takes_start:
             raise InvalidInput(f"planner {self.name}: cannot start from a plan; choose planner evolution, or no start")
-        checked_seed(seed)
-        progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
-        model = CostModel.of(problem)
-        if problem.objective == "cost":
-            require_prices(problem)
-        return finish(self.search(problem, model, seed, progress), progress, seed, self.name, model)
 
     @abstractmethod
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:

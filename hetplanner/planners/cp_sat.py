@@ -16,7 +16,7 @@ from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_exact import find_classes, load_solver, prove_optimum
 from hetplanner.planners.dtfm_search import DtfmSpecies, dtfm_species
 from hetplanner.planners.finish import fit_plan, usable_rows
-from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.interface import TAKES_CORES, PlannerSettings, Progress
 from hetplanner.planners.population import SAME_VALUE, Candidate, Evolution, EvolutionSettings
 from hetplanner.planners.shapes import fixed_shape
 
@@ -26,7 +26,7 @@ IntArray = NDArray[np.int64]
 class CpSatSettings(PlannerSettings):
     """Settings of the proof."""
 
-    workers: int = Field(2, ge=1, le=64, description="threads of the solver")
+    workers: int = Field(2, ge=1, le=64, description="threads of the solver", json_schema_extra=TAKES_CORES)
     chunks: int = Field(12, ge=0, le=10_000, description="annealing chains of the search that warms the proof up")
 
 

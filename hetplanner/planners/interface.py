@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonDict
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
@@ -19,6 +20,10 @@ EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
 SAME_AS_BOUND = 1e-12
 MOST_SEED = 2**63 - 1
+LOADING = "loading kernels"
+"""Phase of a first event: what is placed so far needed no compiled kernels."""
+LAST_PHASES = frozenset({"done", "all tried", "proven optimal"})
+"""Phases of a last event; behind it the best plans are judged."""
 OBJECTIVE_UNITS = {"step-time": "s", "cost": "$ per million tokens", "dtfm": "s"}
 """Unit of every objective's values."""
 
@@ -90,6 +95,7 @@ class SearchEvent:
         seconds: since the search began.
         placement: devices of the best plan by stage, then replica.
         phase: what the search is doing, in a word.
+        spent_s: of a budget in seconds: since the search began without loading the kernels.
     """
 
     best: float
@@ -99,6 +105,7 @@ class SearchEvent:
     seconds: float
     placement: tuple[tuple[str, ...], ...]
     phase: str = "search"
+    spent_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,10 @@ OnEvent = Callable[[SearchEvent], None]
 ShouldStop = Callable[[], bool]
 
 
+TAKES_CORES: JsonDict = {"takes_cores": True}
+"""Marks a setting that takes more of the machine: a page without the launch token may not raise it."""
+
+
 class PlannerSettings(BaseModel):
     """Base of a planner's own settings; a user interface makes one widget of each field."""
 
@@ -152,6 +163,10 @@ class Planner(Protocol):
     summary: ClassVar[str]
     settings_type: ClassVar[type[PlannerSettings]]
     is_baseline: ClassVar[bool]
+
+    def check(self, problem: Problem, start: Plan | None = None) -> None:
+        """Refuses what this planner cannot do. Raises InvalidInput."""
+        ...
 
     def solve(
         self,
@@ -272,7 +287,8 @@ class Progress:
         phase: str = "search",
     ) -> None:
         """Sends one event; callers ask :meth:`is_event_due` first, except for the last one."""
-        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase)
+        spent_s = self._clock() - self._search_start
+        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase, spent_s)
         self._last_event = event.seconds
         self.events.append(event)
         if self._on_event is not None:

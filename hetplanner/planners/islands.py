@@ -16,9 +16,8 @@ import numpy as np
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import Budget, Progress
+from hetplanner.planners.interface import LOADING, Budget, Progress
 from hetplanner.planners.population import (
-    LOADING,
     Candidate,
     Evolution,
     EvolutionSettings,

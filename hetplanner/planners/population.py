@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.interface import LOADING, TAKES_CORES, PlannerSettings, Progress
 
 # Values this close (relative) are the same plan up to names of equal devices.
 SAME_VALUE = 1e-9
@@ -23,9 +23,6 @@ SOWN = 10
 FINALISTS = 3
 # Of a chain, for those that were not screened best.
 FIRST_CHAIN = 0.25
-
-# Phase of the first event: what is placed so far needed no compiled kernels.
-LOADING = "loading kernels"
 
 
 class Candidate(NamedTuple):
@@ -46,7 +43,13 @@ class EvolutionSettings(PlannerSettings):
     heat: float = Field(0.02, gt=0, le=1, description="starting temperature, as a share of the value")
     crossover: float = Field(0.6, ge=0, le=1, description="share of children with two parents")
     islands: int = Field(1, ge=1, le=64, description="searches apart that exchange their best now and then")
-    processes: int = Field(1, ge=1, le=64, description="processes that run the islands; the result is the same")
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that run the islands; the result is the same",
+        json_schema_extra=TAKES_CORES,
+    )
     finalists: int = Field(
         24, ge=1, le=1000, description="best plans that the event simulator compares; 1 leaves it to the closed form"
     )

@@ -53,6 +53,9 @@ KIND_COLOURS = {
 }
 """Kinds of spans; a transfer has the hue of `pipeline`, a reduction that of `data_parallel`."""
 
+SOURCE_COLOURS = {"measured": "#4477AA", "specified": "#CCBB44", "assumed": "#BBBBBB"}
+"""How a link's numbers are known."""
+
 FILL_ALPHA = {"recv": 0.5, "wait": 0.45}
 """Spans that wait for others are paler than work."""
 

@@ -7,21 +7,20 @@ One idle worker is kept warm, so a search starts at once.
 
 import json
 import logging
-import os
 import secrets
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.schema import checked
+from hetplanner.schema import Noun, checked
+from hetplanner.ui.child import start_child
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +28,6 @@ MAX_RECORDS = 2000
 MAX_JOBS = 20
 MAX_ACTIVE = 2
 STOP_GRACE_S = 2.0
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
 
 State = Literal["starting", "running", "stopping", "done", "stopped", "failed"]
 ENDED: frozenset[str] = frozenset({"done", "stopped", "failed"})
@@ -42,14 +35,24 @@ ENDED: frozenset[str] = frozenset({"done", "stopped", "failed"})
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """One search as a person asked for it. `budget_s` and `evaluations` are limits; one may be None."""
+    """One search as a person asked for it. `budget_s` and `evaluations` are limits; one may be None.
+
+    Attributes:
+        settings: of the planner, where they differ from its own.
+        start: the plan to begin with.
+        continues: id of the search that this one goes on from.
+        offset_s: seconds of search before this one, for the time axis of a resumed one.
+    """
 
     problem: Problem
     planner: str = "evolution"
     seed: int = 0
     budget_s: float | None = 10.0
     evaluations: int | None = None
-    starts: str = "structured"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start: Plan | None = None
+    continues: str = ""
+    offset_s: float = 0.0
     title: str = ""
 
     def to_message(self, job: str) -> str:
@@ -57,14 +60,23 @@ class SearchRequest:
         data = {
             "do": "search",
             "job": job,
-            "problem": self.problem.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "problem": plain_data(self.problem),
             "planner": self.planner,
             "seed": self.seed,
             "budget_s": self.budget_s,
             "evaluations": self.evaluations,
-            "starts": self.starts,
+            "settings": dict(self.settings),
+            "start": None if self.start is None else plain_data(self.start, exclude={"problem"}),
+            "start_problem": None,
         }
+        if self.start is not None and self.start.problem != self.problem:
+            data["start_problem"] = plain_data(self.start.problem)
         return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def plain_data(noun: Noun, exclude: set[str] | None = None) -> dict[str, Any]:
+    """A noun as the data of JSON."""
+    return noun.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_none=True)
 
 
 class JobLog:
@@ -201,18 +213,7 @@ class _Worker:
     """One worker process, the thread that reads what it says, and the last lines of its complaints."""
 
     def __init__(self, command: list[str]) -> None:
-        environ = os.environ | dict.fromkeys(_THREAD_VARIABLES, "1")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-            text=True,
-            encoding="utf-8",
-            bufsize=1,
-            start_new_session=True,  # Ctrl-C in the terminal stops the server; the worker then sees its pipe close
-        )
+        self._process = start_child(command)
         self._complaints: deque[str] = deque(maxlen=20)
         self._job: SearchJob | None = None
         self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None

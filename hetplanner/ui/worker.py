@@ -7,6 +7,7 @@ problem, which the server has. When stdin closes, the server is gone, and so is 
 
 import contextlib
 import json
+import math
 import os
 import queue
 import sys
@@ -20,11 +21,13 @@ from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.ui.child import NICENESS
 
-NICENESS = 5
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
 RANDOM_SAMPLES = 9
+MOST_BOUND_AHEAD = 128
+"""Devices of a problem whose lower bound takes less than half a second; of a larger one it would delay the search."""
 
 
 class Worker:
@@ -70,21 +73,26 @@ class Worker:
 
     def search(self, request: dict[str, Any]) -> None:
         """One search: baselines first, then the planner, its best plan on the way."""
-        from hetplanner.planners.interface import Budget, SearchEvent
-        from hetplanner.planners.population import LOADING
+        from hetplanner.planners.interface import LOADING, Budget, SearchEvent
         from hetplanner.planners.registry import make_planner
 
         problem = checked(Problem, request["problem"], "problem", from_file=True)
+        start = _start_of(request, problem)
         self.send("phase", text="scoring the baseline")
         self._send_baseline(problem, request["seed"], "rank order")
+        self.send("phase", text="computing the lower bound")
+        self._send_bound(problem)
         self.send("phase", text="starting the search")
-        settings = {"starts": request["starts"]} if request["planner"] == "evolution" else None
-        drawer = PlanDrawer(problem)
+        # Of another problem the start's value says nothing here.
+        drawer = PlanDrawer(problem, start if request["start_problem"] is None else None)
         waiting = ["random"]  # this baseline needs the kernels, which the search loads behind its first plan
 
         def on_event(event: SearchEvent) -> None:
             if waiting and event.phase != LOADING:
                 self._send_baseline(problem, request["seed"], waiting.pop())
+            if start is not None and event.phase == LOADING:
+                self.send("phase", text=LOADING)  # the first guesses know nothing of the start
+                return
             plan = drawer.draw(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
             self.send(
@@ -94,16 +102,18 @@ class Worker:
                 spread=event.spread,
                 evaluations=event.evaluations,
                 seconds=event.seconds,
+                spent_s=event.spent_s,
                 phase=event.phase,
                 **extra,
             )
 
-        result = make_planner(request["planner"], settings).solve(
+        result = make_planner(request["planner"], request["settings"]).solve(
             problem,
             seed=request["seed"],
             budget=Budget(seconds=request["budget_s"], evaluations=request["evaluations"]),
             on_event=on_event,
             should_stop=self._stop.is_set,
+            start=start,
         )
         self.send(
             "end",
@@ -113,6 +123,20 @@ class Worker:
             evaluations=result.evaluations,
             seconds=result.seconds,
         )
+
+    def _send_bound(self, problem: Problem) -> None:
+        """What no plan can be below; the planner may prove a higher one in the end."""
+        from hetplanner.cost.estimate import CostModel
+        from hetplanner.planners.finish import lower_bound
+        from hetplanner.planners.shapes import fixed_shape
+
+        if len(problem.cluster.devices) > MOST_BOUND_AHEAD:
+            return  # the finished plan brings it
+        with contextlib.suppress(HetplannerError):  # the planner will say what is wrong
+            shape = fixed_shape(problem) if problem.objective == "dtfm" else (1, 1)
+            bound = lower_bound(problem, CostModel.of(problem), shape)
+            if math.isfinite(bound):
+                self.send("bound", value=bound)
 
     def _send_baseline(self, problem: Problem, seed: int, label: str) -> None:
         from hetplanner.planners.registry import make_planner
@@ -127,15 +151,17 @@ class Worker:
 
 
 class PlanDrawer:
-    """Builds the plan of a search's best placement, when it is new and the last one is not too recent."""
+    """Builds the plan of a search's best placement, when it is new and better and the last one is not too recent."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, start: Plan | None = None) -> None:
         from hetplanner.cost.estimate import CostModel
+        from hetplanner.planners.layout import value_of
 
         self._cluster = problem.cluster
         self._model = CostModel.of(problem)
         self._last: tuple[tuple[str, ...], ...] = ()
         self._due_s = 0.0
+        self._value = math.inf if start is None else value_of(start)
 
     def draw(self, event: Any) -> Plan | None:
         """The plan to show with this event, if it is worth a message."""
@@ -143,15 +169,34 @@ class PlanDrawer:
             return None
         if len({len(stage) for stage in event.placement}) > 1:
             return None  # routes of unequal replicas are not in the event; the finished plan shows them
-        from hetplanner.planners.finish import fit_plan
-        from hetplanner.planners.population import LOADING
-        from hetplanner.planners.rank_order import equal_plan
+        from hetplanner.planners.layout import value_of
 
         self._last, self._due_s = event.placement, time.monotonic() + PLAN_INTERVAL_S
+        plan = self._plan(event)
+        # The cut of a quick plan is not the search's own: what is shown must not become worse on the way.
+        if plan is None or value_of(plan) >= self._value:
+            return None
+        self._value = value_of(plan)
+        return plan
+
+    def _plan(self, event: Any) -> Plan | None:
+        from hetplanner.planners.finish import fit_plan
+        from hetplanner.planners.interface import LOADING
+        from hetplanner.planners.rank_order import equal_plan
+
         rows_SR = np.array([[self._cluster.device_index(d) for d in stage] for stage in event.placement])
         with contextlib.suppress(HetplannerError):  # on the way a placement may not fit in memory
             return equal_plan(rows_SR, self._model) if event.phase == LOADING else fit_plan(rows_SR, self._model)
         return None
+
+
+def _start_of(request: dict[str, Any], problem: Problem) -> Plan | None:
+    """The plan to begin with; its problem travels only where it is another one."""
+    if request["start"] is None:
+        return None
+    own = request["start_problem"]
+    solved = problem if own is None else checked(Problem, own, "start", from_file=True)
+    return checked(Plan, {"problem": solved, **request["start"]}, "start")
 
 
 def plan_body(plan: Plan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from factories import small_cluster, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
-from hetplanner.planners.interface import SearchEvent
+from hetplanner.planners.interface import LOADING, SearchEvent
 from hetplanner.ui.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchService
 from hetplanner.ui.worker import PlanDrawer
 
@@ -114,6 +114,43 @@ def test_stop_ends_a_long_search_with_its_best_plan(service):
     assert job.plan is not None
 
 
+def test_a_search_goes_on_from_a_plan_and_is_no_worse(service):
+    one = service()
+    first = one.start(SearchRequest(problem(), budget_s=None, evaluations=500))
+    until(lambda: first.ended, "the first search ends")
+    second = one.start(SearchRequest(problem(), budget_s=None, evaluations=500, start=first.plan, seed=1))
+    until(lambda: second.ended, "the second search ends")
+    assert (second.state, second.message) == ("done", "")
+    assert second.plan.estimate.step_s <= first.plan.estimate.step_s * (1 + 1e-12)
+    # Of another cluster it is refused, in a line.
+    other = Problem(cluster=small_cluster(5), workload=tiny_workload(), constraints=Constraints(stages=2, replicas=2))
+    third = one.start(SearchRequest(other, budget_s=None, evaluations=500, start=first.plan))
+    until(lambda: third.ended, "the third search ends")
+    assert third.state == "failed"
+    assert "another cluster" in third.message
+
+
+def test_settings_reach_the_planner_and_the_bound_comes_before_the_end(service):
+    one = service()
+    job = one.start(SearchRequest(problem(), planner="random", settings={"keep": "best", "most": 7}))
+    until(lambda: job.ended, "the search ends")
+    assert (job.state, of_type(job, "state")[-1]["evaluations"]) == ("done", 7)
+    (bound,) = of_type(job, "bound")
+    assert 0 < bound["value"] <= of_type(job, "state")[-1]["value"]
+    wrong = one.start(SearchRequest(problem(), planner="random", settings={"most": 0}))
+    until(lambda: wrong.ended, "the setting is refused")
+    assert "most" in wrong.message
+
+
+def test_loading_kernels_is_no_part_of_the_budget(service):
+    job = service().start(SearchRequest(problem(), budget_s=0.5))
+    until(lambda: job.ended, "the search ends")
+    events = of_type(job, "event")
+    assert events[0]["phase"] == LOADING
+    assert all(event["spent_s"] <= event["seconds"] for event in events)
+    assert events[-1]["spent_s"] > events[0]["spent_s"]
+
+
 def test_what_the_planner_refuses_is_reported_in_a_line(service):
     job = service().start(SearchRequest(problem(stages=3, replicas=2), budget_s=1.0))
     until(lambda: job.ended, "the search fails")
@@ -180,7 +217,8 @@ def test_a_worker_ends_when_its_server_is_gone(service):
 
 def test_a_request_is_plain_json_that_names_no_code():
     message = json.loads(SearchRequest(problem()).to_message("7"))
-    assert set(message) == {"do", "job", "problem", "planner", "seed", "budget_s", "evaluations", "starts"}
+    known = {"do", "job", "problem", "planner", "seed", "budget_s", "evaluations", "settings", "start", "start_problem"}
+    assert set(message) == known
 
 
 def test_ragged_placements_wait_for_the_finished_plan():
@@ -191,3 +229,5 @@ def test_ragged_placements_wait_for_the_finished_plan():
     plan = PlanDrawer(task).draw(even)
     assert plan is not None
     assert set(plan.ranks) == {"d0", "d2"}
+    # What is no better than the plan in hand is not drawn.
+    assert PlanDrawer(task, plan).draw(even) is None

@@ -40,8 +40,8 @@ const hit_site = (x, y) => {
 const say = (kind, site, device, x, y, shift) => {
   heard.count = (heard.count ?? 0) + 1
   heard.data = {
-    kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift], reach: [isFinite(per_px) ? 12 * per_px : 0],
-    count: [heard.count],
+    kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift],
+    reach: [isFinite(per_px) ? 12 * per_px : 0], count: [heard.count],
   }
 }
 """

@@ -1,14 +1,18 @@
 """All view-models of one browser session, and how they hang together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import param
 
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
 from hetplanner.ui.models.drawing import DrawingModel
+from hetplanner.ui.models.exchange import ExchangeModel
+from hetplanner.ui.models.form import SettingsForm
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
@@ -30,28 +34,46 @@ class PlannerApp(param.Parameterized):
         super().__init__()
         self.session = Session(guard)
         self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.exchange = ExchangeModel(self.cluster)
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
+        self.settings = SettingsForm(self.plan)
         self.run = RunModel(self.session, service, home)
+        self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
         editor = self.cluster.editor
-        self.plan.param.update(cluster=editor.cluster, excluded=editor.excluded)
+        self.plan.param.update(cluster=editor.cluster, excluded=list(editor.excluded))
 
     def _plan_changed(self, event: param.parameterized.Event) -> None:
         # A joined search brings its own cluster along.
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
-            self.cluster.adopt(event.new, words, self.plan.excluded)
+            self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
-        self.plan.start()
+        self._start(self.plan.start)
+
+    def resume(self) -> None:
+        """Searches on from the best plan."""
+        self._start(self.plan.resume)
+
+    def reseed(self) -> None:
+        """Searches with another seed."""
+        self._start(self.plan.reseed)
+
+    def _start(self, act: Callable[[], None]) -> None:
+        refusal = self.settings.refusal()
+        if refusal:
+            self.session.notify("error", refusal)
+            return
+        act()
         if self.plan.searching:
             self.session.page = "plan"
 

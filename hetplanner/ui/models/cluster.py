@@ -1,6 +1,5 @@
 """The Cluster page: the cluster in hand, from a sample, from uploaded files, or drawn."""
 
-import io
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +9,8 @@ import numpy as np
 import param
 
 from hetplanner.cluster.catalog import resolve_device
-from hetplanner.cluster.files import cluster_to_json, load_cluster
+from hetplanner.cluster.files import load_cluster
 from hetplanner.cluster.model import Cluster, Device
-from hetplanner.cluster.uploads import cluster_from_uploads
 from hetplanner.errors import HetplannerError
 from hetplanner.ui.models.drafts import DraftStore
 from hetplanner.ui.models.editor import Editor
@@ -31,7 +29,6 @@ class ClusterModel(param.Parameterized):
 
     sample: Any = param.Selector(default=None, objects=[None], allow_None=True)
     cluster = param.ClassSelector(class_=Cluster, default=None)
-    round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
 
     def __init__(self, session: Session, samples: Path, drafts: DraftStore, **params: Any) -> None:
         super().__init__(**params)
@@ -82,17 +79,6 @@ class ClusterModel(param.Parameterized):
         said = self.editor.sync()
         if said:
             self.session.notify("info", f"Another page changed this cluster: {said}.")
-
-    def import_files(self, files: dict[str, bytes]) -> None:
-        """Uploaded files by name: one JSON, or tables as CSV or NPY. Errors become a notice."""
-        with self.session.reporting():
-            cluster = cluster_from_uploads(files, like=self.cluster, round_trip=self.round_trip)
-            self.adopt(cluster, f"imported {cluster.name}")
-            self.session.notify("success", f"Imported {cluster.name}: {count_text(cluster)}.")
-
-    def download(self) -> io.StringIO:
-        """The cluster's file."""
-        return io.StringIO(cluster_to_json(self.cluster) if self.cluster is not None else "")
 
     @property
     def summary(self) -> str:

@@ -1,195 +1,89 @@
-"""The Plan page: what to plan for, the search that runs elsewhere, and what it has found so far."""
+"""The Plan page: the search that runs elsewhere, what it has found so far, and what goes on from there."""
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import param
 
-from hetplanner.cluster.model import Cluster
-from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
-from hetplanner.plan.problem import Constraints, Problem
-from hetplanner.planners.interface import SearchEvent
-from hetplanner.planners.registry import planner_names
-from hetplanner.schema import checked, parse_json
+from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
+from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
+from hetplanner.ui.models.fields import planner_defaults
+from hetplanner.ui.models.problem import ProblemSettings
 from hetplanner.ui.models.session import Session
-from hetplanner.workload.files import workload_from_data
-from hetplanner.workload.huggingface import workload_from_config
-from hetplanner.workload.presets import preset, preset_names, with_overrides
-from hetplanner.workload.workload import Workload
 
-OBJECTIVES = {"Step time": "step-time", "DT-FM communication cost": "dtfm", "Dollars per million tokens": "cost"}
-UPLOADED = "(uploaded file)"
 MAX_BUDGET_S = 600.0
 MAX_BUDGET_LOCKED_S = 60.0
 """Longest search of a page without the launch token: anyone who reaches the page may plan, not occupy the machine."""
-MAX_DEVICES = 1024
 MAX_POINTS = 1500
-MAX_LAYERS = 1000
+MAX_EARLIER = 4
+"""Curves of earlier searches that stay in sight."""
+LONG_LOADING_S = 6.0
+"""Kernels that are in the cache load faster than this; else they are being compiled."""
 
 
-class PlanModel(param.Parameterized):
-    """Settings, and the state of the session's search. Numbers of 0 mean 'let the planner choose'."""
+@dataclass(frozen=True)
+class EarlierSearch:
+    """A search that another one went on from: what it is called, and its curve."""
 
-    cluster = param.ClassSelector(class_=Cluster, default=None)
-    excluded: Any = param.Parameter(default=(), doc="Ids of devices that must not be used; the map sets them.")
-    preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
-    uploaded = param.ClassSelector(
-        class_=Workload, default=None, doc="From a Hugging Face config.json or a workload file."
-    )
-    layers = param.Integer(default=24, bounds=(1, MAX_LAYERS))
-    global_batch = param.Integer(default=1024, bounds=(1, 1_000_000))
-    micro_batch = param.Integer(default=1, bounds=(1, 1_000_000))
-    seq_len = param.Integer(default=2048, bounds=(1, 1_000_000))
-    stages = param.Integer(default=8, bounds=(0, 4096))
-    replicas = param.Integer(default=8, bounds=(0, 4096))
-    codecs = param.ListSelector(default=["none"], objects=list(ALLOWED_CODECS))
-    max_ratio = param.Number(default=DEFAULT_MAX_RATIO, bounds=(1.0, 1e5))
-    objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
+    label: str
+    points: tuple[SearchEvent, ...]
+
+
+class PlanModel(ProblemSettings):
+    """Settings of the problem and of the search, and the state of the session's search."""
+
     planner: Any = param.Selector(default=planner_names()[0], objects=list(planner_names()))
+    planner_settings = param.Dict(default={}, doc="Changed settings of each planner, by its name.")
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
     budget_s = param.Number(default=10.0, bounds=(0.1, MAX_BUDGET_S))
-    starts: Any = param.Selector(default="structured", objects=["structured", "random"])
 
     state = param.String(default="idle", doc="idle, or the state of the job.")
     phase = param.String(default="")
+    failure = param.String(default="", doc="Why the last search failed.")
     job_id = param.String(default="")
     points_changed = param.Event()
     baselines_changed = param.Event()
+    clock_changed = param.Event(doc="A second of the search has passed.")
     plan = param.ClassSelector(class_=Plan, default=None)
     value = param.Number(default=None, allow_None=True)
     lower_bound = param.Number(default=None, allow_None=True)
 
     def __init__(self, session: Session, service: SearchService, **params: Any) -> None:
-        super().__init__(**params)
-        self.session = session
+        super().__init__(session, **params)
         self._service = service
         self._job: SearchJob | None = None
         self._cursor = 0
         self.points: list[SearchEvent] = []
         self.baselines: dict[str, float] = {}
         self.baseline_estimates: dict[str, Estimate] = {}
-        self.param.watch(self._model_chosen, ["preset", "uploaded"])
-        self.param.watch(self._cluster_chosen, ["cluster", "excluded"])
+        self.earlier: tuple[EarlierSearch, ...] = ()
+        self._seconds = 0
 
-    # -- the problem ------------------------------------------------------------------------------
-
-    def _model_chosen(self, *_: Any) -> None:
-        if self.preset == UPLOADED and self.uploaded is None:
-            return
-        workload = self._base_workload()
-        self.param.update(
-            layers=min(workload.graph.num_layers, MAX_LAYERS),
-            global_batch=workload.global_batch,
-            micro_batch=workload.micro_batch,
-            seq_len=workload.seq_len,
-        )
-        self._fit_shape()
-
-    def _cluster_chosen(self, *_: Any) -> None:
-        self._fit_shape()
-
-    def _fit_shape(self) -> None:
-        """A shape that this cluster and model allow: as before if it fits, else as square as possible."""
-        if self.cluster is None or len(self.excluded) >= len(self.cluster.devices):
-            return
-        devices = len(self.cluster.devices) - len(self.excluded)
-        most = self._most_stages
-        if self.stages * self.replicas == devices and self.stages <= most:
-            return
-        self.stages, self.replicas = default_shape(devices, most, self.global_batch // self.micro_batch)
+    # -- the planner's own settings ---------------------------------------------------------------
 
     @property
-    def _most_stages(self) -> int:
-        if self.preset == UPLOADED and self.uploaded is None:
-            return self.layers
-        base = self._base_workload()
-        return self.layers if base.transformer else base.most_stages
+    def changed_settings(self) -> dict[str, Any]:
+        """Settings of the chosen planner that differ from its own."""
+        return dict(self.planner_settings.get(self.planner, {}))
 
     @property
-    def fixed_settings(self) -> tuple[str, ...]:
-        """Settings that the model does not leave open: a captured one is as large as it was captured."""
-        if self.preset == UPLOADED and self.uploaded is None:
-            return ()
-        base = self._base_workload()
-        if base.transformer is not None:
-            return ()
-        return ("layers", "seq_len", "micro_batch") if base.program is not None else ("layers", "seq_len")
+    def own_settings(self) -> dict[str, Any]:
+        """All settings of the chosen planner."""
+        return planner_defaults(self.planner) | self.changed_settings
 
-    def _base_workload(self) -> Workload:
-        if self.preset != UPLOADED:
-            return preset(self.preset)
-        if self.uploaded is None:
-            raise InvalidInput(
-                "model: upload a Hugging Face config.json or a captured workload first, or choose a preset"
-            )
-        return self.uploaded
-
-    def workload(self) -> Workload:
-        """The model with the overrides. Raises InvalidInput."""
-        base = self._base_workload()
-        fields = {name: getattr(base, name) for name in Workload.model_fields}
-        return with_overrides(
-            fields,
-            base.name,
-            layers=self.layers if base.transformer else None,
-            global_batch=self.global_batch,
-            micro_batch=self.micro_batch,
-            seq_len=self.seq_len,
-        )
-
-    def problem(self) -> Problem:
-        """What the search will solve. Raises InvalidInput."""
-        if self.cluster is None:
-            raise InvalidInput("cluster: draw one, choose a sample or import a file on the Cluster page first")
-        if len(self.excluded) == len(self.cluster.devices):
-            raise InvalidInput("cluster: every device is excluded; include some on the Cluster page")
-        if len(self.cluster.devices) > MAX_DEVICES:
-            raise InvalidInput(
-                f"cluster: the page plans up to {MAX_DEVICES} devices, this one has {len(self.cluster.devices)};"
-                " use the command line (hetplanner plan)"
-            )
-        constraints = {
-            "stages": self.stages or None,
-            "replicas": self.replicas or None,
-            "excluded": self.excluded,
-            "codecs": tuple(dict.fromkeys(["none", *self.codecs])),
-            "max_ratio": self.max_ratio,
-        }
-        fields = {
-            "cluster": self.cluster,
-            "workload": self.workload(),
-            "objective": self.objective,
-            "constraints": checked(Constraints, constraints, "settings"),
-        }
-        return checked(Problem, fields, "settings")
-
-    def upload_model(self, name: str, content: bytes) -> None:
-        """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families) or a workload file, which holds a
-        captured model as data. Errors become a notice.
-        """
-        with self.session.reporting():
-            self.param.update(uploaded=_uploaded_workload(content, name), preset=UPLOADED)
-            self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
-
-    @property
-    def uploaded_text(self) -> str:
-        """The uploaded model in a line."""
-        if self.uploaded is None or self.preset != UPLOADED:
-            return ""
-        graph = self.uploaded.graph
-        parts = f"{graph.num_layers} layers" if self.uploaded.transformer else f"{len(graph.ops)} ops"
-        trained = "" if self.uploaded.transformer or self.uploaded.program else ", to plan with, not to train"
-        return f"{self.uploaded.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}"
-
-    @property
-    def model_name(self) -> str:
-        """What the header calls the model."""
-        return self.uploaded.name if self.preset == UPLOADED and self.uploaded is not None else self.preset
+    def set_planner_setting(self, name: str, value: Any) -> None:
+        """Changes a setting of the chosen planner. Raises InvalidInput."""
+        changed = self.changed_settings | {name: value}
+        make_planner(self.planner, changed)
+        if value == planner_defaults(self.planner)[name]:
+            del changed[name]
+        self.planner_settings = {**self.planner_settings, self.planner: changed}
 
     # -- the search -------------------------------------------------------------------------------
 
@@ -204,23 +98,75 @@ class PlanModel(param.Parameterized):
         return MAX_BUDGET_S if self.session.unlocked else MAX_BUDGET_LOCKED_S
 
     def start(self) -> None:
-        """Starts a search; a wrong setting becomes a notice."""
-        if self.searching:
-            return
-        with self.session.reporting():
-            problem = self.problem()
-            budget_s = min(self.budget_s, self.budget_cap_s)
-            if budget_s < self.budget_s:
-                self.session.notify(
-                    "info", f"Without the launch token a search lasts at most {budget_s:g} s; yours is cut to that."
-                )
-            request = SearchRequest(problem, self.planner, self.seed, budget_s, None, self.starts, self.title(problem))
-            self._follow(self._service.start(request))
+        """Starts a search from nothing; a wrong setting becomes a notice."""
+        if not self.searching:
+            with self.session.reporting():
+                self._search(self._request(self.seed))
 
-    def title(self, problem: Problem) -> str:
-        """What the list of searches calls it."""
+    def resume(self) -> None:
+        """Searches on from the best plan, with the settings as they are now."""
+        if not self.searching and self.plan is not None:
+            with self.session.reporting():
+                offset_s = self.points[-1].seconds if self.points else 0.0
+                request = self._request(self.seed, "resumed", start=self._start_plan())
+                self._search(replace(request, continues=self.job_id, offset_s=offset_s))
+
+    def reseed(self) -> None:
+        """Searches with the next seed, from the best plan where the planner can; the curve so far stays in sight."""
+        if not self.searching and self.plan is not None:
+            with self.session.reporting():
+                self.seed = (self.seed + 1) % (2**31)
+                start = self._start_plan() if self._takes_start and self.is_of_this_cluster else None
+                request = self._request(self.seed, "another seed", start=start)
+                self._search(replace(request, continues=self.job_id))
+
+    def _start_plan(self) -> Plan:
+        if self.plan is None or not self.is_of_this_cluster:
+            raise InvalidInput("start: the best plan is of another cluster; press Search")
+        if not self._takes_start:
+            raise InvalidInput(f"planner {self.planner}: cannot start from a plan; choose planner evolution, or Search")
+        return self.plan
+
+    @property
+    def _takes_start(self) -> bool:
+        return bool(planner_type(self.planner).takes_start)
+
+    @property
+    def is_of_this_cluster(self) -> bool:
+        """Whether the best plan is one of the cluster in hand."""
+        return self.plan is not None and self.plan.problem.cluster is self.cluster
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether there is a plan that this planner can go on from."""
+        return not self.searching and self.is_of_this_cluster and self._takes_start
+
+    @property
+    def can_reseed(self) -> bool:
+        """Whether there is a search to repeat with another seed."""
+        return not self.searching and self.plan is not None
+
+    def _request(self, seed: int, how: str = "", start: Plan | None = None) -> SearchRequest:
+        problem = self.problem()
+        budget_s = min(self.budget_s, self.budget_cap_s)
+        if budget_s < self.budget_s:
+            self.session.notify(
+                "info", f"Without the launch token a search lasts at most {budget_s:g} s; yours is cut to that."
+            )
         shape = f"{problem.constraints.stages or 'free'} × {problem.constraints.replicas or 'free'}"
-        return f"{problem.workload.name} on {problem.cluster.name}, {shape}, seed {self.seed}"
+        title = f"{problem.workload.name} on {problem.cluster.name}, {shape}, {self.planner}, seed {seed}"
+        return SearchRequest(
+            problem,
+            planner=self.planner,
+            seed=seed,
+            budget_s=budget_s,
+            settings=self.changed_settings,
+            start=start,
+            title=f"{title}, {how}" if how else title,
+        )
+
+    def _search(self, request: SearchRequest) -> None:
+        self._follow(self._service.start(request))
 
     def stop(self) -> None:
         """Asks the search to stop; its best plan stays."""
@@ -233,31 +179,14 @@ class PlanModel(param.Parameterized):
         job = self._service.job(job_id)
         if job is None:
             return False
-        problem = job.request.problem
-        workload = problem.workload
-        with param.parameterized.discard_events(self):
-            self.cluster, self.excluded = problem.cluster, problem.constraints.excluded
-            if workload.name in preset_names():
-                self.preset = workload.name
-            else:
-                self.uploaded, self.preset = workload, UPLOADED
-        self.param.trigger("cluster", "excluded", "preset", "uploaded")
+        request = job.request
+        self.take_problem(request.problem)
         self.param.update(
-            layers=min(workload.graph.num_layers, MAX_LAYERS),
-            global_batch=workload.global_batch,
-            micro_batch=workload.micro_batch,
-            seq_len=workload.seq_len,
-            stages=problem.constraints.stages or 0,
-            replicas=problem.constraints.replicas or 0,
-            codecs=list(problem.constraints.codecs),
-            max_ratio=problem.constraints.max_ratio,
-            objective=problem.objective,
-            planner=job.request.planner,
-            seed=job.request.seed,
-            starts=job.request.starts,
+            planner=request.planner,
+            planner_settings={**self.planner_settings, request.planner: dict(request.settings)},
+            seed=request.seed,
+            budget_s=self.budget_s if request.budget_s is None else request.budget_s,
         )
-        if job.request.budget_s is not None:
-            self.budget_s = job.request.budget_s
         self._follow(job)
         return True
 
@@ -270,17 +199,36 @@ class PlanModel(param.Parameterized):
         }
 
     def _follow(self, job: SearchJob) -> None:
-        self._job, self._cursor = job, 0
+        self._job, self._cursor, self._seconds = job, 0, 0
         self.points, self.baselines, self.baseline_estimates = [], {}, {}
-        self.param.update(job_id=job.id, plan=None, value=None, lower_bound=None, state=job.state, phase="starting")
+        self.earlier = self._earlier_than(job)
+        start = job.request.start
+        self.param.update(
+            job_id=job.id, plan=start, value=None, lower_bound=None, state=job.state, phase="starting", failure=""
+        )
         self.param.trigger("points_changed", "baselines_changed")
         self.poll()
+
+    def _earlier_than(self, job: SearchJob) -> tuple[EarlierSearch, ...]:
+        """Curves of the searches that this one went on from, the oldest first; those that are still remembered."""
+        found: list[EarlierSearch] = []
+        while len(found) < MAX_EARLIER:
+            before = self._service.job(job.request.continues) if job.request.continues else None
+            if before is None:
+                break
+            points = [_event_of(r, before.request.offset_s) for r in before.log.since(0)[0] if r["type"] == "event"]
+            found.insert(0, EarlierSearch(f"seed {before.request.seed}", tuple(thinned(points, MAX_POINTS // 4))))
+            job = before
+        return tuple(found)
 
     def poll(self) -> None:
         """Takes what is new from the job's log; cheap when nothing is."""
         job = self._job
         if job is None or (self.state in ENDED and self._cursor):
             return
+        if int(self.elapsed_s) != self._seconds:
+            self._seconds = int(self.elapsed_s)
+            self.param.trigger("clock_changed")
         records, self._cursor = job.log.since(self._cursor)
         if not records:
             return
@@ -288,7 +236,7 @@ class PlanModel(param.Parameterized):
         for record in records:
             kind = record["type"]
             if kind == "event":
-                self.points.append(_event_of(record))
+                self.points.append(_event_of(record, job.request.offset_s))
                 new_points = True
             elif kind == "baseline":
                 self.baselines[record["label"]] = record["value"]
@@ -311,6 +259,8 @@ class PlanModel(param.Parameterized):
                 self.state = "running"
         elif kind == "phase":
             self.phase = record["text"]
+        elif kind == "bound":
+            self.lower_bound = record["value"]
         elif kind == "state":
             if record.get("value") is not None:
                 self.param.update(value=record["value"], lower_bound=record["lower_bound"])
@@ -318,9 +268,10 @@ class PlanModel(param.Parameterized):
                 self.plan = self._job.plan
             if record["state"] in ENDED:
                 self.session.plan = self.plan or self.session.plan
+            self.failure = record["text"] if record["state"] == "failed" else ""
             self.state = record["state"]
-            if record["state"] == "failed":
-                self.session.notify("error", record["text"])
+            if self.failure:
+                self.session.notify("error", self.failure)
 
     # -- what the page says -----------------------------------------------------------------------
 
@@ -335,32 +286,64 @@ class PlanModel(param.Parameterized):
         return min(self.baselines.items(), key=lambda item: item[1], default=None)
 
     @property
+    def gap(self) -> float | None:
+        """Share of the best value that lies above the lower bound."""
+        if not self.value or self.lower_bound is None:
+            return None
+        return max(0.0, 1.0 - self.lower_bound / self.value)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since the search was asked for."""
+        return time.time() - self._job.started_s if self._job is not None else 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the search has not begun to spend its budget: its process starts, or kernels are loaded."""
+        return self.state == "starting" or (self.searching and (not self.points or self.phase == LOADING))
+
+    @property
     def progress(self) -> float:
-        """Share of the budget that is spent, 0 to 1."""
+        """Share of the budget that is spent, 0 to 1; loading kernels spends nothing of it."""
         if self.state in ("done", "stopped"):
             return 1.0
         budget_s = self._job.request.budget_s if self._job else None
-        return min(1.0, self.points[-1].seconds / budget_s) if self.points and budget_s else 0.0
+        if self.is_waiting or not self.points or not budget_s:
+            return 0.0
+        return min(1.0, self.points[-1].spent_s / budget_s)
 
     @property
     def progress_text(self) -> str:
         """One line under the progress bar."""
         if self._job is None:
             return "Not searched yet."
-        if not self.points:
-            return {"failed": "The search failed.", "stopped": "Stopped."}.get(self.state, f"{self.phase} …")
-        last = self.points[-1]
-        counted = f"{last.evaluations:,} placements in {last.seconds:.1f} s"
         if self.state in ENDED:
-            return {"done": "Done", "stopped": "Stopped", "failed": "Failed"}[self.state] + f": {counted}"
-        left_s = max(0.0, (self._job.request.budget_s or 0.0) - last.seconds)
-        return f"{self.phase}: {counted}, {left_s:.0f} s left"
+            return self._ended_text()
+        if self.state == "stopping":
+            return "stopping …"
+        if self.is_waiting:
+            return self._waiting_text()
+        last = self.points[-1]
+        counted = f"{last.evaluations:,} placements in {last.spent_s:.1f} s"
+        left_s = (self._job.request.budget_s or 0.0) - last.spent_s
+        judging = left_s <= 0 or self.phase in LAST_PHASES
+        return f"{self.phase}: {counted}, " + ("comparing the best plans" if judging else f"{left_s:.0f} s left")
 
+    def _waiting_text(self) -> str:
+        if self.phase != LOADING:
+            return f"{self.phase} …"
+        why = " They are compiled, once per installation." if self.elapsed_s > LONG_LOADING_S else ""
+        return f"{LOADING} for {self.elapsed_s:.0f} s; the budget has not begun.{why}"
 
-def default_shape(devices: int, layers: int, micro_batches: int) -> tuple[int, int]:
-    """(stages, replicas) that use as many devices as possible; among those, nearest to square, deeper first."""
-    shapes = ((stages, min(devices // stages, micro_batches)) for stages in range(1, min(layers, devices) + 1))
-    return min(shapes, key=lambda s: (-(s[0] * s[1]), abs(s[0] - s[1]), -s[0]))
+    def _ended_text(self) -> str:
+        if not self.points:
+            return {"failed": "The search failed.", "stopped": "Stopped."}.get(self.state, "Done.")
+        last = self.points[-1]
+        offset_s = self._job.request.offset_s if self._job else 0.0
+        loading_s = last.seconds - offset_s - last.spent_s
+        before = f", after {loading_s:.0f} s of {LOADING}" if loading_s >= 1 else ""
+        said = {"done": "Done", "stopped": "Stopped", "failed": "Failed"}[self.state]
+        return f"{said}: {last.evaluations:,} placements in {last.spent_s:.1f} s{before}"
 
 
 def thinned(points: list[SearchEvent], most: int) -> list[SearchEvent]:
@@ -371,20 +354,14 @@ def thinned(points: list[SearchEvent], most: int) -> list[SearchEvent]:
     return points[:half:2] + points[half:]
 
 
-def _uploaded_workload(content: bytes, name: str) -> Workload:
-    data = parse_json(content, name)
-    if not isinstance(data, dict):
-        raise InvalidInput(f"{name}: must be a JSON object, got {type(data).__name__}")
-    return workload_from_data(data, name) if "format" in data else workload_from_config(data)
-
-
-def _event_of(record: Mapping[str, Any]) -> SearchEvent:
+def _event_of(record: Mapping[str, Any], offset_s: float) -> SearchEvent:
     return SearchEvent(
         best=record["best"],
         mean=record["mean"],
         spread=record["spread"],
         evaluations=record["evaluations"],
-        seconds=record["seconds"],
+        seconds=record["seconds"] + offset_s,
         placement=(),
         phase=record["phase"],
+        spent_s=record["spent_s"],
     )

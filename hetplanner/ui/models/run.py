@@ -136,9 +136,7 @@ class RunModel(param.Parameterized):
             replicas=self.rehearsal_replicas,
         )
         title = f"rehearsal of {small.rehearsal_of}"
-        self._job = self._service.start(
-            SearchRequest(small, "evolution", 0, REHEARSAL_BUDGET_S, None, "structured", title)
-        )
+        self._job = self._service.start(SearchRequest(small, budget_s=REHEARSAL_BUDGET_S, title=title))
         self.preparing = True
 
     def propose(self, plan: Plan) -> None:

@@ -1,5 +1,6 @@
 """What one browser session shares between its pages: notices, the open page, the launch lock, the plan in hand."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -26,6 +27,10 @@ class Session(param.Parameterized):
     def __init__(self, guard: LaunchGuard, **params: Any) -> None:
         super().__init__(**params)
         self._guard = guard
+        self.id = secrets.token_hex(4)
+        """Tells this session's questions to the desk from those of others."""
+        self.wake: Callable[[], None] = lambda: None
+        """Has the page look for answers now instead of at its next beat; may be called from any thread."""
         self.notices: list[tuple[str, str]] = []
 
     def notify(self, kind: NoticeKind, text: str) -> None:

@@ -8,13 +8,13 @@ import panel_material_ui as pmui
 from panel.models.tabulator import CellClickEvent
 
 from hetplanner.cluster.model import Cluster
-from hetplanner.plots.live import LinkHeatmap
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.views.binding import bind, upload_button
-from hetplanner.ui.views.cards import Coloured, Words, card, chart, frame, full_width, page, side_by_side
+from hetplanner.ui.views.binding import bind
+from hetplanner.ui.views.cards import Coloured, Words, card, frame, full_width, page
+from hetplanner.ui.views.exchange import ExchangePart
+from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 
-HEATMAP_HEIGHT = 400
 TABLE_HEIGHT = 340
 DELETE = "✕"
 
@@ -22,24 +22,15 @@ DELETE = "✕"
 def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
     """The page, and its figures for the theme switch."""
     world = MapView(app)
-    bandwidth = LinkHeatmap("bandwidth", height=HEATMAP_HEIGHT)
-    latency = LinkHeatmap("latency", height=HEATMAP_HEIGHT)
-
-    def show_links(*_: Any) -> None:
-        bandwidth.update(app.cluster.cluster)
-        latency.update(app.cluster.cluster)
-
-    app.cluster.param.watch(show_links, "cluster")
-    show_links()
+    links, exchange = LinksPart(app), ExchangePart(app)
     view = page(
-        full_width(_chooser(app)),
+        full_width(_chooser(app, exchange)),
         world.view,
-        side_by_side(
-            card("Bandwidth, row to column", chart(bandwidth)), card("One-way latency, row to column", chart(latency))
-        ),
+        *links.rows,
+        full_width(exchange.view),
         full_width(_device_table(app)),
     )
-    return view, [world.map, bandwidth, latency]
+    return view, [world.map, *links.figures]
 
 
 def _device_table(app: PlannerApp) -> pn.Column:
@@ -102,7 +93,7 @@ def _same_rows(one: Cluster, two: Cluster) -> bool:
     return one.devices == two.devices and one.hosts == two.hosts and one.links == two.links
 
 
-def _chooser(app: PlannerApp) -> Any:
+def _chooser(app: PlannerApp, exchange: ExchangePart) -> Any:
     model = app.cluster
     sample = bind(
         pmui.Select(
@@ -112,28 +103,5 @@ def _chooser(app: PlannerApp) -> Any:
         "sample",
         app.session,
     )
-    upload = upload_button("Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, model.import_files, multiple=True)
-    download = pmui.FileDownload(
-        callback=model.download,
-        filename="cluster.json",
-        label="Download",
-        icon="download",
-        variant="outlined",
-        size="small",
-        button_style="outlined",
-        margin=(5, 10),
-    )
-    halve = bind(
-        pmui.Checkbox(label="Imported latencies are round trips", size="small", margin=(8, 10)),
-        model,
-        "round_trip",
-        app.session,
-    )
-    hint = Words(
-        "Import one JSON file, or tables (CSV, NPY) whose names say bandwidth, latency, devices; drop them here.",
-        margin=(8, 12),
-        size=12,
-    )
-    return frame(
-        pn.FlexBox(sample, upload, halve, download, hint.view, align_items="center", sizing_mode="stretch_width")
-    )
+    bar = pn.FlexBox(sample, *exchange.bar, align_items="center", sizing_mode="stretch_width")
+    return frame(bar, exchange.bar_error)

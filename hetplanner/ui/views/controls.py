@@ -45,7 +45,12 @@ export function render({model}) {
   }
   const note = () => {
     const node = tag('div', 'note')
-    return {node, update: (now) => { node.textContent = now.label; node.hidden = !now.label }}
+    const update = (now) => {
+      node.textContent = now.label
+      node.hidden = !now.label
+      node.className = now.wrong ? 'note refused' : 'note'
+    }
+    return {node, update}
   }
   const check = (item) => {
     const box = tag('input'), text = tag('span'), node = tag('label', 'check', box, text)
@@ -56,7 +61,7 @@ export function render({model}) {
   }
   const field = (item) => {
     const input = tag(item.kind == 'select' ? 'select' : 'input'), name = tag('span', 'name')
-    const error = tag('span', 'wrong-text'), hint = tag('span', 'hint')
+    const error = tag('span', 'refused'), hint = tag('span', 'hint')
     const node = tag('label', 'field', name, input, error, hint)
     let list = null, options = '', shown = undefined
     if (item.kind == 'select') input.addEventListener('change', () => send(item.name))
@@ -135,9 +140,9 @@ select option { color: #20242a; background: #fff; }
 .field { display: flex; flex-direction: column; gap: 2px; min-width: 0; }
 .name { font-size: 11.5px; opacity: .75; }
 .hint, .note { font-size: 12px; opacity: .75; line-height: 1.4; overflow-wrap: anywhere; }
-.name:empty, .hint:empty, .wrong-text:empty { display: none; }
+.name:empty, .hint:empty, .refused:empty { display: none; }
 .note { flex-basis: 100%; }
-.wrong-text { font-size: 12px; color: #e5484d; line-height: 1.35; overflow-wrap: anywhere; }
+.refused, .note.refused { font-size: 12px; color: #e5484d; opacity: 1; line-height: 1.35; overflow-wrap: anywhere; }
 input.wrong { border-color: #e5484d; }
 .check { display: flex; gap: 6px; align-items: center; height: 32px; }
 .check input { width: 16px; height: 16px; accent-color: var(--panel-primary-color); }
@@ -188,6 +193,6 @@ def field(kind: str, name: str, label: str, value: Any, **more: Any) -> Item:
     return {"kind": kind, "name": name, "label": label, "value": value} | more
 
 
-def note(name: str, text: str) -> Item:
-    """A line of small text over the whole width; '' hides it."""
-    return {"kind": "note", "name": name, "label": text}
+def note(name: str, text: str, *, wrong: bool = False) -> Item:
+    """A line of small text over the whole width; '' hides it. `wrong` says that something was refused."""
+    return {"kind": "note", "name": name, "label": text} | ({"wrong": True} if wrong else {})

@@ -1,0 +1,261 @@
+"""Short computations outside the server process: what-if estimates, explanations, simulations.
+
+A long-lived process (`python -m hetplanner.ui.desk_worker`) does them one after the other and speaks JSON lines. The
+newest question of a slot (of one session, say, and one card) wins; a session asks, goes on, and looks at its ticket
+when the next beat comes, or is called by `on_done`. Simulations, which may take seconds, have a desk of their own.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hetplanner.plan.model import Plan
+from hetplanner.ui.child import start_child
+
+_log = logging.getLogger(__name__)
+
+KNOWN_PLANS = 24
+"""Plans that the process remembers; the client forgets in the same order, so that both know the same ones."""
+ANSWER_LIMIT_S = 60.0
+"""A computation that takes longer is given up, and its process with it."""
+RESTART_S = 1.5
+"""A computation that nobody wants any more is let go on for so long; then a fresh process is sooner ready."""
+MAX_WAITING = 100
+_PATIENCE = {"explain": 1, "simulate": 2}
+"""Who waits for whom: a what-if comes before the rest."""
+
+
+@dataclass
+class Ticket:
+    """A question that was asked. `done` turns true once; then `result` or `error` is set, or `stale`.
+
+    Attributes:
+        result: the answer, plain data.
+        error: why there is none, in one line.
+        stale: a newer question of its slot has taken its place.
+        began: when the process took it up, on the monotonic clock.
+    """
+
+    done: bool = False
+    result: dict[str, Any] | None = None
+    error: str = ""
+    stale: bool = False
+    began: float = 0.0
+
+    def settle(self, result: dict[str, Any] | None, error: str) -> None:
+        """Takes the answer, unless nobody wants it any more."""
+        if not self.stale:
+            self.result, self.error, self.done = result, error, True
+
+    def drop(self) -> None:
+        """A newer question has taken its place."""
+        self.stale = self.done = True
+
+
+@dataclass
+class _Question:
+    what: str
+    plan: Plan
+    fields: Mapping[str, Any]
+    ticket: Ticket
+    on_done: Callable[[], None]
+
+
+class Desk:
+    """Asks the process; starts it when it is needed, and again when it has died."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._command = list(command or [sys.executable, "-m", "hetplanner.ui.desk_worker"])
+        self._waiting: OrderedDict[str, _Question] = OrderedDict()
+        self._running: tuple[str, _Question] | None = None
+        self._changed = threading.Condition()
+        self._child: _Child | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def warm(self) -> None:
+        """Starts the process, so that the first question need not wait for imports."""
+        with self._changed:
+            self._begin()
+
+    def ask(
+        self,
+        slot: str,
+        what: str,
+        plan: Plan,
+        fields: Mapping[str, Any] | None = None,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> Ticket:
+        """Asks a question.
+
+        Args:
+            slot: whose question it is; the newest of a slot wins.
+            what: `evaluate`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
+            plan: what it is about.
+            fields: more of the request, plain data.
+            on_done: called from another thread when the ticket has its answer.
+        """
+        question = _Question(what, plan, fields or {}, Ticket(), on_done)
+        with self._changed:
+            self._begin()
+            self._supersede(slot)
+            self._waiting[slot] = question
+            if len(self._waiting) > MAX_WAITING:
+                self._waiting.popitem(last=False)[1].ticket.drop()
+            self._changed.notify()
+        return question.ticket
+
+    def close(self) -> None:
+        """Ends the process (tests)."""
+        with self._changed:
+            self._closed = True
+            if self._child is not None:
+                self._child.kill()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, None before it was started."""
+        return self._child.pid if self._child is not None else None
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, daemon=True, name="desk")
+            self._thread.start()
+
+    def _supersede(self, slot: str) -> None:
+        """Drops the slot's older question; one that has long been running is not waited for."""
+        older = self._waiting.pop(slot, None)
+        if older is not None:
+            older.ticket.drop()
+        if self._running is not None and self._running[0] == slot:
+            running = self._running[1].ticket
+            running.drop()
+            if time.monotonic() - running.began > RESTART_S and self._child is not None:
+                self._child.kill()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # the first question tells why it does not start
+            self._living_child()
+        while (question := self._next()) is not None:
+            try:
+                result, error = self._living_child().answer(question)
+            except Exception as failure:  # the desk must outlive whatever happens to one question
+                _log.exception("the desk failed")
+                result, error = None, f"desk: {type(failure).__name__}: {failure}"[:300]
+            with self._changed:
+                self._running = None
+                current = not question.ticket.stale
+                question.ticket.settle(result, error)
+            if current:
+                question.on_done()
+
+    def _living_child(self) -> "_Child":
+        if self._child is None or not self._child.alive:
+            self._child = _Child(self._command)
+        return self._child
+
+    def _next(self) -> _Question | None:
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            slot = min(self._waiting, key=lambda s: _PATIENCE.get(self._waiting[s].what, 0))
+            self._running = slot, self._waiting.pop(slot)
+            self._running[1].ticket.began = time.monotonic()
+            return self._running[1]
+
+
+class _Child:
+    """The process, what it said last on stderr, and the plans that it knows."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = start_child(command)
+        self._known: OrderedDict[int, Plan] = OrderedDict()
+        self._complaints: deque[str] = deque(maxlen=20)
+        self._count = 0
+        threading.Thread(target=self._read_complaints, daemon=True, name="desk-stderr").start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        if self.alive:
+            self._process.kill()
+
+    def answer(self, question: _Question) -> tuple[dict[str, Any] | None, str]:
+        """(result, '') or (None, what went wrong)."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Timer(ANSWER_LIMIT_S, self.kill)
+        late.daemon = True
+        late.start()
+        try:
+            key = self._introduce(question.plan)
+            self._count += 1
+            request = {"do": question.what, "id": self._count, "key": key, **question.fields}
+            self._process.stdin.write(json.dumps(request, separators=(",", ":")) + "\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                message = json.loads(line)
+                if message["id"] == self._count:
+                    return message.get("result"), message.get("error", "")
+        except (OSError, ValueError) as error:
+            self._complaints.append(str(error))
+            self.kill()
+        finally:
+            late.cancel()
+        return None, self._last_words()
+
+    def _introduce(self, plan: Plan) -> int:
+        """The key under which the process knows a plan; one that it does not know is sent."""
+        key = id(plan)  # unique as long as we hold the plan
+        if key in self._known:
+            self._known.move_to_end(key)
+            return key
+        body = plan.model_dump_json(by_alias=True, exclude_none=True)
+        assert self._process.stdin is not None
+        self._process.stdin.write(f'{{"do":"plan","key":{key},"most":{KNOWN_PLANS},"plan":{body}}}\n')
+        self._known[key] = plan
+        if len(self._known) > KNOWN_PLANS:
+            self._known.popitem(last=False)
+        return key
+
+    def _last_words(self) -> str:
+        try:
+            code = self._process.wait(2.0)
+        except Exception:
+            self.kill()
+            code = self._process.wait()
+        last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
+        return f"desk: the process that computes this ended (exit code {code}): {last}; try again"[:600]
+
+    def _read_complaints(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._complaints.append(line.rstrip()[:300])
+
+
+_desks: dict[str, Desk] = {}
+_desks_lock = threading.Lock()
+
+
+def process_desk(lane: Literal["quick", "long"] = "quick") -> Desk:
+    """The desk of this process for quick questions, or the one where simulations do not keep those waiting."""
+    with _desks_lock:
+        return _desks.setdefault(lane, Desk())

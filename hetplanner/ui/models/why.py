@@ -1,0 +1,147 @@
+"""Why this plan: what its gain over rank order is made of, and what holds it back, in plain sentences."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import param
+
+from hetplanner.plan.model import Plan
+from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import percent_text, seconds_text, value_text
+
+WORDS = {
+    "placement": "its placement (who sits where)",
+    "cut": "its cut (which layers form a stage)",
+    "shares": "its shares (how much each pipeline does)",
+    "depth": "its depth (micro-batches in flight)",
+    "codecs": "its codecs (what is sent compressed)",
+    "reducer": "its reducer (how gradients are added up)",
+    "local steps": "its local steps (fewer exchanges)",
+}
+"""A choice as the sentence names it."""
+WORTH_SAYING = 0.005
+
+
+@dataclass(frozen=True)
+class Part:
+    """A choice of the plan: its name, the share of the gain that goes without it (None if unknown), and words."""
+
+    name: str
+    share: float | None
+    words: str
+
+
+class WhyModel(param.Parameterized):
+    """Explains one plan at a time; the numbers come from the desk's process."""
+
+    plan = param.ClassSelector(class_=Plan, default=None, doc="What is explained; None: nothing yet.")
+    gain = param.Dict(default=None, allow_None=True, doc="Of `Gain.to_data`; {}: there is no baseline.")
+    error = param.String(default="")
+    waiting = param.Boolean(default=False)
+
+    def __init__(self, session: Session, desk: Desk, **params: Any) -> None:
+        super().__init__(**params)
+        self._session, self._desk = session, desk
+        self._ticket: Ticket | None = None
+
+    def explain(self, plan: Plan | None) -> None:
+        """Asks for the explanation of a plan; what was said of another one goes."""
+        if plan is self.plan and (self.waiting or self.gain is not None):
+            return
+        self._ticket = None
+        self.param.update(plan=plan, gain=None, error="", waiting=plan is not None)
+        if plan is not None:
+            self._ticket = self._desk.ask(f"{self._session.id} why", "explain", plan, on_done=self._session.wake)
+
+    def poll(self) -> None:
+        """Takes the answer when it is there."""
+        ticket = self._ticket
+        if ticket is None or not ticket.done:
+            return
+        self._ticket = None
+        self.param.update(gain=ticket.result, error=ticket.error, waiting=False)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The choices, the most important first; those that change nothing are left out."""
+        if not self.gain:
+            return []
+        parts = [Part(name, row["share"], _without(row, self._objective)) for name, row in self.gain["parts"].items()]
+        told = [part for part in parts if part.share is None or abs(part.share) >= WORTH_SAYING]
+        return sorted(told, key=lambda part: -(part.share if part.share is not None else -1.0))
+
+    @property
+    def sentence(self) -> str:
+        """Why this plan, in one plain sentence."""
+        plan, gain = self.plan, self.gain
+        if plan is None:
+            return ""
+        if self.error:
+            return self.error
+        if gain is None:
+            return "Comparing the plan with the same shape in rank order …"
+        shape = shape_text(plan)
+        if not gain:
+            return f"The same shape ({shape}) in rank order does not fit the devices' memory; this plan does."
+        if not gain["parts"]:
+            return f"It is no better than {shape} in rank order: here it does not matter who sits where."
+        value, base = (value_text(gain[name], self._objective) for name in ("value", "baseline"))
+        lead = (
+            f"It {_VERBS[self._objective]} {value} instead of {base}, {_times_text(gain['ratio'])} better than {shape}"
+            " placed in rank order"
+        )
+        shares = [part for part in self.parts if part.share is not None and part.share >= WORTH_SAYING]
+        if not shares:
+            return f"{lead}; no single choice makes the difference, only all of them together."
+        said = [f"{percent_text(part.share, 0)} without {WORDS[part.name]}" for part in shares[:4] if part.share]
+        return f"{lead}; of that gain it would lose {_joined(said)}."
+
+    @property
+    def bottleneck(self) -> str:
+        """What holds the plan back, and what its removal would gain."""
+        estimate = self.plan.estimate if self.plan is not None else None
+        return "" if estimate is None else bottleneck_text(estimate)
+
+    @property
+    def _objective(self) -> str:
+        return self.plan.problem.objective if self.plan is not None else "step-time"
+
+
+_VERBS = {"step-time": "takes", "cost": "costs", "dtfm": "is scored"}
+
+
+def shape_text(plan: Plan) -> str:
+    """'8 stages × 8 replicas', or a range where stages differ."""
+    counts = sorted({len(stage.replicas) for stage in plan.stages})
+    replicas = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+    return f"{_counted(len(plan.stages), 'stage')} × {replicas} replica{'' if counts == [1] else 's'}"
+
+
+def bottleneck_text(estimate: Any) -> str:
+    """'links Tokyo ↔ London: without it a step would take 3.2 s (23 % less)'."""
+    bottleneck, step_s = estimate.bottleneck, estimate.step_s
+    gain = 1.0 - bottleneck.step_s_without / step_s if step_s > 0 else 0.0
+    if gain < WORTH_SAYING:
+        return f"{bottleneck.name}, but without it a step would be no shorter: nothing single holds it back"
+    without = f"{seconds_text(bottleneck.step_s_without)} ({percent_text(gain, 0)} less)"
+    return f"{bottleneck.name}; if it took no time, a step would take {without}"
+
+
+def _without(row: dict[str, Any], objective: str) -> str:
+    if row["value"] is None:
+        return "without it the plan would not fit the devices' memory"
+    beside = f" (and without its {row['beside']}, which leans on it)" if row["beside"] else ""
+    return f"{value_text(row['value'], objective)} without it{beside}"
+
+
+def _times_text(ratio: float) -> str:
+    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _joined(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,0 +1,52 @@
+"""The settings as one light component: plain HTML fields in groups that open, with errors beside their fields.
+
+Some forty Material fields would be forty React roots, seconds of drawing; these are drawn at once.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import panel as pn
+import param
+from panel.custom import JSComponent
+
+from hetplanner.ui.models.form import SettingsForm
+
+_HERE = Path(__file__).parent
+
+
+class SettingsPanel(JSComponent):
+    """Draws a :class:`SettingsForm`; both parameters are JSON text."""
+
+    groups = param.String(default="[]")
+    state = param.String(default='{"values":{},"errors":{},"notes":{},"disabled":[]}')
+
+    _esm = (_HERE / "form.js").read_text(encoding="utf-8")
+    _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8")]
+
+    def __init__(self, form: SettingsForm, on_search: Callable[[], object], **params: Any) -> None:
+        super().__init__(sizing_mode="stretch_width", **params)
+        self._form, self._on_search = form, on_search
+        form.param.watch(self._show_groups, "groups")
+        form.param.watch(self._show, ["values", "errors", "notes", "disabled"])
+        self._show_groups()
+        self._show()
+
+    def _show_groups(self, *_: Any) -> None:
+        self.groups = json.dumps(self._form.groups)
+
+    def _show(self, *_: Any) -> None:
+        names = ("values", "errors", "notes", "disabled")
+        self.state = json.dumps({name: getattr(self._form, name) for name in names})
+
+    def _handle_msg(self, msg: Any) -> None:
+        # Held for the same reason as clicks, see `binding.on_click`.
+        with pn.io.hold():
+            if not isinstance(msg, dict):
+                return
+            if msg.get("search") is True:
+                self._on_search()
+            elif isinstance(msg.get("name"), str):
+                self._form.edit(msg["name"], msg.get("value"))

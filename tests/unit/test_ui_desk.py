@@ -1,0 +1,172 @@
+"""The desk: real answers, newest question of a slot, a process that dies or hangs or talks nonsense."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from factories import chain_plan
+
+from hetplanner.cost.estimate import estimate_plan
+from hetplanner.planners.whatif import ChangeLink, Changes, WhatIf
+from hetplanner.simulator.simulation import simulate
+from hetplanner.ui import desk as desk_module
+from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui.desk_worker import trace_columns, trace_from_columns
+
+PATIENCE_S = 60.0
+
+
+def until(condition, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def settled(ticket: Ticket) -> Ticket:
+    until(lambda: ticket.done, "no answer")
+    return ticket
+
+
+@pytest.fixture
+def desk():
+    made = []
+
+    def make(script: str | None = None) -> Desk:
+        made.append(Desk(None if script is None else [sys.executable, "-c", script]))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return chain_plan([8, 8], [3])
+
+
+SLOW_ECHO = """
+import json, sys, time
+for line in sys.stdin:
+    m = json.loads(line)
+    if m["do"] != "plan":
+        time.sleep(m.get("sleep", 0))
+        print(json.dumps({"id": m["id"], "result": {"n": m["n"]}}), flush=True)
+"""
+
+
+def test_it_evaluates_explains_and_simulates(desk, plan):
+    one = desk()
+    changes = Changes(changes=(ChangeLink(sites=("site-0", "site-1"), bandwidth=1e9),))
+    first = one.ask("a", "evaluate", plan, {"changes": changes.to_data()})
+    explained, simulated = one.ask("b", "explain", plan), one.ask("c", "simulate", plan, {"trace": True})
+    assert settled(first).error == ""
+    found = WhatIf.from_data(first.result, plan, changes)
+    assert found.plan.estimate.step_s < estimate_plan(plan).step_s
+    assert found.plan.problem.cluster.link("d0", "d1").bandwidth == 1e9
+    assert settled(explained).result["value"] == pytest.approx(estimate_plan(plan).step_s)
+    result = settled(simulated).result
+    trace = trace_from_columns(result["trace"])
+    assert trace == simulate(plan)
+    assert result["summary"]["step_s"] > 0
+    assert result["estimate"]["step_s"] == pytest.approx(estimate_plan(plan).step_s)
+
+
+def test_columns_give_the_same_trace_back(plan):
+    trace = simulate(plan, steps=2)
+    assert trace_from_columns(trace_columns(trace)) == trace
+
+
+def test_a_mistake_of_the_question_is_its_answer_and_the_next_one_works(desk, plan):
+    one = desk()
+    wrong = settled(one.ask("a", "evaluate", plan, {"changes": [{"do": "drop", "device": "nobody"}]}))
+    assert wrong.result is None
+    assert "'nobody' is no usable device" in wrong.error
+    assert settled(one.ask("a", "evaluate", plan, {"changes": []})).error == ""
+
+
+def test_the_newest_question_of_a_slot_wins_and_others_keep_their_turn(desk, plan):
+    one = desk(SLOW_ECHO)
+    heard = []
+    running = one.ask("a", "evaluate", plan, {"n": 0, "sleep": 0.3}, lambda: heard.append(0))
+    until(lambda: running.began > 0, "never began")
+    tickets = [one.ask("a", "evaluate", plan, {"n": n}, lambda n=n: heard.append(n)) for n in (1, 2, 3)]
+    other = one.ask("b", "evaluate", plan, {"n": 9}, lambda: heard.append(9))
+    assert settled(tickets[2]).result == {"n": 3}
+    assert settled(other).result == {"n": 9}
+    assert running.stale
+    assert [t.stale for t in tickets] == [True, True, False]
+    until(lambda: len(heard) == 2, "no call")
+    assert set(heard) == {3, 9}
+
+
+def test_quick_questions_come_before_explanations(desk, plan):
+    one = desk(SLOW_ECHO)
+    running = one.ask("x", "evaluate", plan, {"n": 0, "sleep": 0.3})
+    until(lambda: running.began > 0, "never began")
+    order = []
+    one.ask("a", "explain", plan, {"n": 1}, lambda: order.append("explain"))
+    last = one.ask("b", "evaluate", plan, {"n": 2}, lambda: order.append("evaluate"))
+    settled(last)
+    until(lambda: len(order) == 2, "no call")
+    assert order == ["evaluate", "explain"]
+
+
+def test_a_long_computation_that_nobody_wants_any_more_is_ended(desk, plan, monkeypatch):
+    monkeypatch.setattr(desk_module, "RESTART_S", 0.05)
+    one = desk(SLOW_ECHO)
+    endless = one.ask("a", "simulate", plan, {"n": 0, "sleep": 3600})
+    until(lambda: endless.began > 0 and time.monotonic() > endless.began + 0.1, "never began")
+    assert settled(one.ask("a", "simulate", plan, {"n": 1})).result == {"n": 1}
+    assert endless.stale
+
+
+def test_it_starts_again_when_its_process_was_killed(desk, plan):
+    one = desk()
+    settled(one.ask("a", "evaluate", plan, {"changes": []}))
+    before = one.pid
+    os.kill(before, signal.SIGKILL)
+    until(lambda: not one._child.alive, "it lives on")
+    assert settled(one.ask("a", "evaluate", plan, {"changes": []})).error == ""
+    assert one.pid != before
+
+
+def test_what_takes_too_long_is_given_up_with_a_reason(desk, plan, monkeypatch):
+    monkeypatch.setattr(desk_module, "ANSWER_LIMIT_S", 0.2)
+    late = settled(desk(SLOW_ECHO).ask("a", "evaluate", plan, {"n": 0, "sleep": 3600}))
+    assert "the process that computes this ended" in late.error
+
+
+def test_a_process_that_dies_or_talks_nonsense_is_reported_with_its_last_words(desk, plan):
+    dead = settled(desk("import sys; sys.stdin.readline(); sys.exit('out of luck')").ask("a", "explain", plan))
+    assert "out of luck" in dead.error
+    for said in ("nonsense", "[1]", '{"id": "x"}'):
+        script = f"import sys; sys.stdin.readline(); print({said!r}, flush=True)"
+        assert settled(desk(script).ask("a", "explain", plan)).error.startswith("desk: ")
+
+
+def test_a_command_that_does_not_exist_is_reported(plan):
+    one = Desk(["/nonexistent/desk"])
+    assert "desk: " in settled(one.ask("a", "explain", plan)).error
+    one.close()
+
+
+def test_many_plans_are_forgotten_in_the_same_order_on_both_sides(desk, plan, monkeypatch):
+    monkeypatch.setattr(desk_module, "KNOWN_PLANS", 2)
+    one = desk()
+    plans = [plan.replace(provenance=plan.provenance.replace(seed=n)) for n in range(4)]
+    for each in (*plans, *reversed(plans), plans[0], plans[3], plans[0]):
+        assert settled(one.ask("a", "evaluate", each, {"changes": []})).error == ""
+
+
+def test_the_answer_comes_from_another_thread(desk, plan):
+    called = threading.Event()
+    names = []
+    one = desk(SLOW_ECHO)
+    one.ask("a", "evaluate", plan, {"n": 1}, lambda: (names.append(threading.current_thread().name), called.set()))
+    assert called.wait(PATIENCE_S)
+    assert names == ["desk"]
