@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from bokeh.events import Tap
-from factories import sites_cluster
+from factories import sites_cluster, small_cluster
 
 from hetplanner.cluster.link_edits import LinkEnds, link_in_force
 from hetplanner.ui.access import LaunchGuard
@@ -106,6 +106,17 @@ def test_a_table_writes_shows_errors_and_is_drawn_when_its_page_comes(app):
     assert table.content["names"] == ["site-0", "site-1", "site-2"]
     table._handle_msg({"choose": [2, 0]})
     assert app.links.selected == LinkEnds("site", "site-2", "site-0")
+
+
+def test_wide_tables_get_room_and_none_is_shown_without_sites(app):
+    part = LinksPart(app)
+    assert part._columns[0].styles["flex"] == "1 1 430px"
+    app.cluster.editor.apply(small_cluster(12), "drawn")
+    assert part._columns[0].styles["flex"] == "1 1 608px"
+    app.cluster.editor.apply(small_cluster(41), "drawn")
+    assert (part._too_many.view.visible, part._pair.visible) == (True, False)
+    app.cluster.editor.apply(None, "emptied")
+    assert (part._too_many.view.visible, part._pair.visible) == (False, False)
 
 
 def test_filling_takes_what_stands_in_the_fields(app):

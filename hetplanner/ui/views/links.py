@@ -27,6 +27,7 @@ from hetplanner.ui.views.controls import Controls, Item, button, field, note
 from hetplanner.ui.views.site_table import SiteTable
 
 HEIGHT = 500
+LEAST_TABLE_PX = 430
 QUANTITIES = {"Bandwidth": "bandwidth", "Latency": "latency", "How known": "known"}
 WIDE = 205
 """Pixels: two fields in a line of a narrow page."""
@@ -101,11 +102,11 @@ class LinksPart:
         self._too_many = Words(
             f"Tables are shown for up to {MAX_TABLE_SITES} sites: use the heat map and the form.", margin=(0, 14, 8, 14)
         )
-        self._pair = side_by_side(
+        self._columns = [
             pn.Column(_caption("Bandwidth, Gbit/s"), self._tables["bandwidth"], sizing_mode="stretch_width"),
             pn.Column(_caption("One-way latency, ms"), self._tables["latency"], sizing_mode="stretch_width"),
-            least=430,
-        )
+        ]
+        self._pair = side_by_side(*self._columns, least=LEAST_TABLE_PX)
         self._pair.margin = 0
         return card("Between sites", hint.view, self._too_many.view, self._pair, self._table_error.view, self._legend)
 
@@ -138,8 +139,13 @@ class LinksPart:
             if table.content != content:
                 table.content = content
         cluster = self.links.cluster
-        many = cluster is not None and len(cluster.sites) > MAX_TABLE_SITES
-        self._too_many.view.visible, self._pair.visible = many, not many
+        sites = len(cluster.sites) if cluster is not None else 0
+        self._too_many.view.visible, self._pair.visible = sites > MAX_TABLE_SITES, 0 < sites <= MAX_TABLE_SITES
+        # Wide tables stand below each other where the page is narrow.
+        least = max(LEAST_TABLE_PX, 80 + 44 * min(sites, 20))
+        for column in self._columns:
+            if column.styles.get("flex") != f"1 1 {least}px":
+                column.styles = {**column.styles, "flex": f"1 1 {least}px"}
         self._table_error.set(self.tables.error_text)
 
     def _show_chosen(self, *_: Any) -> None:
