@@ -194,15 +194,20 @@ def remove_link(cluster: Cluster, ends: LinkEnds, *, symmetric: bool = True) -> 
     return _with_links(cluster, ends.per, dict.fromkeys(ways))
 
 
+def overridden_DD(cluster: Cluster) -> np.ndarray:
+    """Which pairs of devices have a link of their own, which stands above that of their sites or host."""
+    first = len(cluster.site_links) + len(cluster.host_links)
+    own_DD: np.ndarray = cluster.link_index_DD >= first
+    return own_DD
+
+
 def overrides_between(cluster: Cluster, start: str, end: str) -> tuple[DeviceLink, ...]:
     """Links of single pairs of devices that stand above the link between two sites, either way."""
-    if not cluster.device_links:
-        return ()
-    at_D = cluster.site_index_D
     names = [site.name for site in cluster.sites]
-    site = {device: names[s] for device, s in zip(cluster.device_ids, at_D, strict=True)}
-    pairs = {(start, end), (end, start)}
-    return tuple(k for k in cluster.device_links if (site[k.from_device], site[k.to_device]) in pairs)
+    ends_D = [np.array([known == name for known in names])[cluster.site_index_D] for name in (start, end)]
+    between_DD = overridden_DD(cluster) & (np.outer(*ends_D) | np.outer(*ends_D[::-1]))
+    first = len(cluster.links) - len(cluster.device_links)
+    return tuple(cluster.device_links[k - first] for k in cluster.link_index_DD[between_DD])
 
 
 def remove_overrides(cluster: Cluster, start: str, end: str) -> Cluster:
