@@ -63,6 +63,12 @@ _KINDS: dict[Per, _Kind] = {
 }
 
 
+def ends_of(link: LinkValue) -> LinkEnds:
+    """What an entry of a cluster joins."""
+    per = next(per for per, kind in _KINDS.items() if isinstance(link, kind.model))
+    return LinkEnds(per, *_KINDS[per].pair_of(link))
+
+
 def own_link(cluster: Cluster, ends: LinkEnds) -> LinkValue | None:
     """The entry for exactly these ends (the later of two wins), None if there is none."""
     kind = _KINDS[ends.per]

@@ -30,6 +30,8 @@ UNITS: dict[Quantity, str] = {"bandwidth": "Gbit/s", "latency": "ms"}
 """What a number without a unit is taken to be in."""
 MAX_TYPED = 60
 MAX_NAME = 120
+MAX_SINGLES = 30
+"""Most links of hosts and single devices in the list."""
 
 
 class LinksModel(param.Parameterized):
@@ -274,6 +276,28 @@ class LinksModel(param.Parameterized):
             return 0
         return len(link_edits.overrides_between(cluster, ends.start, ends.end))
 
+    def singles(self) -> list[tuple[LinkEnds, str]]:
+        """Links of hosts and single pairs of devices, each in words: of the chosen sites if they have some, else all.
+
+        At most `MAX_SINGLES`; `num_singles` says how many there are.
+        """
+        cluster, ends = self.cluster, self.selected
+        if cluster is None:
+            return []
+        if self.num_overrides:
+            chosen: Sequence[LinkValue] = link_edits.overrides_between(cluster, ends.start, ends.end)[:MAX_SINGLES]
+        else:
+            chosen = (*cluster.host_links[:MAX_SINGLES], *cluster.device_links[:MAX_SINGLES])[:MAX_SINGLES]
+        return [(link_edits.ends_of(link), _in_words(link)) for link in chosen]
+
+    @property
+    def num_singles(self) -> int:
+        """How many links `singles` is about."""
+        cluster = self.cluster
+        if cluster is None:
+            return 0
+        return self.num_overrides or len(cluster.host_links) + len(cluster.device_links)
+
     @property
     def is_own(self) -> bool:
         """Whether the chosen link has an entry of its own, which could be removed."""
@@ -286,6 +310,10 @@ class LinksModel(param.Parameterized):
         links: Sequence[LinkValue] = self.cluster.links if self.cluster is not None else ()
         counted = Counter(link.source for link in links)
         return {source: counted[source] for source in ("measured", "specified", "assumed")}
+
+
+def _in_words(link: LinkValue) -> str:
+    return f"{short_rate(link.bandwidth)}, {short_seconds(link.latency)}, {link_edits.known_text(link)}"
 
 
 def typed_number(quantity: Quantity, text: str) -> float:
