@@ -44,6 +44,7 @@ class PlannerApp(param.Parameterized):
         self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
+        self.plan.param.watch(self._exclusion_changed, "excluded")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
@@ -55,6 +56,12 @@ class PlannerApp(param.Parameterized):
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
+
+    def _exclusion_changed(self, event: param.parameterized.Event) -> None:
+        editor = self.cluster.editor
+        if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
+            with self.session.reporting():
+                editor.apply(editor.cluster, "chose the devices that plans may use", excluded=event.new)
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""

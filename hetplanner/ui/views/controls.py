@@ -2,8 +2,8 @@
 
 Items are dictionaries with `name` and `kind` (button, select, text, number, check, note) and, where they apply,
 `label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
-`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the values of
-all fields.
+`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check
+and Enter in a field call `act(name, values)` with the values of all fields.
 """
 
 from collections.abc import Callable
