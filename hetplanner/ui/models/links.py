@@ -13,7 +13,8 @@ from typing import Any
 import param
 
 from hetplanner.cluster import link_edits
-from hetplanner.cluster.link_edits import DEFAULT_FORMULA, DistanceFormula, LinkEnds
+from hetplanner.cluster.distance import DEFAULT_FORMULA, DistanceFormula, fitted_formula
+from hetplanner.cluster.link_edits import LinkEnds
 from hetplanner.cluster.matrices import Quantity
 from hetplanner.cluster.model import Cluster, LinkValue
 from hetplanner.errors import HetplannerError
@@ -201,7 +202,7 @@ class LinksModel(param.Parameterized):
 
     def fit_formula(self) -> bool:
         """Takes the constants from the measured links of the cluster in hand."""
-        fitted = link_edits.fitted_formula(self.cluster) if self.cluster is not None else None
+        fitted = fitted_formula(self.cluster) if self.cluster is not None else None
         if fitted is None:
             return self._refuse("formula", "needs at least 3 measured links between sites at different places")
         self.param.update(formula=fitted, errors={})
