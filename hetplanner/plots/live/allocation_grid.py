@@ -92,7 +92,7 @@ def cell_columns(plan: Plan, num_rows: int, width_px: float, height_px: float) -
     """The grid's columns with y = -replica and the text that fits in a cell: id, kind, micro-batches."""
     id_chars = int(width_px / len(plan.stages) / CHAR_PX)
     columns = by_site(plan, grid_columns(plan, id_chars=id_chars))
-    lines = int(height_px / num_rows / 15)
+    lines = int(0.9 * height_px / num_rows / 13)
     cells = zip(columns["line_1"], columns["line_2"], columns["micro_batches"], strict=True)
     columns["y"] = [-r for r in columns["replica"]]
     columns["text"] = [
