@@ -2,8 +2,8 @@
 
 Items are dictionaries with `name` and `kind` (button, select, text, number, check, note) and, where they apply,
 `label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
-`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the values of
-all fields.
+`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check
+and Enter in a field call `act(name, values)` with the values of all fields.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ export function render({model}) {
     node.addEventListener('click', () => send(item.name))
     const update = (now) => {
       node.textContent = now.label
-      node.className = ['primary', 'pressed'].filter((c) => now[c]).join(' ')
+      node.className = (now.primary ? 'primary' : '') + (now.pressed ? ' pressed' : '')
       node.title = now.title ?? ''
       node.disabled = !!now.disabled
       if ('pressed' in now) node.setAttribute('aria-pressed', now.pressed ? 'true' : 'false')
@@ -142,7 +142,6 @@ select option { color: #20242a; background: #fff; }
 .note { flex-basis: 100%; }
 .refused, .note.refused { font-size: 12px; color: #e5484d; opacity: 1; line-height: 1.35; overflow-wrap: anywhere; }
 input.wrong { border-color: #e5484d; }
-.controls > button, .check { align-self: flex-end; }
 .check { display: flex; gap: 6px; align-items: center; height: 32px; }
 .check input { width: 16px; height: 16px; accent-color: var(--panel-primary-color); }
 """
