@@ -15,6 +15,7 @@ from hetplanner.ui.models.drawing import DrawingModel
 from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.explain import ExplainModel
 from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
@@ -43,11 +44,13 @@ class PlannerApp(param.Parameterized):
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.front = FrontModel(self.session, self.plan, service)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.run = RunModel(self.session, service, home)
         self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
+        self.plan.param.watch(self._excluded_typed, "excluded")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
@@ -59,6 +62,12 @@ class PlannerApp(param.Parameterized):
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
+
+    def _excluded_typed(self, event: param.parameterized.Event) -> None:
+        # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
+        editor = self.cluster.editor
+        if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
+            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""

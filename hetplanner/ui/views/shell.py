@@ -19,6 +19,7 @@ from hetplanner.ui.gate import may_launch
 from hetplanner.ui.jobs import SearchService, process_service
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
+from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
 from hetplanner.ui.views.cards import Coloured, Words, frame
 from hetplanner.ui.views.cluster import cluster_view
@@ -161,6 +162,7 @@ class Shell:
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
+            self.app.settings.param.watch(self._remember, "edited")
             self.app.explain.param.watch(self._remember, "shown")
             self.app.explain.kept.param.watch(self._remember, "chosen")
             self.app.explain.whatif.param.watch(self._remember, "changes")
@@ -199,6 +201,7 @@ class Shell:
         with pn.io.hold():
             self.app.agent.beat()
             self.app.plan.poll()
+            self.app.front.poll()
             self.app.explain.poll()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
@@ -243,6 +246,7 @@ class Shell:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"))
+        self.app.settings.restore(value("settings", MAX_EDITED))
         self.app.explain.restore(value("shown"), value("kept", 400), value("whatif", MAX_REMEMBERED))
 
     def _remember(self, *_: Any) -> None:
@@ -253,6 +257,7 @@ class Shell:
                 "search": self.app.plan.job_id,
                 "run": self.app.run.selected,
                 "draft": self.app.cluster.editor.draft_id,
+                "settings": self.app.settings.edited,
                 **self.app.explain.remembered(),
             }
             query = dict(parse_qsl(location.search.removeprefix("?"))) | state
