@@ -63,9 +63,14 @@ class AllocationGrid(LiveFigure):
         self.update(None)
 
     def _site_legend(self) -> Legend:
+        # Rows of its own: a legend draws nothing for a glyph of which a part is selected.
+        self.key_source = empty_source("x", "y", "site", "colour")
+        keys = self.figure.rect(
+            "x", "y", width=1, height=1, source=self.key_source, fill_color="colour", line_color=None
+        )
         legend = self._add_legend([])
         # The sites of the data, as they come: no part of the figure changes with the plan.
-        legend.items = [LegendItem(label={"field": "site"}, renderers=[self.cells])]
+        legend.items = [LegendItem(label={"field": "site"}, renderers=[keys])]
         return legend
 
     def _recolour(self) -> None:
@@ -81,6 +86,7 @@ class AllocationGrid(LiveFigure):
         if plan is None:
             put(self.source, {name: [] for name in GRID_NAMES})
             put(self.head_source, {name: [] for name in HEAD_NAMES})
+            put(self.key_source, {name: [] for name in ("x", "y", "site", "colour")})
             self._label_axis(self.figure.xaxis[0], [], [])
             self._label_axis(self.figure.yaxis[0], [], [])
             self._say("no plan yet: start a search")
@@ -89,7 +95,11 @@ class AllocationGrid(LiveFigure):
         num_rows = max(len(stage.replicas) for stage in plan.stages)
         width_px, height_px = self._frame_px(FRAME_PX)
         heads = head_columns(plan, num_rows, height_px)
-        put(self.source, cell_columns(plan, num_rows, width_px, height_px))
+        cells = cell_columns(plan, num_rows, width_px, height_px)
+        put(self.source, cells)
+        sites = dict(zip(cells["site"], cells["colour"], strict=True))
+        nowhere = [float("nan")] * len(sites)
+        put(self.key_source, {"x": nowhere, "y": nowhere, "site": list(sites), "colour": list(sites.values())})
         put(self.head_source, heads)
         layers = [layers_text(plan, s) for s in range(num_stages)] if num_stages <= 14 else heads["text"]
         self._label_axis(self.figure.xaxis[0], range_list(num_stages), layers)

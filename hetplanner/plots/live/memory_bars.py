@@ -43,7 +43,9 @@ class MemoryBars(LiveFigure):
                 visible=False,
             )
         )
-        self._add_legend([("peak", [self._peaks]), ("limit", [self.limits])])
+        # Swatches: a legend draws nothing for a glyph of which a part is selected.
+        self._limit_key = self._swatch(self.look.grid, fill_alpha=0.25)
+        self._add_legend([("peak", [self._swatch(memory_colour(0.0))]), ("limit", [self._limit_key])])
         self.figure.xgrid.visible = False
         self.figure.xaxis.major_label_orientation = 0.7
         self._recolour()
@@ -52,7 +54,8 @@ class MemoryBars(LiveFigure):
     def _recolour(self) -> None:
         super()._recolour()
         self._numbers.glyph.text_color = self.look.text
-        self.limits.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
+        for renderer in (self.limits, self._limit_key):
+            renderer.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
 
     def update(self, plan: Plan | None) -> None:
         """Shows a plan's estimate; None, or a plan without one, empties the figure."""
