@@ -277,7 +277,8 @@ def test_keep_name_compare_and_reload(app, desk, plan, tmp_path):
 
     again = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, desk=desk)
     remembered = explain.remembered() | {"shown": "mine"}
-    again.explain.restore(remembered["shown"], remembered["kept"], remembered["whatif"])
+    again.restore("plan", "", "", "", remembered["shown"])
+    again.explain.restore(remembered["kept"], remembered["whatif"])
     assert again.explain.kept.chosen == explain.kept.chosen
     assert again.plan.plan == plan
     assert again.explain.whatif.change_texts == ["without d0"]
@@ -397,7 +398,8 @@ def test_a_click_says_what_it_hit_and_lets_go_of_what_a_new_plan_lacks(app, desk
 @pytest.mark.parametrize("text", ["[", '[{"do":"drop","device":"<b>"}]', "7", '"x"', "[" * 100, "w" * 5000])
 def test_an_address_that_was_tampered_with_changes_nothing(app, desk, plan, text):
     show(app, desk, plan)
-    app.explain.restore("../../etc/passwd", "a,../b,<i>", text)
+    app.restore("plan", "", "", "", "../../etc/passwd")
+    app.explain.restore("a,../b,<i>", text)
     desk.answer()
     app.explain.poll()
     assert app.explain.kept.chosen == []

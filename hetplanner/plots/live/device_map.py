@@ -51,6 +51,7 @@ TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
 
 # A metre must be as wide as it is high whatever the size of the frame, which only the browser knows.
 _FIT = """
+if (fig.properties.inner_width.is_unset) return  // not drawn yet
 const [west, east, south, north] = box.data.edge
 const w = fig.inner_width, h = fig.inner_height
 if (!(w > 40 && h > 40)) return  // not in view

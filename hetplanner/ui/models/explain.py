@@ -144,10 +144,8 @@ class ExplainModel(param.Parameterized):
             "whatif": text if len(text) <= MAX_REMEMBERED else "",
         }
 
-    def restore(self, shown: str, kept: str, changes: str) -> None:
-        """What the address remembers; unknown names are ignored."""
-        if shown in self.kept.names:
-            self.open(shown)
+    def restore(self, kept: str, changes: str) -> None:
+        """What the address remembers, once the plan is shown again; unknown names are ignored."""
         self.kept.restore(kept)
         if changes:
             with self.session.reporting():

@@ -142,6 +142,7 @@ select option { color: #20242a; background: #fff; }
 .note { flex-basis: 100%; }
 .refused, .note.refused { font-size: 12px; color: #e5484d; opacity: 1; line-height: 1.35; overflow-wrap: anywhere; }
 input.wrong { border-color: #e5484d; }
+.controls > button, .check { align-self: flex-end; }
 .check { display: flex; gap: 6px; align-items: center; height: 32px; }
 .check input { width: 16px; height: 16px; accent-color: var(--panel-primary-color); }
 """

@@ -15,7 +15,6 @@ _DOWNLOAD: dict[str, Any] = {
     "icon": "download",
     "variant": "outlined",
     "size": "small",
-    "button_style": "outlined",
     "margin": (5, 10),
     "align": "end",
 }

@@ -63,7 +63,8 @@ class LinksPart:
         self._form = _Form(app)
         self._what = Controls(self._choose_what, margin=(4, 14))
         self._stale = False
-        beside = pn.Column(self._form.view, _Filling(app).view, sizing_mode="stretch_width")
+        self.filling = _Filling(app)
+        beside = pn.Column(self._form.view, self.filling.view, sizing_mode="stretch_width")
         self.rows = [side_by_side(self._heat_card(), beside, least=400), full_width(self._tables_card())]
         app.cluster.editor.param.watch(self._show, "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
@@ -111,19 +112,27 @@ class LinksPart:
     # -- what changed -----------------------------------------------------------------------------
 
     def _page_opened(self, *_: Any) -> None:
-        if self._stale and self.app.session.page == "cluster":
+        if self._stale:
             self._show()
 
+    def _hidden(self) -> bool:
+        """Whether the page is not in view; then it is drawn when it comes."""
+        hidden: bool = self.app.session.page != "cluster"
+        self._stale = self._stale or hidden
+        return hidden
+
     def _show(self, *_: Any) -> None:
-        self._stale = self.app.session.page != "cluster"
-        if self._stale:
+        if self._hidden():
             return
+        self._stale = False
         self.heat.update(self.links.cluster)
         self._show_tables()
         self._show_chosen()
         set_html(self._legend, _counted(self.links.counts))
 
     def _show_tables(self, *_: Any) -> None:
+        if self._hidden():
+            return
         for quantity, table in self._tables.items():
             content = self.tables.content(quantity)  # type: ignore[arg-type]
             if table.content != content:
@@ -134,6 +143,8 @@ class LinksPart:
         self._table_error.set(self.tables.error_text)
 
     def _show_chosen(self, *_: Any) -> None:
+        if self._hidden():
+            return
         self.heat.mark(self.links.selected)
         self._form.show()
         for table in self._tables.values():
