@@ -11,7 +11,8 @@ from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.cluster.model import Cluster
-    from hetplanner.runs.report import LinkReport, RankReport, RunReport
+    from hetplanner.runs.comparison import LinkReport, RankReport
+    from hetplanner.runs.report import RunReport
 
 SHOWN_LINKS = 16
 """More links than this are left to --json."""
@@ -47,7 +48,7 @@ def _curves(found: RunReport) -> str:
 
 
 def _print_terms(found: RunReport) -> None:
-    from hetplanner.runs.report import WORDS
+    from hetplanner.runs.comparison import WORDS
 
     sources: list[str] = [s for s in ("catalog", "predicted", "measured", "refitted") if s in found.terms]
     rows = table("Seconds of a step, mean over ranks", "term", *sources, "difference", right=(*sources, "difference"))
@@ -68,7 +69,7 @@ def _difference(seconds: Mapping[str, float]) -> str:
 
 
 def _print_ranks(ranks: tuple[RankReport, ...]) -> None:
-    from hetplanner.runs.report import WORDS
+    from hetplanner.runs.comparison import WORDS
 
     columns = (*WORDS.values(), "memory")
     rows = table("Ranks, predicted → measured", "rank", "device", *columns, right=("rank", *columns))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
-from hetplanner.errors import RunError
 from hetplanner.units import short_bytes, short_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them, sample from what they trained.")
@@ -142,22 +140,12 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Generate text from the model that a run has trained."""
-    from hetplanner.errors import InvalidInput
     from hetplanner.runs.run import open_run
+    from hetplanner.runs.sampling import sample_text
 
     reader = open_run(run)
-    if not reader.directory.model_file.exists():
-        raise InvalidInput(f"run {reader.id}: has no model yet; it is written when the run ends or is stopped")
-    # A process of its own, because it imports torch, which no other command does.
-    command = [sys.executable, "-m", "hetplanner.runtime.sample", str(reader.path), f"--tokens={tokens}"]
-    command += [f"--temperature={temperature}", f"--seed={seed}", "--", prompt]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = (done.stderr.strip() or "no message").splitlines()[-1]
-        if done.returncode == InvalidInput.exit_code:
-            raise InvalidInput(f"run {reader.id}: {message}")
-        raise RunError(f"run {reader.id}: sampling failed: {message}")
+    text = sample_text(reader.path, prompt, tokens=tokens, temperature=temperature, seed=seed, name=reader.id)
     if as_json:
-        print_json({"id": reader.id, "prompt": prompt, "text": done.stdout})
+        print_json({"id": reader.id, "prompt": prompt, "text": text})
     else:
-        sys.stdout.write(done.stdout + "\n")
+        sys.stdout.write(text + "\n")

@@ -29,8 +29,10 @@ from hetplanner.plan.files import PLAN_VERSION
 from hetplanner.plan.model import Plan
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
+from hetplanner.runs.offers import settle
 from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.protocol import (
+    CALLER_HEADER,
     MAX_REQUEST_BYTES,
     PROTOCOL,
     AgentInfo,
@@ -41,7 +43,7 @@ from hetplanner.runs.protocol import (
 )
 from hetplanner.runs.status import RunStatus
 from hetplanner.runs.supervisor import MAX_QUEUED, MAX_RUNNING, Supervisor
-from hetplanner.schema import check_format, checked, parse_json
+from hetplanner.schema import check_format, checked, one_line, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +150,11 @@ class _Handler(RequestHandler):
         self.agent = agent
         agent.touch()
 
+    @property
+    def caller(self) -> str:
+        """Who asks, as they say; the socket lets only this user in."""
+        return one_line(self.request.headers.get(CALLER_HEADER, ""))[:60]
+
     def reply(self, data: object, status: int = 200) -> None:
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
@@ -196,8 +203,12 @@ class RunsHandler(_Handler):
     async def _start(self, body: bytes) -> object:
         supervisor = self.agent.supervisor
         request, plan = await IOLoop.current().run_in_executor(None, read_start_request, body)
-        await IOLoop.current().run_in_executor(None, supervisor.check, plan, request.config)
-        status = supervisor.submit(plan, request.config, Path(request.out) if request.out else None)
+        config, parent = request.config, None
+        if request.choice is not None:
+            config, parent = settle(request.choice, config, supervisor.home)
+        await IOLoop.current().run_in_executor(None, supervisor.check, plan, config)
+        out = Path(request.out) if request.out else None
+        status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller)
         return status.model_dump(mode="json")
 
 
@@ -220,7 +231,7 @@ class StopHandler(_Handler):
         await self.answer(self._stop(run_id))
 
     async def _stop(self, run_id: str) -> object:
-        return self.agent.supervisor.stop(run_id).model_dump(mode="json")
+        return self.agent.supervisor.stop(run_id, caller=self.caller).model_dump(mode="json")
 
 
 class ShutdownHandler(_Handler):

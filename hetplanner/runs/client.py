@@ -21,7 +21,16 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.home import agent_directory, home_directory, socket_path
-from hetplanner.runs.protocol import ERRORS, MAX_REQUEST_BYTES, PROTOCOL, AgentInfo, installation, package_version
+from hetplanner.runs.offers import Choice
+from hetplanner.runs.protocol import (
+    CALLER_HEADER,
+    ERRORS,
+    MAX_REQUEST_BYTES,
+    PROTOCOL,
+    AgentInfo,
+    installation,
+    package_version,
+)
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
 from hetplanner.schema import checked
@@ -38,20 +47,29 @@ _MAX_LOG_BYTES = 2**20
 class AgentClient:
     """The agent of one home. Without `start` it only ever talks to one that runs already."""
 
-    def __init__(self, home: Path | None = None, start: bool = True) -> None:
+    def __init__(self, home: Path | None = None, start: bool = True, caller: str = "python") -> None:
         """Connects to the agent.
 
         Args:
             home: None takes `$HETPLANNER_HOME` or the platform's data directory.
             start: start an agent when none is there.
+            caller: one word that the agent's audit log keeps with every launch and stop.
 
         Raises:
             RunError: none is there and `start` is false, or it cannot be started, or it is another version's.
         """
         self.home = home or home_directory()
+        self.caller = caller
         self.info = ensure_agent(self.home) if start else _require_agent(self.home)
 
-    def start(self, plan: Plan, config: TrainConfig, out: Path | str | None = None, launcher: str = "local") -> Run:
+    def start(
+        self,
+        plan: Plan,
+        config: TrainConfig,
+        out: Path | str | None = None,
+        launcher: str = "local",
+        choice: Choice | None = None,
+    ) -> Run:
         """Hands a run to the agent; it starts at once, or waits in the queue.
 
         Args:
@@ -59,6 +77,7 @@ class AgentClient:
             config: how; a relative `data` is taken from this process's directory.
             out: an empty folder for the run, else the home's `runs/`.
             launcher: name of a launcher of this machine.
+            choice: names from the agent's offers instead of paths: what a page asks for.
 
         Raises:
             InvalidInput, Infeasible: plan, data or machine do not allow it.
@@ -68,6 +87,8 @@ class AgentClient:
         make_launcher(launcher)  # an unknown name is refused here, with the list of those there are
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher
+        if choice is not None:
+            body["choice"] = choice.model_dump(mode="json")
         if out is not None:
             body["out"] = str(Path(out).expanduser().absolute())
         status = _status(self._ask("POST", "/runs", body))
@@ -104,7 +125,7 @@ class AgentClient:
         _wait_until_gone(self.home)
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        return _request(self.home, method, path, body, REQUEST_TIMEOUT_S)
+        return _request(self.home, method, path, body, REQUEST_TIMEOUT_S, self.caller)
 
 
 def find_agent(home: Path | None = None) -> AgentInfo | None:
@@ -221,7 +242,7 @@ class _NobodyAnswersError(RunError):
     """There is no agent at the socket."""
 
 
-def _request(home: Path, method: str, path: str, body: object, timeout_s: float) -> Any:
+def _request(home: Path, method: str, path: str, body: object, timeout_s: float, caller: str = "python") -> Any:
     address = socket_path(home)
     if not address.exists():
         raise _NobodyAnswersError("no agent is running; `hetplanner agent` starts one")
@@ -232,7 +253,7 @@ def _request(home: Path, method: str, path: str, body: object, timeout_s: float)
     transport = httpx.HTTPTransport(uds=os.fspath(address))
     try:
         with httpx.Client(transport=transport, base_url="http://agent", timeout=timeout_s) as client:
-            response = client.request(method, path, content=content)
+            response = client.request(method, path, content=content, headers={CALLER_HEADER: f"hetplanner/{caller}"})
             data = response.json()
     except httpx.TimeoutException:
         raise RunError(f"the agent does not answer ({method} {path}); its log is agent/agent.log") from None

@@ -87,7 +87,12 @@ def new_run_id(model: str, now_s: float | None = None) -> str:
 
 
 def create_run_directory(
-    plan: Plan, config: TrainConfig, out: Path | None = None, home: Path | None = None
+    plan: Plan,
+    config: TrainConfig,
+    out: Path | None = None,
+    home: Path | None = None,
+    *,
+    parent: Path | None = None,
 ) -> tuple[str, RunDirectory]:
     """Makes the directory of a new run with its plan and configuration.
 
@@ -96,17 +101,20 @@ def create_run_directory(
         config: saved as `run.json`.
         out: a folder for this run, made if missing, which must be empty; it is registered under HOME.
         home: None takes `$HETPLANNER_HOME` or the platform's data directory.
+        parent: an existing folder for a new folder of the run, which is registered under HOME.
 
     Raises:
-        InvalidInput: when `out` cannot be used.
+        InvalidInput: when `out` or `parent` cannot be used.
     """
     runs = runs_directory(home)
     run_id = new_run_id(plan.problem.workload.name)
+    path = (parent or runs).resolve() / run_id if out is None else _empty_folder(out)
     if out is None:
-        path = runs / run_id
-        path.mkdir(mode=0o700)
-    else:
-        path = _empty_folder(out)
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise InvalidInput(f"{path.parent}: no run can be written there: {error.strerror}") from None
+    if path != runs.resolve() / run_id:
         (runs / run_id).symlink_to(path, target_is_directory=True)
     directory = RunDirectory(path)
     save_plan(plan, directory.plan_file)

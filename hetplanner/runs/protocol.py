@@ -4,17 +4,21 @@ import functools
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, RunError
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.offers import Choice
 from hetplanner.schema import MAX_FILE_BYTES, Noun, Text
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_REQUEST_BYTES = MAX_FILE_BYTES
 """A start request carries one plan file."""
+
+CALLER_HEADER = "User-Agent"
+"""Who asks, for the audit log: `hetplanner/dashboard`, `hetplanner/python`."""
 
 ERRORS: dict[str, type[HetplannerError]] = {
     error.__name__: error for error in (HetplannerError, InvalidInput, Infeasible, RunError)
@@ -29,12 +33,20 @@ class StartRequest(Noun):
         plan: content of a plan file.
         launcher: only launchers of this machine may be named.
         out: absolute path of an empty folder for the run; the caller is the agent's own user (socket 0600).
+        choice: names from the agent's offers, for a request that comes from a page: it may hold no path then.
     """
 
     plan: dict[str, Any]
     config: TrainConfig = TrainConfig()
     launcher: Literal["local"] = "local"
     out: Text | None = None
+    choice: Choice | None = None
+
+    @model_validator(mode="after")
+    def _names_or_paths(self) -> Self:
+        if self.choice is not None and self.out is not None:
+            raise ValueError("out is a path; a page chooses from the offered names")
+        return self
 
 
 class ShutdownRequest(Noun):

@@ -211,9 +211,16 @@ class RunReader:
         known = [name for name in names if name is not None]
         return min(known, key=PHASES.index) if known and len(known) == len(names) else None
 
-    def trace(self, last_steps: int = 3) -> Trace:
-        """Measured spans of the last `last_steps` whole steps that left any, with queue depths and memory."""
+    def trace(self, last_steps: int = 3, until: int | None = None) -> Trace:
+        """Measured spans of the last `last_steps` whole steps that left any, with queue depths and memory.
+
+        Args:
+            last_steps: how many.
+            until: the latest step wanted; None takes the newest. Far back the ranks' files are looked through.
+        """
         last = self._steps[-1].step if self._steps else 0
+        if until is not None:
+            last = min(last, until)
         parts = [t.spans(last, last_steps) for t in self.ranks]
         spans = [span for found, _ in parts for span in found]
         spans.sort(key=lambda span: (span.start_s, span.rank))

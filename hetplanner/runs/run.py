@@ -38,10 +38,10 @@ class Run(RunReader):
         """The run directory."""
         return self.directory.path
 
-    def trace(self, last_steps: int = 3) -> Trace:
-        """Measured spans of the last `last_steps` whole steps, as of now."""
+    def trace(self, last_steps: int = 3, until: int | None = None) -> Trace:
+        """Measured spans of the last `last_steps` whole steps up to `until`, as of now."""
         self.read_all()
-        return super().trace(last_steps)
+        return super().trace(last_steps, until)
 
     def wait(self, timeout_s: float | None = None, poll_s: float = 0.1) -> RunStatus:
         """Waits until the run is over. Raises RunError after `timeout_s` seconds."""

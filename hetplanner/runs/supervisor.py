@@ -29,9 +29,9 @@ from hetplanner.plan.checkpoints import check_resumable
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.runs.audit import audit_path
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
-from hetplanner.runs.home import agent_directory
 from hetplanner.runs.processes import (
     created_unix_s,
     is_same_process,
@@ -134,15 +134,30 @@ class Supervisor:
         check_resumable(plan, config)
         check_data(config.data, plan.problem.workload)
 
-    def submit(self, plan: Plan, config: TrainConfig, out: Path | None = None) -> RunStatus:
+    def submit(
+        self,
+        plan: Plan,
+        config: TrainConfig,
+        out: Path | None = None,
+        *,
+        parent: Path | None = None,
+        caller: str = "",
+    ) -> RunStatus:
         """Registers a run; it starts at the next tick that has room for it.
+
+        Args:
+            plan: what to run.
+            config: how.
+            out: the run's own folder, else a new one in `parent`.
+            parent: None takes the home's `runs/`.
+            caller: who asked, for the audit log.
 
         Raises:
             RunError: the queue is full.
             InvalidInput: `out` cannot be used.
         """
         self._refuse_when_full()
-        run_id, directory = create_run_directory(plan, config, out, self.home)
+        run_id, directory = create_run_directory(plan, config, out, self.home, parent=parent)
         status = RunStatus(
             run=run_id,
             state="queued",
@@ -154,11 +169,11 @@ class Supervisor:
         run = OwnedRun(directory, plan.ranks, status)
         self._runs[run_id] = run
         self._set(run)
-        self._audit("submit", run, plan=plan.digest(), config=config.model_dump(mode="json"))
+        self._audit("submit", run, caller=caller, plan=plan.digest(), config=config.model_dump(mode="json"))
         self.tick()
         return run.status
 
-    def stop(self, run_id: str) -> RunStatus:
+    def stop(self, run_id: str, caller: str = "") -> RunStatus:
         """Asks a run to stop; within 5 s none of its processes is left. A run that is over stays as it is.
 
         Raises:
@@ -167,10 +182,11 @@ class Supervisor:
         run = self._runs.get(run_id)
         if run is None:
             return self.status(run_id)
+        if run.status.state != "stopping":
+            self._audit("stop", run, caller=caller)
         if run.status.state == "queued":
             self._end(run, "stopped", "stopped before it started")
         elif run.status.state != "stopping":
-            self._audit("stop", run)
             with contextlib.suppress(OSError):
                 run.directory.stop_file.touch()
             grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
@@ -361,7 +377,7 @@ class Supervisor:
     def _audit(self, event: str, run: OwnedRun, **details: Any) -> None:
         record = {"time_s": self._clock(), "event": event, "run": run.status.run, "uid": os.getuid()}
         record |= {"directory": str(run.directory.path), **details}
-        path = agent_directory(self.home) / "launches.jsonl"
+        path = audit_path(self.home)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

@@ -3,13 +3,14 @@
 import json
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hetplanner.plan.trace import Sample, Span
 from hetplanner.plan.traffic import LinkTraffic
+from hetplanner.runs.history import span_lines
 from hetplanner.runs.tail import LineTail
 
 PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
@@ -20,6 +21,8 @@ MAX_STEPS = 200_000
 MAX_SPANS = 20_000
 """Spans kept per rank, as text: a step of a small rehearsal has about 50."""
 MAX_PROFILES = 64
+MAX_HAPPENINGS = 500
+"""What a rank says of its life: phases, checkpoints, restarts. Older ones are forgotten."""
 _SPAN_PREFIXES = (b'{"type":"span"', b'{"type": "span"')
 
 
@@ -53,6 +56,22 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Happening:
+    """Something a rank said that is no step.
+
+    Attributes:
+        kind: phase, checkpoint, restart, resumed or error.
+        time_s: unix time; of a run that did not write it, when the last step before it ended. None where that is not
+            known either.
+        text: the phase's name, or words for a person.
+    """
+
+    kind: str
+    time_s: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRecord:
     """A worker's own last words."""
 
@@ -78,6 +97,7 @@ class RankTelemetry:
         checkpoint_step: steps in the last checkpoint that this rank knows to be finished.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
+        happenings: of all attempts, in the order they were written; the last MAX_HAPPENINGS.
     """
 
     rank: int
@@ -100,6 +120,7 @@ class RankTelemetry:
     resumed_from: str | None = None
     skipped: tuple[str, ...] = ()
     checkpoint_step: int | None = None
+    happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=MAX_HAPPENINGS))
 
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
@@ -137,9 +158,20 @@ class RankTelemetry:
 
     def spans(self, last_step: int, count: int) -> tuple[list[Span], list[Sample]]:
         """Spans of the last `count` steps that have any, up to `last_step`, and queue depths at their ends."""
+        found, steps = self._gathered(self._span_lines, last_step, count)
+        if len(steps) <= count and len(self._span_lines) == MAX_SPANS:  # steps are wanted that were forgotten
+            found, steps = self._gathered(span_lines(self.path, last_step, count + 1), last_step, count)
+        chosen = set(sorted(steps)[-count:])
+        kept = [pair for pair in reversed(found) if pair[0].step in chosen]
+        return [span for span, _ in kept], [sample for _, samples in kept for sample in samples]
+
+    def _gathered(
+        self, lines: Sequence[bytes], last_step: int, count: int
+    ) -> tuple[list[tuple[Span, list[Sample]]], set[int]]:
+        """Spans up to `last_step`, the latest first, of a step more than `count`; and which steps they are of."""
         found: list[tuple[Span, list[Sample]]] = []
         steps: set[int] = set()
-        for line in reversed(self._span_lines):
+        for line in reversed(lines):
             pair = _span_of(line, self._shift_s)
             if pair is None or not 0 <= pair[0].step <= last_step:
                 continue
@@ -147,9 +179,7 @@ class RankTelemetry:
             if len(steps) > count + 1:
                 break  # spans are written in order of their end, so a step may overlap its neighbour, not more
             found.append(pair)
-        chosen = set(sorted(steps)[-count:])
-        kept = [pair for pair in reversed(found) if pair[0].step in chosen]
-        return [span for span, _ in kept], [sample for _, samples in kept for sample in samples]
+        return found, steps
 
     def _take(self, line: bytes) -> None:
         try:
@@ -163,6 +193,14 @@ class RankTelemetry:
         if name not in PHASES:
             raise ValueError(name)
         self.phases.setdefault(name, time_s)
+        self.happenings.append(Happening("phase", time_s, name))
+
+    def _happened(self, kind: str, record: dict[str, Any], text: str) -> None:
+        time_s = record.get("time_s")
+        if isinstance(time_s, bool) or not isinstance(time_s, int | float):
+            last = next(reversed(self.steps.values()), None)
+            time_s = None if last is None or self.origin_unix_s is None else self.origin_unix_s + last.end_s
+        self.happenings.append(Happening(kind, time_s, text))
 
     def _profile(self, record: dict[str, Any]) -> None:
         self.profile = {k: v for k, v in list(record.items())[:MAX_PROFILES] if k != "type"}
@@ -176,6 +214,7 @@ class RankTelemetry:
     def _restart(self, record: dict[str, Any]) -> None:
         """The run begins once more: what it said of its beginning and end holds no longer, its steps stay."""
         self.attempt = _whole(record["attempt"])
+        self._happened("restart", record, f"started again, attempt {self.attempt + 1}")
         self.phases, self.error = {}, None
         self._span_lines.clear()
 
@@ -183,10 +222,15 @@ class RankTelemetry:
         self.resumed_step = _whole(record["step"])
         self.resumed_from = None if record.get("source") is None else str(record["source"])
         self.skipped = tuple(str(text)[:500] for text in record.get("skipped", [])[:20])
+        self._happened("resumed", record, f"goes on from step {self.resumed_step}")
 
     def _checkpoint(self, record: dict[str, Any]) -> None:
-        if "error" not in record:
-            self.checkpoint_step = _whole(record["step"])
+        step = _whole(record["step"])
+        if "error" in record:
+            self._happened("error", record, f"checkpoint of step {step}: {str(record['error'])[:200]}")
+            return
+        self.checkpoint_step = step
+        self._happened("checkpoint", record, f"checkpoint of step {step}")
 
     def _span(self, record: dict[str, Any]) -> None:
         self._span_lines.append(json.dumps(record).encode())
@@ -239,6 +283,7 @@ class RankTelemetry:
         if self.error is None:
             text, trace = str(record["text"])[:2000], str(record.get("traceback", ""))[:20_000]
             self.error = ErrorRecord(text, trace)
+            self._happened("error", record, text)
 
 
 def _whole(value: Any) -> int:

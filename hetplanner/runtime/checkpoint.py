@@ -71,7 +71,9 @@ class Checkpoints:
         files, digest = [], executor.plan.digest()
         for rank, (size, sha256) in enumerate(_gathered(self._write_file(executor, temporary))):
             if not size:
-                self.telemetry.write("checkpoint", step=step, error=f"rank {rank} could not write its part")
+                self.telemetry.write(
+                    "checkpoint", step=step, error=f"rank {rank} could not write its part", time_s=time.time()
+                )
                 return
             files.append(RankFile(file=rank_file(rank), bytes=size, sha256=sha256))
         if self.place.local_rank == 0:  # one of every host
@@ -83,7 +85,7 @@ class Checkpoints:
                 log.warning("the checkpoint of step %d cannot be finished: %s", step, error)
         self.seconds = _greatest(time.monotonic() - began_s)
         size = files[self.place.rank].bytes
-        self.telemetry.write("checkpoint", step=step, seconds=round(self.seconds, 6), bytes=size)
+        self.telemetry.write("checkpoint", step=step, seconds=round(self.seconds, 6), bytes=size, time_s=time.time())
 
     def _write_file(self, executor: Executor, folder: Path) -> tuple[int, str]:
         """Size and digest of this rank's file; size 0 where it could not be written."""

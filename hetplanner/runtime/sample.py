@@ -125,15 +125,19 @@ def main() -> int:
     """`python -m hetplanner.runtime.sample RUN_DIR PROMPT`: writes the text to standard output."""
     parser = argparse.ArgumentParser(prog="hetplanner.runtime.sample", description="Text from a trained model.")
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("prompt")
+    parser.add_argument("prompt", nargs="?", default="")
+    parser.add_argument("--stdin", action="store_true", help="read the prompt from standard input")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
+        prompt = arguments.prompt
+        if arguments.stdin:
+            prompt = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1).decode("utf-8", errors="replace")
         model = load_model(arguments.run_dir)
-        text = generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
+        text = generate(model, prompt, arguments.tokens, arguments.temperature, arguments.seed)
     except HetplannerError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

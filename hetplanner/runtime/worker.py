@@ -8,6 +8,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,7 +151,7 @@ def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
     if not isinstance(error, InvalidInput):
         log.error("%s", trace)
     if telemetry:
-        telemetry.write("error", text=line, traceback=trace)
+        telemetry.write("error", text=line, traceback=trace, time_s=time.time())
         telemetry.flush()
     os.write(terminal, f"hetplanner worker: {line}\n".encode())
     return 1

@@ -15,6 +15,7 @@ bytes before the receive is posted, so there a transfer cannot overlap with comp
 import argparse
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import sys
@@ -177,7 +178,8 @@ def work(folder: Path, blocks: int, block_s: float) -> None:
 @contextmanager
 def slow_network(ranks: int, mbit: float) -> Iterator[list[list[str]]]:
     """A namespace per rank on one bridge, every way in and out limited by the kernel; yields command prefixes."""
-    name = f"hp{os.getpid()}"
+    # Interfaces have at most 15 characters; the kernel frees those of a deleted namespace only after a while.
+    name = f"hp{secrets.token_hex(3)}"
 
     def command(text: str) -> None:
         subprocess.run(text.split(), check=True, capture_output=True)

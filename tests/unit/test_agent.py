@@ -24,6 +24,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs import client as clients
 from hetplanner.runs.client import AgentClient, ensure_agent, find_agent
 from hetplanner.runs.home import socket_path
+from hetplanner.runs.offers import Choice
 from hetplanner.runs.protocol import PROTOCOL
 from hetplanner.runs.run import open_run
 from hetplanner.schema import checked
@@ -408,3 +409,29 @@ def shared_agent(tmp_path_factory):
     AgentClient(home, start=False).shutdown()
     assert process.wait(PATIENCE_S) == 0
     assert processes_under(home) == []
+
+
+# -- what a page may ask --------------------------------------------------------------------------
+
+
+def test_a_page_chooses_by_name_and_the_audit_log_says_who_asked(home, agent, plan):
+    agent()
+    (home / "words.txt").write_text("words and words\n" * 5000)
+    (home / "scratch").mkdir()
+    offers = home / "agent.toml"
+    offers.write_text(f'[data]\nwords = "{home}/words.txt"\n[output]\nscratch = "{home}/scratch"\n')
+    offers.chmod(0o600)
+    page = AgentClient(home, start=False, caller="dashboard")
+    run = page.start(plan, LONG, choice=Choice(data="words", output="scratch"))
+    assert run.path.parent == home / "scratch"
+    assert run.config.data == str(home / "words.txt")
+    page.stop(run.id)
+    for choice in (Choice(data="/etc/passwd"), Choice(output="/tmp"), Choice(resume="no-such-run")):
+        with pytest.raises(InvalidInput):
+            page.start(plan, LONG, choice=choice)
+    with pytest.raises(InvalidInput, match="are paths"):
+        page.start(plan, LONG.replace(data=str(home / "words.txt")), choice=Choice())
+    assert [s.run for s in page.runs()] == [run.id]
+    records = [json.loads(line) for line in (home / "agent" / "launches.jsonl").read_text().splitlines()]
+    asked = [(r["event"], r["caller"]) for r in records if r["event"] in ("submit", "stop")]
+    assert asked == [("submit", "hetplanner/dashboard"), ("stop", "hetplanner/dashboard")]

@@ -5,18 +5,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from bokeh.core.validation import check_integrity
 from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.models import GlyphRenderer, HoverTool
-from factories import chain_plan, small_cluster
+from factories import chain_plan, sites_cluster, small_cluster
 
+from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Span, Trace
 from hetplanner.plots import live
 from hetplanner.plots.live.base import empty_source, put
+from hetplanner.plots.theme import SOURCE_COLOURS
 from hetplanner.simulator.simulation import simulate
 
 
@@ -47,6 +50,16 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
     "latency": (
         lambda **options: live.LinkHeatmap("latency", **options),
         [lambda f: f.update(None), lambda f: f.update(small_cluster(1)), lambda f: f.update(small_cluster(9))],
+    ),
+    "known": (
+        lambda **options: live.LinkHeatmap("known", **options),
+        [
+            lambda f: f.update(None),
+            lambda f: f.update(small_cluster(9)),
+            lambda f: f.show("latency"),
+            lambda f: f.mark(LinkEnds("site", "site-0", "site-8")),
+            lambda f: f.update(small_cluster(2)),
+        ],
     ),
     "convergence": (
         live.ConvergenceCurve,
@@ -261,6 +274,41 @@ def test_heatmap_image_has_the_first_row_on_top() -> None:
     assert image.shape == (3, 3)
     assert [math.isnan(image[2 - i, i]) for i in range(3)] == [True] * 3
     assert drawn.figure.output_backend == "canvas"
+
+
+def test_heatmap_marks_a_link_and_names_what_is_clicked() -> None:
+    drawn = live.LinkHeatmap()
+    assert drawn.pair_at(0.5, 0.5) is None
+    drawn.update(sites_cluster([2, 1]))
+    assert drawn.pair_at(0.5, 2.5) == ("d0", "d0")
+    assert drawn.pair_at(2.9, 1.5) == ("d1", "d2")
+    assert drawn.pair_at(2.9, 3.0) == ("d0", "d2")
+    assert drawn.pair_at(3.0, 1.0) is None
+    assert drawn.pair_at(1.0, float("nan")) is None
+    drawn.mark(LinkEnds("site", "site-0", "site-1"))
+    assert drawn.mark_source.data == {"left": [2.0], "right": [3.0], "bottom": [1.0], "top": [3.0]}
+    drawn.mark(LinkEnds("device", "d2", "d0"))
+    assert drawn.mark_source.data == {"left": [0.0], "right": [1.0], "bottom": [0.0], "top": [1.0]}
+    drawn.mark(LinkEnds("host", "h0-1", "h0-1"))
+    assert drawn.mark_source.data["left"] == [1.0]
+    drawn.mark(LinkEnds("site", "elsewhere", "site-0"))
+    assert drawn.mark_source.data["left"] == []
+
+
+def test_heatmap_shows_how_links_are_known() -> None:
+    drawn = live.LinkHeatmap()
+    edited = set_link(sites_cluster([1, 1]), LinkEnds("site", "site-0", "site-1"), latency_s=1.0, symmetric=False)
+    drawn.update(edited)
+    bandwidth = drawn.image_source.data["image"][0]
+    drawn.show("known")
+    image = drawn.image_source.data["image"][0][::-1]
+    assert [image[0, 1], image[1, 0]] == [1.0, 2.0]
+    assert drawn._known_image.glyph.color_mapper.palette == list(SOURCE_COLOURS.values())
+    assert (drawn._image.visible, drawn._known_image.visible) == (False, True)
+    assert (drawn._bar.visible, drawn._legend.visible) == (False, True)
+    drawn.show("bandwidth")
+    np.testing.assert_array_equal(drawn.image_source.data["image"][0], bandwidth)
+    assert (drawn._bar.visible, drawn._legend.visible) == (True, False)
 
 
 @pytest.mark.parametrize(("width", "text"), [(1200, "d0"), (90, "d0")])

@@ -83,6 +83,7 @@ CALLS = {
     "one site": lambda: plots.cluster_map(small_cluster(1)),
     "bandwidth": lambda: plots.heatmap(PLAN.problem.cluster),
     "latency of many": lambda: plots.heatmap(small_cluster(100), "latency"),
+    "how links are known": lambda: plots.heatmap(small_cluster(3), "known"),
     "allocation": lambda: plots.allocation(PLAN),
     "allocation in one place": lambda: plots.allocation(chain_plan([16], [])),
     "grid": lambda: plots.allocation_grid(ESTIMATED),

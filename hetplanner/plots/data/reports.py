@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hetplanner.runs.report import WORDS, RunReport
+from hetplanner.runs.comparison import WORDS
+from hetplanner.runs.report import RunReport
 from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]

@@ -6,28 +6,32 @@ import numpy as np
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.grid import grid_columns, layers_text
-from hetplanner.plots.data.links import LinkMatrix, What, colour_limits, link_matrix
+from hetplanner.plots.data.links import KNOWN, LinkMatrix, What, colour_limits, link_matrix
 from hetplanner.plots.notebook.backend import FRAME, HEIGHT, LEGEND, boxes, ready, texts, tooltips
-from hetplanner.plots.theme import DARK_INK
+from hetplanner.plots.theme import DARK_INK, SOURCE_COLOURS
 
 MAX_CELLS = 96**2
 """Up to this size every pair is a cell of its own with a hover; beyond, one image."""
 
 
 def heatmap(cluster: Cluster, what: What = "bandwidth") -> hv.Overlay:
-    """Bandwidth or latency of every ordered pair of devices (rows send), grouped by site, on a logarithmic scale."""
+    """Bandwidth or latency of every ordered pair of devices (rows send), grouped by site, on a logarithmic scale.
+
+    Or, with `known`, whether the links are measured, specified or assumed.
+    """
     ready()
     matrix = link_matrix(cluster, what)
     size = len(matrix.ids)
-    unit = "Mbit/s" if what == "bandwidth" else "ms"
+    known = what == "known"
+    unit = {"bandwidth": "Mbit/s", "latency": "ms"}.get(what, "")
     names = list(zip(matrix.site_centres, matrix.site_names, strict=True))
     image = hv.Image(matrix.value_DD.astype(np.float32), bounds=(0, 0, size, size), vdims="value").opts(
-        cmap="cividis" if what == "bandwidth" else "cividis_r",
-        cnorm="log",
-        clim=colour_limits(matrix.value_DD),
+        cmap=list(SOURCE_COLOURS.values()) if known else "cividis" if what == "bandwidth" else "cividis_r",
+        cnorm="linear" if known else "log",
+        clim=(-0.5, len(KNOWN) - 0.5) if known else colour_limits(matrix.value_DD),
         clipping_colors={"NaN": "transparent"},
         colorbar=True,
-        clabel=f"{what} ({unit})",
+        clabel=" · ".join(KNOWN) if known else f"{what} ({unit})",
     )
     # An image has one number a pixel; the ids and texts of a hover need boxes, which are too many beyond 96 devices.
     layers = [image, _cells(matrix, unit)] if size * size <= MAX_CELLS else [image.opts(tools=["hover"])]
@@ -58,7 +62,9 @@ def _cells(matrix: LinkMatrix, unit: str) -> hv.Rectangles:
         "value": matrix.value_DD[rows, columns],
         "known": np.array(matrix.sources, dtype=object)[matrix.source_DD[rows, columns]],
     }
-    hover = tooltips(("from", "@from"), ("to", "@to"), ("", f"@value{{0,0.[000]}} {unit}, @known"))
+    hover = tooltips(
+        ("from", "@from"), ("to", "@to"), ("", f"@value{{0,0.[000]}} {unit}, @known" if unit else "@known")
+    )
     return boxes((columns, columns + 1), (size - 1 - rows, size - rows), facts, alpha=0.0, tools=[hover])
 
 

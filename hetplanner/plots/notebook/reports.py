@@ -5,7 +5,8 @@ import holoviews as hv
 from hetplanner.plots.data.reports import report_columns
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, texts, tooltips
 from hetplanner.plots.theme import LIGHT, LINE_COLOURS
-from hetplanner.runs.report import WORDS, RunReport
+from hetplanner.runs.comparison import WORDS
+from hetplanner.runs.report import RunReport
 
 GROUP = 0.84
 """Width of a term's bars together."""

@@ -33,16 +33,14 @@ def gain_bars(parts: list[Part]) -> str:
     grid = "display:grid;grid-template-columns:max-content minmax(60px,1fr) max-content;gap:7px 12px;align-items:center"
     return (
         f'<div style="{FONT}font-size:13px;color:var(--panel-on-surface-color);{grid}">{rows}</div>'
-        f'<div style="{FONT}font-size:12px;opacity:.72;margin-top:10px;color:var(--panel-on-surface-color)">Each choice'
-        " is switched off by itself, the others kept. They lean on each other, so the shares need not add up to 100 %."
-        "</div>"
+        f'<div style="{FONT}font-size:12px;opacity:.72;margin-top:10px;color:var(--panel-on-surface-color)">'
+        "What each choice brings on average, whichever is made first; the shares add up to 100 %.</div>"
     )
 
 
 def _gain_row(part: Part) -> str:
-    share = part.share or 0.0
-    width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
-    text = "needed to fit" if part.share is None else percent_text(part.share, 0)
+    width = f"{100 * min(max(part.share, 0.0), 1.0):.1f}%"
+    text = percent_text(part.share, 0)
     bar = (
         f'<div style="height:14px;border-radius:3px;background:{_TRACK}"><div style="height:14px;border-radius:3px;'
         f'width:{width};background:{_BAR}"></div></div>'
@@ -112,7 +110,7 @@ class WhatIfCard:
 
     def _number(self, name: str, label: str) -> Any:
         bounds = self.model.param[name].bounds
-        return pmui.FloatInput(label=label, start=bounds[0], end=bounds[1], width=120, **_SMALL)
+        return pmui.FloatInput(label=label, start=bounds[0], end=bounds[1], width=150, **_SMALL)
 
     def _wire(self) -> None:
         model, session = self.model, self.app.session

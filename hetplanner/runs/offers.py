@@ -1,0 +1,138 @@
+"""What the agent offers to a page by name: data to train on, folders to write runs into, earlier runs to go on from.
+
+A browser never gives a path. It gives names, and the agent looks them up in a file that its user wrote:
+
+    # HOME/agent.toml
+    [data]
+    wikitext = "/data/wikitext-103.txt"
+    [output]
+    scratch = "/scratch/runs"
+
+The command line and notebooks of the same user give paths as ever: they could read those files anyway.
+"""
+
+import stat
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import RUN_ID, list_run_ids
+from hetplanner.runs.home import home_directory, runs_directory
+from hetplanner.schema import Name, Noun, checked, one_line, read_text
+
+OFFERS_FILE = "agent.toml"
+MAX_OFFERS_BYTES = 2**18
+MAX_OFFERS = 200
+
+
+def _absolute(text: str) -> str:
+    path = Path(text)
+    if not (path.is_absolute() or text.startswith("~/")) or "\0" in text:
+        raise ValueError(f"must be an absolute path, or begin with ~/, got {text!r:.80}")
+    return text
+
+
+Folder = Annotated[str, Field(max_length=4000), AfterValidator(_absolute)]
+Offered = Annotated[dict[Name, Folder], Field(max_length=MAX_OFFERS)]
+
+
+class Offers(Noun):
+    """Content of `agent.toml`.
+
+    Attributes:
+        data: files or folders to train on, by name.
+        output: folders that hold runs, by name; each run gets a new folder inside.
+    """
+
+    data: Offered = Field(default_factory=dict)
+    output: Offered = Field(default_factory=dict)
+
+    @property
+    def data_names(self) -> tuple[str, ...]:
+        """Names of the data, in the file's order."""
+        return tuple(self.data)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the output folders, in the file's order."""
+        return tuple(self.output)
+
+
+class Choice(Noun):
+    """What a page chose from the offers: names, never paths.
+
+    Attributes:
+        data: a name of `Offers.data`; None takes what belongs to the model by default.
+        output: a name of `Offers.output`; None takes the home's `runs/`.
+        resume: id of an earlier run of the same plan to go on from.
+    """
+
+    data: Name | None = None
+    output: Name | None = None
+    resume: Annotated[str, Field(pattern=RUN_ID.pattern)] | None = None
+
+
+def offers_file(home: Path | None = None) -> Path:
+    """Where the offers are written: `HOME/agent.toml`."""
+    return (home or home_directory()) / OFFERS_FILE
+
+
+def read_offers(home: Path | None = None) -> Offers:
+    """The offers of a home; none if the file is missing.
+
+    Raises:
+        InvalidInput: the file is not what it should be, or others than its owner may write it.
+    """
+    file = offers_file(home)
+    if not file.exists():
+        return Offers()
+    text = read_text(file, MAX_OFFERS_BYTES)
+    if stat.S_IMODE(file.stat().st_mode) & 0o022:
+        raise InvalidInput(f"{file}: others may write it, so it is not trusted; run `chmod go-w {file}`")
+    try:
+        data = tomllib.loads(text.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(one_line(f"{file}: not TOML: {error}")) from None
+    return checked(Offers, data, OFFERS_FILE)
+
+
+def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tuple[TrainConfig, Path | None]:
+    """The configuration with what the names stand for, and the folder that the run's own folder goes into.
+
+    Args:
+        choice: what a page asked for.
+        config: its other settings, which may not hold a path.
+        home: whose offers.
+
+    Returns:
+        The complete configuration, and the output folder; None for the home's `runs/`.
+
+    Raises:
+        InvalidInput: a path is given, or a name is not offered.
+    """
+    if config.data is not None or config.resume is not None:
+        raise InvalidInput("request: config: data and resume are paths; a page chooses from the offered names")
+    offers = read_offers(home)
+    data = _offered("data", choice.data, offers.data)
+    output = _offered("output", choice.output, offers.output)
+    resume = None
+    if choice.resume is not None:
+        if choice.resume not in list_run_ids(home):
+            raise InvalidInput(f"resume: there is no run {choice.resume}; choose one of the list")
+        resume = (runs_directory(home) / choice.resume).resolve()
+    if output is not None and not output.is_dir():
+        raise InvalidInput(f"output: {choice.output} of {OFFERS_FILE} is no folder; make it, or correct its path")
+    return config.replace(data=data and str(data), resume=resume and str(resume)), output
+
+
+def _offered(kind: str, name: str | None, offered: dict[str, str]) -> Path | None:
+    if name is None:
+        return None
+    if name not in offered:
+        known = ", ".join(offered) or "none"
+        raise InvalidInput(f"{kind}: {name!r:.80} is not offered by the agent ({known:.300}); add it to {OFFERS_FILE}")
+    return Path(offered[name]).expanduser()
