@@ -4,8 +4,8 @@ from hetplanner.plots.live.allocation_grid import AllocationGrid
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
 from hetplanner.plots.live.device_map import DeviceMap
-from hetplanner.plots.live.front_curve import FrontCurve
 from hetplanner.plots.live.editable_map import EditableMap
+from hetplanner.plots.live.front_curve import FrontCurve
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.loss_curve import LossCurve
 from hetplanner.plots.live.memory_bars import MemoryBars
@@ -18,8 +18,8 @@ __all__ = [
     "ConvergenceCurve",
     "CostBars",
     "DeviceMap",
-    "FrontCurve",
     "EditableMap",
+    "FrontCurve",
     "LinkHeatmap",
     "LossCurve",
     "MemoryBars",
