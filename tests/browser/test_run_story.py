@@ -32,7 +32,7 @@ def type_token(page, label: str, text: str) -> None:
 def test_a_rehearsal_from_click_to_stop(own_server, visit):
     one = visit(own_server.url)
     page = one.page
-    one.tab("3 Run")
+    one.tab("4 Run")
     page.get_by_role("button", name="Rehearse here").filter(visible=True).click()
     one.sees("Launch the rehearsal?")
     one.sees("gpt3-xl on dtfm_5_worldwide, 8 × 8: the same sites and links, a tiny model")
@@ -62,7 +62,7 @@ def test_a_rehearsal_from_click_to_stop(own_server, visit):
     own_server.stop()
     own_server.start()
     again = visit(own_server.url)
-    again.tab("3 Run")
+    again.tab("4 Run")
     again.sees(status.run)
     again.sees(re.compile(r"step \d+ of 200"))
     assert AgentClient(own_server.home, start=False).status(status.run).state == "running"

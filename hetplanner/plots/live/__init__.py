@@ -7,8 +7,12 @@ from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.live.editable_map import EditableMap
 from hetplanner.plots.live.front_curve import FrontCurve
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
+from hetplanner.plots.live.link_loads import LinkLoads
 from hetplanner.plots.live.loss_curve import LossCurve
 from hetplanner.plots.live.memory_bars import MemoryBars
+from hetplanner.plots.live.memory_curves import MemoryCurves
+from hetplanner.plots.live.stage_shares import StageShares
+from hetplanner.plots.live.step_gantt import StepGantt
 from hetplanner.plots.live.step_time_curve import StepTimes
 from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
@@ -21,8 +25,12 @@ __all__ = [
     "EditableMap",
     "FrontCurve",
     "LinkHeatmap",
+    "LinkLoads",
     "LossCurve",
     "MemoryBars",
+    "MemoryCurves",
+    "StageShares",
+    "StepGantt",
     "StepTimes",
     "ThroughputCurve",
     "Timeline",
