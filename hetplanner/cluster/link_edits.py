@@ -276,10 +276,16 @@ def distance_link(start: Site, end: Site, formula: DistanceFormula = DEFAULT_FOR
         value, words = INSIDE_SITE, None
     else:
         km = distance_km(start, end)
-        value, words = (formula.latency_s(km), formula.bandwidth_bytes_per_s(km)), f"from {km:,.0f} km: {formula.text}"
+        exact = formula.latency_s(km), formula.bandwidth_bytes_per_s(km)
+        value = _rounded(exact[0]), _rounded(exact[1])  # it is an assumption: more digits would be pretence
+        words = f"from {km:,.0f} km: {formula.text}"
     fields = {"latency": value[0], "bandwidth": value[1], "source": "assumed", "when": words}
     place = f"{start.name} → {end.name}, from distance"
     return checked(SiteLink, fields | {"from_site": start.name, "to_site": end.name}, place)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 Scope = Literal["missing", "assumed", "all"]
