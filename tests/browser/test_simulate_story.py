@@ -37,7 +37,7 @@ def test_another_schedule_is_simulated_saved_found_again_and_exported(server, vi
     page.get_by_role("button", name="Search").click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.tab("3 Simulate")
-    one.sees(re.compile(r"\d+ of \d+ links in use"))
+    one.sees(re.compile(r"busiest \d+ of \d+ links in use"))
     one.sees("Change a control to derive another plan")
     bars = page.evaluate(
         """() => [...Bokeh.documents[0]._all_models.values()]
@@ -86,4 +86,4 @@ def test_a_plan_file_is_opened_and_a_broken_one_explained_beside_the_button(serv
     assert page.locator("img[src=x]").count() == 0
     one.sees("test-gpt on small, 2 stages, 4 devices")
     one.tab("3 Simulate")
-    one.sees(re.compile(r"\d+ of \d+ links in use"))
+    one.sees(re.compile(r"busiest \d+ of \d+ links in use"))

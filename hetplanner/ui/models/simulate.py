@@ -141,7 +141,7 @@ class SimulateModel(param.Parameterized):
 
     def edit(self, name: str, raw: str) -> None:
         """Takes what a person chose or typed; what cannot be is explained beside its field."""
-        if name not in FIELDS:
+        if name not in (*FIELDS, "pipeline"):
             return
         law = self.param[name]
         try:

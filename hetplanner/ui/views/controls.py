@@ -30,21 +30,21 @@ class ControlsPanel(JSComponent):
     _esm = (_HERE / "form.js").read_text(encoding="utf-8")
     _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8"), _IN_A_ROW]
 
-    def __init__(self, model: SimulateModel, **params: Any) -> None:
-        super().__init__(sizing_mode="stretch_width", **params)
-        self._model = model
+    def __init__(self, model: SimulateModel, names: tuple[str, ...] = FIELDS, **params: Any) -> None:
+        super().__init__(**{"sizing_mode": "stretch_width"} | params)
+        self._model, self._names = model, names
         model.param.watch(self._show_groups, "choices_changed")
-        model.param.watch(self._show, [*FIELDS, "errors_changed", "shown_changed", "original"])
+        model.param.watch(self._show, [*FIELDS, "pipeline", "errors_changed", "shown_changed", "original"])
         self._show_groups()
         self._show()
 
     def _show_groups(self, *_: Any) -> None:
-        self.groups = json.dumps([{"title": "", "fields": fields(self._model)}])
+        self.groups = json.dumps([{"title": "", "fields": fields(self._model, self._names)}])
 
     def _show(self, *_: Any) -> None:
         model = self._model
-        values = {name: str(getattr(model, name)) for name in FIELDS}
-        disabled = list(FIELDS) if model.original is None else []
+        values = {name: str(getattr(model, name)) for name in self._names}
+        disabled = list(self._names) if model.original is None else []
         disabled += ["in_flight"] if model.schedule == "gpipe" else []
         disabled += ["ratio"] if "topk" not in (model.messages, model.reductions) else []
         self.state = json.dumps({"values": values, "errors": model.errors, "notes": {}, "disabled": disabled})
@@ -55,15 +55,16 @@ class ControlsPanel(JSComponent):
                 self._model.edit(msg["name"], str(msg.get("value")))
 
 
-def fields(model: SimulateModel) -> list[dict[str, Any]]:
-    """What `form.js` draws."""
+def fields(model: SimulateModel, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What `form.js` draws for these settings."""
 
     def choice(name: str, label: str, hint: str = "", words: dict[Any, str] | None = None) -> dict[str, Any]:
         options = [[str(value), (words or {}).get(value, str(value))] for value in model.param[name].objects]
         return {"name": name, "label": label, "kind": "choice", "hint": hint, "options": options, "empty": ""}
 
     depth = "Micro-batches that each stage may hold: one number, or one for each stage, such as 8 7 6"
-    return [
+    pipelines = {r: f"pipeline {r}" for r in model.param.pipeline.objects if r is not None} | {None: "all ranks"}
+    every = [
         choice("schedule", "Schedule", words=_SCHEDULES),
         choice("micro_batch", "Micro-batch", "Samples in a micro-batch; it divides the global batch"),
         choice("recompute", "Recompute", "Activations are computed again in the backward pass instead of kept"),
@@ -73,4 +74,6 @@ def fields(model: SimulateModel) -> list[dict[str, Any]]:
          "options": [], "empty": ""},
         {"name": "in_flight", "label": "In flight, by stage", "kind": "text", "hint": depth, "options": [],
          "empty": "8 7 6"},
+        choice("pipeline", "", "Which ranks the chart shows", pipelines),
     ]  # fmt: skip
+    return [field for field in every if field["name"] in names]

@@ -9,8 +9,9 @@ from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGant
 from hetplanner.simulator.terms import TERMS
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, percent_text, seconds_text
-from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.cards import (
+    FONT,
     Coloured,
     MetricRow,
     Words,
@@ -18,7 +19,9 @@ from hetplanner.ui.views.cards import (
     chart,
     frame,
     full_width,
+    html_pane,
     page,
+    set_html,
     side_by_side,
     toolbar,
 )
@@ -39,7 +42,7 @@ class SimulateView:
         self.figures: list[Coloured] = [self.gantt, self.shares, self.links, self.memory]
         self.metrics = MetricRow("Step time", "Bubble", "Tightest memory", "Busiest link")
         self.hint = Words(margin=(4, 14, 8, 14))
-        self.link_note = Words(margin=(0, 14, 8, 14), size=12)
+        self.link_note = html_pane(margin=(0, 14, 8, 14))
         self.controls = ControlsPanel(self.model, margin=(6, 14, 0, 14))
         depth = {"less": lambda: self.model.shift_depths(-1), "more": lambda: self.model.shift_depths(1),
                  "fill": self.model.fill_memory}  # fmt: skip
@@ -54,10 +57,7 @@ class SimulateView:
             *save_tools(self.gantt, "step"),
             acts={"perfetto": self.model.ask_perfetto}, margin=(6, 4),
         )  # fmt: skip
-        self.pipeline = bind(
-            pmui.Select(label="Rows", width=150, options={"all ranks": None}, size="small", margin=(8, 6)),
-            self.model, "pipeline", app.session,
-        )  # fmt: skip
+        self.pipeline = ControlsPanel(self.model, ("pipeline",), sizing_mode=None, width=140, margin=(0, 6))
         self.save = pmui.Button(label="Save derived plan", icon="save", variant="contained", margin=(8, 6))
         self.reset = pmui.Button(label="Back to the plan", icon="undo", variant="outlined", margin=(8, 6))
         self._stale = True
@@ -72,7 +72,6 @@ class SimulateView:
         model = self.model
         on_click(self.save, lambda _: self.app.save_derived())
         on_click(self.reset, lambda _: model.reset())
-        model.param.watch(self._new_choices, "choices_changed")
         model.param.watch(self.changed, ["original", "shown_changed", "busy"])
         model.param.watch(self._draw_rows, "pipeline")
         model.param.watch(self._show_words, "errors_changed")
@@ -93,7 +92,7 @@ class SimulateView:
             full_width(gantt),
             side_by_side(
                 figure_card("Where each stage's time goes", self.shares, "stages"),
-                figure_card("Busiest links", self.links, "links", self.link_note.view),
+                figure_card("Busiest links", self.links, "links", self.link_note),
             ),
             full_width(figure_card("Memory over the step", self.memory, "memory")),
         )
@@ -130,8 +129,10 @@ class SimulateView:
         self._draw_rows()
         self.shares.update(plan, replay)
         count = self.links.update(plan, replay)
-        self.link_note.set(f"{min(count, len(self.links.total_source.data['y']))} of {count} links in use"
-                           if count else "")  # fmt: skip
+        drawn = len(self.links.total_source.data["y"])
+        # Not by `Words`, which hides itself: shown again before it was ever drawn, it would stop Bokeh's whole patch.
+        words = f"the busiest {drawn} of {count} links in use and NICs" if count else ""
+        set_html(self.link_note, f'<div style="{FONT}font-size:12px;opacity:.8">{words}</div>')
         if plan is not None:
             self._show_numbers()
 
@@ -206,9 +207,3 @@ class SimulateView:
         self.metrics.set(
             "Tightest memory", text, f"{device}, at its peak", "warn" if peak > 0.9 * limits[device] else ""
         )
-
-    def _new_choices(self, *_: Any) -> None:
-        """Another plan has other pipelines."""
-        options = {"all ranks": None} | {f"pipeline {r}": r for r in self.model.param.pipeline.objects if r is not None}
-        value = self.pipeline.value if self.pipeline.value in options.values() else None
-        self.pipeline.param.update(options=options, value=value)
