@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update(EVENTS[:1], {"rank order": 70.0}),
             lambda f: f.update(EVENTS, {"rank order": 70.0, "random": 5000.0}, 20.0, "$"),
             lambda f: f.update([{"seconds": 1.0, "best": math.inf, "mean": math.nan}], {"random": math.inf}),
+            lambda f: f.update(EVENTS, {}, earlier=[EVENTS[:5], EVENTS[5:9]]),
         ],
     ),
     "grid": (live.AllocationGrid, [lambda f: f.update(None), lambda f: f.update(ONE), lambda f: f.update(MANY)]),
@@ -302,7 +303,8 @@ def test_heatmap_shows_how_links_are_known() -> None:
     drawn.show("known")
     image = drawn.image_source.data["image"][0][::-1]
     assert [image[0, 1], image[1, 0]] == [1.0, 2.0]
-    assert drawn._image.glyph.color_mapper.palette == list(SOURCE_COLOURS.values())
+    assert drawn._known_image.glyph.color_mapper.palette == list(SOURCE_COLOURS.values())
+    assert (drawn._image.visible, drawn._known_image.visible) == (False, True)
     assert (drawn._bar.visible, drawn._legend.visible) == (False, True)
     drawn.show("bandwidth")
     np.testing.assert_array_equal(drawn.image_source.data["image"][0], bandwidth)

@@ -1,7 +1,9 @@
 """The Simulate page's view-model: what controls ask for, what becomes of answers, what is refused where."""
 
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from factories import chain_plan, tiny_workload
@@ -21,6 +23,7 @@ from hetplanner.ui.models.simulate import (
     parse_depths,
     placed_error,
 )
+from hetplanner.ui.views.simulate import SimulateView
 
 
 class FakeDesk:
@@ -234,11 +237,6 @@ def test_the_model_imports_neither_panel_nor_numba():
 
 
 def test_the_page_follows_the_model(opened, desk, tmp_path):
-    import json
-    from types import SimpleNamespace
-
-    from hetplanner.ui.views.simulate import SimulateView
-
     session = opened.session
     session.page = "simulate"
     view = SimulateView(SimpleNamespace(simulate=opened, session=session, save_derived=opened.save))

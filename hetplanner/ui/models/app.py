@@ -9,11 +9,15 @@ from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
+from hetplanner.ui.models.drawing import DrawingModel
+from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.explain import ExplainModel
 from hetplanner.ui.models.export import ExportModel
 from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
@@ -37,16 +41,21 @@ class PlannerApp(param.Parameterized):
         super().__init__()
         self.session = Session(guard)
         self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.exchange = ExchangeModel(self.cluster)
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)
+        self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.front = FrontModel(self.session, self.plan, service)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.simulate = SimulateModel(self.session, lambda: desk or process_desk("long"))
         self.export = ExportModel(self.session, self.open_plan)
         self.run = RunModel(self.session, service, home)
+        self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
+        self.plan.param.watch(self._excluded_typed, "excluded")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
@@ -58,6 +67,12 @@ class PlannerApp(param.Parameterized):
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
+
+    def _excluded_typed(self, event: param.parameterized.Event) -> None:
+        # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
+        editor = self.cluster.editor
+        if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
+            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
@@ -106,7 +121,7 @@ class PlannerApp(param.Parameterized):
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""
         with self.session.reporting():
             plan = self.session.plan
-            self.run.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
+            self.run.launch.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
             self.session.page = "run"
 
     def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "") -> None:

@@ -25,7 +25,7 @@ CODE_STYLE = (
 )
 COLOURS = {"good": "#2e9d4f", "warn": "#d97706", "bad": "#e5484d", "": "inherit"}
 """Readable on the light and on the dark paper."""
-_METRIC_GRID = "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr))"
+_METRIC_GRID = "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,{}px),1fr))"
 _METRIC = (
     f"{FONT}border:{BORDER};border-radius:6px;background:var(--panel-surface-color);"
     "color:var(--panel-on-surface-color);padding:9px 14px 10px;min-width:0"
@@ -106,8 +106,9 @@ def page(*rows: Any) -> pn.Column:
 class MetricRow:
     """Cards with a name, one number, and a line of words; `set` changes one, and only what differs is sent."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, least: int = 190) -> None:
         self._content = dict.fromkeys(names, ("–", "", ""))
+        self._grid = _METRIC_GRID.format(least)
         self._pane = html_pane(margin=(6, 10))
         self.view = self._pane
         self._draw()
@@ -124,7 +125,7 @@ class MetricRow:
 
     def _draw(self) -> None:
         cards = "".join(_metric(name, *content) for name, content in self._content.items())
-        set_html(self._pane, f'<div style="{_METRIC_GRID}">{cards}</div>')
+        set_html(self._pane, f'<div style="{self._grid}">{cards}</div>')
 
 
 def _metric(name: str, value: str, words: str, colour: str) -> str:
@@ -152,6 +153,19 @@ class Words:
         lines = "<br>".join(escape(line) for line in text.split("\n"))
         style = f"{FONT}font-size:{self._size}px;line-height:1.45;color:var(--panel-on-background-color);opacity:.86"
         set_html(self.view, f'<div style="{style};overflow-wrap:anywhere">{lead}{lines}</div>')
+        self.view.visible = bool(text)
+
+
+class ErrorWords:
+    """What was refused, in red; nothing where nothing was."""
+
+    def __init__(self, margin: Any = (0, 14, 6, 14)) -> None:
+        self.view = html_pane(margin=margin, visible=False)
+
+    def set(self, text: str) -> None:
+        """New text; '' hides it."""
+        style = f"{FONT}font-size:12.5px;line-height:1.4;color:{COLOURS['bad']};overflow-wrap:anywhere"
+        set_html(self.view, f'<div role="alert" style="{style}">{escape(text).replace(chr(10), "<br>")}</div>')
         self.view.visible = bool(text)
 
 

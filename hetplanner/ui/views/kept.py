@@ -61,7 +61,8 @@ class KeptCards:
         self.metrics = html_pane(margin=(4, 14, 8, 14))
         self._map_cards: list[pn.Column] = []
         self._map_titles: list[pn.pane.HTML] = []
-        self.atlas = pn.FlexBox(gap="10px", sizing_mode="stretch_width", margin=(4, 10, 10, 10))
+        # Plain rows: a flex box that holds figures when the page is drawn never tells the browser that it is done.
+        self.atlas = [pn.Row(sizing_mode="stretch_width", margin=(0, 8)) for _ in range(MOST_COMPARED // 2)]
         self.card = card(
             "Kept plans",
             pn.FlexBox(self.name, self.keep, self.undo, align_items="center", margin=(0, 8)),
@@ -69,7 +70,7 @@ class KeptCards:
             self.hint.view,
             self.table,
         )
-        self.comparison = card("Side by side", self.metrics, chart(self.bars), self.atlas)
+        self.comparison = card("Side by side", self.metrics, chart(self.bars), *self.atlas)
         self._wire()
 
     @property
@@ -175,19 +176,19 @@ class KeptCards:
         self.bars.update({name: plan.estimate for name, plan in plans.items() if plan.estimate is not None})
         while len(self.maps) < min(len(plans), MOST_COMPARED):
             self._add_map()
-        for i, box in enumerate(self._map_cards):
-            box.visible = i < len(plans)
         for world, title, (name, plan) in zip(self.maps, self._map_titles, plans.items(), strict=False):
             set_html(title, f'<div style="{FONT}font-size:13px;font-weight:600">{escape(name)}</div>')
             world.update(None, plan)
-        if self.atlas.objects != self._map_cards:
-            self.atlas.objects = list(self._map_cards)
+        for i, row in enumerate(self.atlas):
+            shown = self._map_cards[2 * i : min(2 * i + 2, len(plans))]
+            if row.objects != shown:
+                row.objects = shown
 
     def _add_map(self) -> None:
         world, title = DeviceMap(height=MAP_HEIGHT, dark=self._dark), html_pane(margin=(2, 4))
         self.maps.append(world)
         self._map_titles.append(title)
-        styles = {"flex": "1 1 420px", "min-width": "0", "color": "var(--panel-on-surface-color)"}
+        styles = {"color": "var(--panel-on-surface-color)"}
         self._map_cards.append(pn.Column(title, chart(world), styles=styles, sizing_mode="stretch_width", margin=0))
 
     def set_dark(self, dark: bool) -> None:

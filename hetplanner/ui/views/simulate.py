@@ -25,7 +25,7 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
-from hetplanner.ui.views.controls import ControlsPanel
+from hetplanner.ui.views.simulate_controls import ControlsPanel
 from hetplanner.ui.views.tools import Tools, save_tools, tool
 from hetplanner.units import short_bytes
 
