@@ -43,7 +43,7 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     one = visit(link)
     assert one.page.url == f"http://localhost:{dashboard.port}/planner"
     assert one.page.evaluate("document.cookie") == ""
-    one.tab("3 Run")
+    one.tab("4 Run")
     one.sees("Launching is unlocked.")
 
     other = browser.new_context().new_page()
