@@ -35,11 +35,13 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/planner"
 
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "panel", "serve", "apps/planner.py", "--address", "127.0.0.1"]
+
     def start(self) -> None:
-        command = [sys.executable, "-m", "panel", "serve", "apps/planner.py", "--address", "127.0.0.1"]
         log = (self.home / "server.txt").open("ab")
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
+            [*self.command(), "--port", str(self.port)],
             cwd=REPOSITORY,
             env=os.environ | {"HETPLANNER_HOME": str(self.home), "HETPLANNER_LAUNCH_TOKEN": TOKEN},
             stdout=log,
@@ -62,6 +64,22 @@ class Server:
             self.process = None
             said = (self.home / "server.txt").read_text()
             assert "unexpected error in a session" not in said, said
+
+
+class Dashboard(Server):
+    """`hetplanner dashboard`; `link()` is what it printed last."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "hetplanner.cli", "dashboard"]
+
+    def link(self) -> str:
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            found = re.findall(r"http://localhost:\d+/planner\?token=\S+", (self.home / "server.txt").read_text())
+            if found:
+                return found[-1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @dataclass

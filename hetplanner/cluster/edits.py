@@ -90,7 +90,8 @@ def _ids(cluster: Cluster | None) -> set[str]:
 def _free_names(stem: str, count: int, taken: Collection[str]) -> list[str]:
     """'frankfurt-0', 'frankfurt-1' …: the first numbers that are free."""
     stem = "-".join(stem.lower().split())[:100]
-    names, number = [], 0
+    names: list[str] = []
+    number = 0
     while len(names) < count:
         name = f"{stem}-{number}"
         if name not in taken:

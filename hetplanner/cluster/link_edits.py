@@ -1,7 +1,8 @@
 """Edits of a cluster's links: a new cluster for every edit, the old one stays as it was.
 
-Every changed link says how its numbers are known now: `specified` (a person gave them) or `assumed` (a formula did),
-and keeps in `replaces` what stood there before the first edit. Links that an edit does not name stay as they are.
+Every changed link says how its numbers are known now: `specified` (a person gave them), `assumed` (a formula did), or
+as their table is known; and keeps in `replaces` what stood there before the first edit. Links that an edit does not
+name stay as they are.
 """
 
 import math
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hetplanner.cluster.model import Cluster, DeviceLink, HostLink, LinkValue, Site, SiteLink
+from hetplanner.cluster.model import Cluster, DeviceLink, HostLink, LinkValue, Site, SiteLink, Source
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.units import short_rate, short_seconds
@@ -19,6 +20,8 @@ from hetplanner.units import short_rate, short_seconds
 Per = Literal["site", "host", "device"]
 EditSource = Literal["specified", "assumed"]
 Pair = tuple[str, str]
+Numbers = tuple[float | None, float | None]
+"""One-way latency in seconds and bandwidth in bytes per second; None keeps what is in force."""
 
 
 class LinkEnds(NamedTuple):
@@ -106,31 +109,64 @@ def set_link(
     Raises:
         InvalidInput: unknown ends, numbers out of range, or a new link without both numbers.
     """
+    ways = (ends, ends.turned) if symmetric else (ends,)
+    numbers = {(way.start, way.end): (latency_s, bandwidth_bytes_per_s) for way in ways}
+    return set_links(cluster, ends.per, numbers, source=source, when=when)
+
+
+def set_links(
+    cluster: Cluster,
+    per: Per,
+    numbers: Mapping[Pair, Numbers | None],
+    *,
+    source: Source = "specified",
+    when: str | None = None,
+) -> Cluster:
+    """Many links at once; the same cluster if nothing changes.
+
+    Args:
+        cluster: what to edit.
+        per: what the pairs name; each is one direction.
+        numbers: latency and bandwidth as `set_link` takes them; None removes the entry, if there is one.
+        source, when: how the numbers are known.
+
+    Raises:
+        InvalidInput: numbers out of range, a new link without both numbers, or devices would be cut off.
+    """
+    _check_pairs(cluster, per, numbers)
+    kind = _KINDS[per]
+    own = {pair: link for link in getattr(cluster, kind.field) if (pair := kind.pair_of(link)) in numbers}
     new: dict[Pair, LinkValue | None] = {}
-    for way in (ends, ends.turned) if symmetric else (ends,):
-        value = {"latency": latency_s, "bandwidth": bandwidth_bytes_per_s}
-        link = _changed(cluster, way, value, source, when)
-        if link is not None:
-            new[way.start, way.end] = link
-    return _with_links(cluster, ends.per, new)
+    for pair, values in numbers.items():
+        if values is None:
+            new |= {pair: None} if pair in own else {}
+            continue
+        held = _pair_link(cluster, pair) if per == "device" else own.get(pair)
+        link = _changed(LinkEnds(per, *pair), held, values, source, when)
+        if not _says(own.get(pair), link):
+            new[pair] = link
+    return _with_links(cluster, per, new)
 
 
-def _changed(
-    cluster: Cluster, ends: LinkEnds, value: Mapping[str, float | None], source: EditSource, when: str | None
-) -> LinkValue | None:
-    """The new entry; None where the one there says the same already."""
-    old = link_in_force(cluster, ends)
-    fields: dict[str, Any] = {k: getattr(old, k, None) if v is None else v for k, v in value.items()}
-    for name, number in fields.items():
-        if number is None:
+def _changed(ends: LinkEnds, held: LinkValue | None, values: Numbers, source: Source, when: str | None) -> LinkValue:
+    fields: dict[str, Any] = {}
+    for name, number in zip(("latency", "bandwidth"), values, strict=True):
+        fields[name] = getattr(held, name, None) if number is None else number
+        if fields[name] is None:
             raise InvalidInput(f"{ends.text}: {name}: there is no link yet; give both bandwidth and latency")
     kind = _KINDS[ends.per]
-    own = own_link(cluster, ends)
-    fields |= {"source": source, "when": when, "replaces": words_before(old)}
+    if source == "measured" and None in values and held is not None:
+        source = held.source  # one measured number does not make the other one measured
+    fields |= {"source": source, "when": when, "replaces": words_before(held)}
     fields |= dict(zip(kind.ends, (ends.start, ends.end), strict=True))
-    link = checked(kind.model, fields, ends.text)
-    same = own is not None and (own.latency, own.bandwidth, own.source) == (link.latency, link.bandwidth, link.source)
-    return None if same else link
+    return checked(kind.model, fields, ends.text)
+
+
+def _says(own: LinkValue | None, link: LinkValue) -> bool:
+    """Whether an entry says the same already; what was measured stays so."""
+    if own is None or (own.latency, own.bandwidth) != (link.latency, link.bandwidth):
+        return False
+    return own.source in (link.source, "measured")
 
 
 def words_before(old: LinkValue | None) -> str | None:
@@ -360,18 +396,23 @@ def _with_links(cluster: Cluster, per: Per, new: Mapping[Pair, LinkValue | None]
 
 
 def _check_ends(cluster: Cluster, ends: LinkEnds) -> None:
+    _check_pairs(cluster, ends.per, [(ends.start, ends.end)])
+
+
+def _check_pairs(cluster: Cluster, per: Per, pairs: Iterable[Pair]) -> None:
     known: dict[Per, Iterable[str]] = {
         "site": (site.name for site in cluster.sites),
         "host": (host.id for host in cluster.hosts),
         "device": cluster.device_ids,
     }
-    names = set(known[ends.per])
-    for name in (ends.start, ends.end):
-        if name not in names:
-            raise InvalidInput(f"link: there is no {ends.per} {name!r:.60} in {cluster.name}; choose one of its own")
-    if ends.per == "device" and ends.start == ends.end:
-        raise InvalidInput(f"link: a device has no link to itself, got {ends.start!r:.60} twice; choose two")
-    if ends.per == "host" and ends.start != ends.end:
-        raise InvalidInput(
-            f"link: a host's link is between its own devices, got {ends.start!r:.60} and {ends.end!r:.60}; name one"
-        )
+    names = set(known[per])
+    for start, end in pairs:
+        for name in (start, end):
+            if name not in names:
+                raise InvalidInput(f"link: there is no {per} {name!r:.60} in {cluster.name}; choose one of its own")
+        if per == "device" and start == end:
+            raise InvalidInput(f"link: a device has no link to itself, got {start!r:.60} twice; choose two")
+        if per == "host" and start != end:
+            raise InvalidInput(
+                f"link: a host's link is between its own devices, got {start!r:.60} and {end!r:.60}; name one"
+            )

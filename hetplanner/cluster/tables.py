@@ -278,6 +278,18 @@ def _site_links(
     return links
 
 
+def read_overrides(
+    source: TableSource, per: str, round_trip: bool = False
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """One-way latency and bandwidth of the pairs of an `overrides.csv` that name sites, hosts or devices.
+
+    Raises:
+        InvalidInput: naming the row.
+    """
+    pairs = [pair for pair in _read_overrides(source) if pair.per == per]
+    return {(pair.start, pair.end): (pair.latency / (2 if round_trip else 1), pair.bandwidth) for pair in pairs}
+
+
 class _Overrides(Noun):
     overrides: tuple[Override, ...]
 

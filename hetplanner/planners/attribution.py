@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import combinations
+from math import comb
 from typing import Any
 
 from hetplanner.codecs.spec import NO_CODEC
@@ -17,6 +19,7 @@ from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
+from hetplanner.planners.codec_choice import step_seconds_of
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_rows
 from hetplanner.planners.rank_order import order_devices
@@ -93,6 +96,58 @@ def attribute_gain(plan: Plan, *, model: CostModel | None = None) -> Gain | None
         share = None if without is None else (without - value) / (base - value)
         parts.append(GainPart(name, beside, without, share))
     return Gain(value, base, tuple(parts))
+
+
+def divide_gain(plan: Plan, *, model: CostModel | None = None) -> Gain | None:
+    """The gain of a plan over the baseline of its shape, divided among its choices so that the shares add up to 1.
+
+    A choice's share is what it brings on average over all orders in which the choices can be made one after the other
+    (the Shapley value); a negative one costs more than it brings. Where a mixture of choices does not
+    fit the devices' memory, its cut is exchanged for equal layers or the other way round; else it counts as the
+    baseline.
+
+    Args:
+        plan: the plan.
+        model: cost model of the plan's problem, if already at hand.
+
+    Returns:
+        As `attribute_gain`; `value` of a part is that of the plan without this choice alone.
+
+    Raises:
+        InvalidInput: for objective `cost` if a device's price is unknown.
+    """
+    model = model or CostModel.of(plan.problem)
+    names = tuple(name for name in _SWITCHES if _SWITCHES[name](plan, model) != plan)
+    value = _value(plan, model)
+    base = _mixture(plan, model, frozenset())
+    if base is None:
+        return None
+    if base <= value:
+        return Gain(value, base, ())
+    known = {frozenset(names): value, frozenset[str](): base}
+    for kept in (frozenset(kept) for n in range(1, len(names)) for kept in combinations(names, n)):
+        mixed = _mixture(plan, model, kept)
+        known[kept] = base if mixed is None else mixed
+    parts = []
+    for name in names:
+        others = [other for other in names if other != name]
+        share = 0.0
+        for n in range(len(names)):
+            weight = 1.0 / (len(names) * comb(len(others), n))
+            share += sum(weight * (known[s] - known[s | {name}]) for s in map(frozenset, combinations(others, n)))
+        parts.append(GainPart(name, None, known[frozenset(others)], share / (base - value)))
+    return Gain(value, base, tuple(parts))
+
+
+def _mixture(plan: Plan, model: CostModel, kept: frozenset[str]) -> float | None:
+    """Value of a plan with only these of its choices; with equal layers or its own where only that fits."""
+    off = tuple(name for name in _SWITCHES if name not in kept)
+    value = _value_if_it_fits(_switched_off(plan, model, off), model)
+    if value is None and "cut" not in off:
+        value = _value_if_it_fits(_switched_off(plan, model, (*off, "cut")), model)
+    if value is None and "cut" in off:
+        value = _value_if_it_fits(_switched_off(plan, model, tuple(n for n in off if n != "cut")), model)
+    return value
 
 
 def _value_without(plan: Plan, model: CostModel, name: str) -> tuple[str | None, float | None]:
@@ -193,6 +248,8 @@ def _most_replicas(plan: Plan) -> int:
 
 
 def _value(plan: Plan, model: CostModel) -> float:
+    if plan.problem.objective == "step-time":
+        return step_seconds_of(plan, model)  # an estimate would look for the bottleneck as well
     return value_of(plan.replace(estimate=estimate_plan(plan, model=model)))
 
 

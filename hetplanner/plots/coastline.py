@@ -5,6 +5,7 @@ rings of integer steps of 0.01°, the first pair absolute, and cut at the antime
 """
 
 import json
+import math
 from functools import cache
 from importlib.resources import files
 
@@ -24,6 +25,13 @@ def mercator(longitude: ArrayLike, latitude: ArrayLike) -> tuple[NDArray[np.floa
     degrees = np.clip(np.asarray(latitude, dtype=np.float64), -MAX_LATITUDE, MAX_LATITUDE)
     x = EARTH_RADIUS_M * np.radians(np.asarray(longitude, dtype=np.float64))
     return x, EARTH_RADIUS_M * np.log(np.tan(np.pi / 4 + np.radians(degrees) / 2))
+
+
+def degrees(x: float, y: float) -> tuple[float, float]:
+    """Longitude and latitude of a point in Web-Mercator metres; the longitude is within ±180°."""
+    longitude = math.degrees(x / EARTH_RADIUS_M)
+    latitude = math.degrees(2 * math.atan(math.exp(min(max(y / EARTH_RADIUS_M, -4.0), 4.0))) - math.pi / 2)
+    return (longitude + 180) % 360 - 180, min(max(latitude, -MAX_LATITUDE), MAX_LATITUDE)
 
 
 @cache

@@ -6,6 +6,9 @@ https://personal.sron.nl/~pault/.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+
+from hetplanner.cluster.catalog import find_kind, kind_names
 
 LINE_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE8866", "#44BB99")
 """Strong colours: routes on the map, curves."""
@@ -116,6 +119,13 @@ def line_colour(index: int) -> str:
 def site_colour(index: int) -> str:
     """Colour of the site in row `index` of the cluster's sites."""
     return _cycled(CELL_COLOURS, index)
+
+
+@cache
+def kind_colour(kind: str) -> str:
+    """Colour of a device kind: by its row in the catalog, so that it is the same in every cluster."""
+    known = find_kind(kind)
+    return line_colour(kind_names().index(known.name)) if known else OTHER_COLOUR
 
 
 def term_colours(terms: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from hetplanner.errors import InvalidInput
 
@@ -85,8 +86,27 @@ def host_is_allowed(header: str | None, allowed: Iterable[str]) -> bool:
     return port.isdecimal() and name in set(allowed)
 
 
+def request_is_ours(request: Any, allowed: Iterable[str]) -> bool:
+    """Whether the request that opened a session was sent to a host of ours.
+
+    Bokeh lets a browser say in its session token which headers it sent; the connection's own host cannot be made up.
+    """
+    names = frozenset(allowed)
+    told = {str(name).lower(): str(value) for name, value in request.headers.items()}
+    return host_is_allowed(told.get("host"), names) and host_is_allowed(getattr(request, "host", None), names)
+
+
 _guard: LaunchGuard | None = None
 _guard_lock = threading.Lock()
+
+
+def launch_token() -> tuple[str, bool]:
+    """The token of this process, and whether it was given by the variable, which then leaves the environment.
+
+    Searches, the agent and its runs inherit the environment, and none of them has to know the token.
+    """
+    given = os.environ.pop(TOKEN_VARIABLE, "")
+    return given or new_token(), bool(given)
 
 
 def process_guard() -> LaunchGuard:
@@ -94,8 +114,9 @@ def process_guard() -> LaunchGuard:
     global _guard
     with _guard_lock:
         if _guard is None:
-            _guard = LaunchGuard(os.environ.get(TOKEN_VARIABLE) or new_token())
-            if not os.environ.get(TOKEN_VARIABLE):
+            token, is_given = launch_token()
+            _guard = LaunchGuard(token)
+            if not is_given:
                 sys.stdout.write(
                     f"\n  hetplanner launch token: {_guard.token}\n  (type it into the page to launch runs)\n\n"
                 )

@@ -21,7 +21,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Span, Trace
-from hetplanner.planners.attribution import attribute_gain
+from hetplanner.planners.attribution import divide_gain
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.simulation import simulate, summarise_plan
@@ -71,7 +71,7 @@ def _evaluate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
-    gain = attribute_gain(worker.plan(message))
+    gain = divide_gain(worker.plan(message))
     return {} if gain is None else gain.to_data()
 
 

@@ -1,15 +1,20 @@
-"""`hetplanner dashboard`: the page on the loopback interface, with signed sessions and the same guard as the app."""
+"""`hetplanner dashboard`: the page behind a gate, on the loopback interface unless another is asked for."""
 
 import secrets
 import socket
 import sys
+import webbrowser
 from pathlib import Path
 
-import hetplanner
-from hetplanner.errors import RunError
-from hetplanner.ui.access import allowed_hosts, process_guard
+import psutil
 
-ADDRESS = "127.0.0.1"
+import hetplanner
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.ui.access import LOOPBACK_HOSTS, LaunchGuard, allowed_hosts, launch_token
+
+LOOPBACK = "127.0.0.1"
+MAX_MESSAGE_BYTES = 20 * 2**20
+"""Of a WebSocket; files come in chunks of half that."""
 
 
 def samples_folder() -> Path:
@@ -17,44 +22,121 @@ def samples_folder() -> Path:
     return Path(hetplanner.__file__).resolve().parents[1] / "sample_clusters"
 
 
-def serve_dashboard(port: int = 5006, open_browser: bool = False, *, home: Path | None = None) -> None:
-    """Serves the dashboard until interrupted; prints its address and the launch token.
+def serve_dashboard(
+    port: int = 5006, open_browser: bool = False, *, host: str = LOOPBACK, home: Path | None = None
+) -> None:
+    """Serves the dashboard until interrupted; prints a link that opens once, and the launch token.
 
     Args:
-        port: on 127.0.0.1; 0 takes a free one.
+        port: 0 takes a free one.
         open_browser: opens a browser window.
+        host: address to listen on. Any but a loopback one shows nothing without the token, and is warned of.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
 
     Raises:
+        InvalidInput: the host is no address of this machine.
         RunError: the port is taken.
     """
     import panel as pn
 
+    from hetplanner.ui.gate import MAX_BODY_BYTES, Gate
     from hetplanner.ui.views.shell import planner_page
 
-    port = _free_port(port)
-    sys.stdout.write(f"hetplanner dashboard: http://localhost:{port}/planner (Ctrl-C ends it; runs go on)\n")
-    process_guard()  # prints the token
-    origins = [f"{host}:{port}" for host in sorted(allowed_hosts()) if "[" not in host]
-    pn.serve(
-        {"planner": lambda: planner_page(samples_folder(), home=home)},
-        address=ADDRESS,
+    port = _free_port(host, port)
+    is_open = not is_loopback(host)
+    token, is_given = launch_token()
+    guard = LaunchGuard(token)
+    hosts = own_hosts(host)
+    gate = Gate(guard, hosts, cookie=f"hetplanner-{port}", demands_cookie=is_open)
+    server = pn.serve(
+        {"planner": lambda: planner_page(samples_folder(), guard=guard, home=home, hosts=hosts)},
+        address=host,
         port=port,
-        show=open_browser,
+        show=False,
+        start=False,
         title="hetplanner",
-        websocket_origin=origins,
-        # Signed: a page of another site cannot forge the headers that a session's token carries.
+        websocket_origin=[f"{name}:{port}" for name in sorted(hosts) if "[" not in name],
+        # Signed: a session cannot be opened with a token of somebody's own making.
         sign_sessions=True,
         secret_key=secrets.token_bytes(32),
+        # Bokeh writes what it keeps of a request into the page, where scripts read it: no cookie may be there.
+        include_headers=["Host"],
+        include_cookies=[],
+        http_server_kwargs={"max_body_size": MAX_BODY_BYTES},
+        websocket_max_message_size=MAX_MESSAGE_BYTES,
         verbose=False,
+    )
+    gate.install(server._tornado)  # before the loop runs, so no request comes first
+    link = f"http://{_name_in_link(host)}:{port}/planner?token={gate.link_token}"
+    sys.stdout.write(_announcement(link, None if is_given else token))
+    if is_open:
+        sys.stderr.write(_warning(host, port))
+    sys.stdout.flush()
+    if open_browser:
+        webbrowser.open(link)
+    server.start()
+    server.io_loop.start()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    return host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]")
+
+
+def own_hosts(host: str) -> frozenset[str]:
+    """Names that a server listening on `host` goes by: loopback's, its own, and those of `HETPLANNER_ALLOWED_HOSTS`.
+
+    An address in digits cannot be rebound, and every machine's own name is its own; no other name gets in.
+    """
+    if is_loopback(host):
+        return allowed_hosts() | {host}
+    if host not in ("0.0.0.0", "::"):
+        return allowed_hosts() | {host.lower()}
+    return allowed_hosts() | set(_own_addresses()) | {socket.gethostname().lower()}
+
+
+def _name_in_link(host: str) -> str:
+    if is_loopback(host):
+        return "localhost" if host == LOOPBACK else host
+    if host not in ("0.0.0.0", "::"):
+        return host
+    return next((address for address in _own_addresses() if not is_loopback(address)), "localhost")
+
+
+def _own_addresses() -> list[str]:
+    """Addresses of this machine as a Host header has them, IPv4 first."""
+    found = [address for group in psutil.net_if_addrs().values() for address in group]
+    v4 = [a.address for a in found if a.family == socket.AF_INET]
+    v6 = [f"[{a.address.lower()}]" for a in found if a.family == socket.AF_INET6 and "%" not in a.address]
+    return v4 + v6
+
+
+def _announcement(link: str, token: str | None) -> str:
+    lines = ["", "  hetplanner dashboard (Ctrl-C ends it; runs go on)", ""]
+    lines += [f"  {link}", "  This link opens once, with the right to launch."]
+    if token is not None:
+        lines.append(f"  For another browser, the launch token: {token}")
+    return "\n".join([*lines, "", ""])
+
+
+def _warning(host: str, port: int) -> str:
+    return (
+        f"warning: {host}:{port} is reached by other machines, and HTTP is not encrypted: who reads along can do what"
+        " you can, training on this machine included.\n"
+        f"         Safer: leave out --host and use `ssh -L {port}:localhost:{port} {socket.gethostname()}`.\n\n"
     )
 
 
-def _free_port(port: int) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+def _free_port(host: str, port: int) -> int:
+    if host in LOOPBACK_HOSTS - {"[::1]"}:
+        host = LOOPBACK
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((ADDRESS, port))
+            probe.bind((host, port))
+        except (socket.gaierror, UnicodeError):
+            raise InvalidInput(f"--host: {host!r:.80} is no address of this machine; try 0.0.0.0") from None
         except OSError as error:
-            raise RunError(f"port {port} of {ADDRESS}: {error.strerror}; give another with --port") from None
+            raise RunError(f"port {port} of {host}: {error.strerror}; give another with --port or --host") from None
         return int(probe.getsockname()[1])

@@ -68,6 +68,9 @@ def test_published_numbers_do_not_outlive_the_link_they_belong_to():
 def test_what_changes_nothing_is_the_same_cluster():
     before = set_link(cluster(), BETWEEN, bandwidth_bytes_per_s=GBIT_S)
     assert set_link(before, BETWEEN, bandwidth_bytes_per_s=GBIT_S, when="later") is before
+    measured = r10(0)
+    ends = LinkEnds("site", measured.sites[0].name, measured.sites[1].name)
+    assert set_link(measured, ends, latency_s=own_link(measured, ends).latency) is measured
     assert make_symmetric(before) is before
     assert fill_from_distance(before) is before
 

@@ -5,7 +5,7 @@ import pytest
 
 from hetplanner.cluster.files import cluster_to_json, load_cluster
 from hetplanner.cluster.table_export import tables_of
-from hetplanner.cluster.uploads import cluster_from_uploads
+from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
 
 CAMPUS = load_cluster(Path(__file__).parents[2] / "sample_clusters" / "campus_3_sites_6.json")
@@ -58,3 +58,84 @@ def test_unclear_missing_and_doubled_files():
     assert "a\\nb.txt: the name must say" in refused({"a\nb.txt": b""})
     assert "imported alone" in refused({"a.json": b"{}", "bw.csv": bandwidth})
     assert "a.json: format: required field" in refused({"a.json": b"{}"})
+
+
+def pasted(text: str, like=CAMPUS, kind="bandwidth", **options):
+    return cluster_from_uploads(files_from_text(text, kind), like=like, **options)
+
+
+def site_table(text_of) -> str:
+    names = [site.name for site in CAMPUS.sites]
+    return "\n".join(["\t".join(["", *names]), *("\t".join([a, *(text_of(a, b) for b in names)]) for a in names)])
+
+
+def test_one_table_of_sites_changes_just_that_and_says_so():
+    after = pasted(site_table(lambda a, b: "" if a == b else "3"))
+    assert (after.devices, after.name) == (CAMPUS.devices, CAMPUS.name)
+    between = [k for k in after.site_links if k.from_site != k.to_site]
+    assert {k.bandwidth for k in between} == {3e9 / 8}
+    np.testing.assert_array_equal(after.latency_s_DD, CAMPUS.latency_s_DD)
+    assert all(k.replaces for k in between)
+    assert [k for k in after.site_links if k.from_site == k.to_site] == [
+        k for k in CAMPUS.site_links if k.from_site == k.to_site
+    ]
+    # The latency was not measured with it.
+    before = {(k.from_site, k.to_site): k.source for k in CAMPUS.site_links}
+    assert {k.source for k in between} == {before[k.from_site, k.to_site] for k in between}
+    known = pasted(site_table(lambda a, b: "3"), source="specified")
+    assert {k.source for k in known.site_links} == {"specified"}
+
+
+def test_a_round_trip_is_halved_in_a_single_table_too():
+    after = pasted(site_table(lambda a, b: "3,5").replace("\t", ";"), kind="latency", round_trip=True)
+    assert {k.latency for k in after.site_links} == {0.00175}
+
+
+def test_one_table_of_devices_changes_just_that():
+    files = tables_of(CAMPUS)
+    doubled = {"bw.csv": files["bandwidth_gbit_s.csv"]}
+    assert (
+        cluster_from_uploads(doubled, like=CAMPUS).bandwidth_bytes_per_s_DD == CAMPUS.bandwidth_bytes_per_s_DD
+    ).all()
+    npy = tables_of(CAMPUS, "npy")["latency_ms.npy"]
+    after = cluster_from_uploads({"rtt.npy": npy}, like=CAMPUS, round_trip=True)
+    np.testing.assert_allclose(after.latency_s_DD * 2, CAMPUS.latency_s_DD)
+    np.testing.assert_array_equal(after.bandwidth_bytes_per_s_DD, CAMPUS.bandwidth_bytes_per_s_DD)
+
+
+def test_pasted_overrides_are_laid_onto_the_cluster():
+    a, b = CAMPUS.device_ids[0], CAMPUS.device_ids[-1]
+    after = pasted(f"per,from,to,bandwidth,latency\ndevice,{a},{b},2 Gbit/s,1 s")
+    assert after.link(a, b).latency == 1
+    assert after.link(b, a) == CAMPUS.link(b, a)
+    with pytest.raises(InvalidInput, match="there is no device 'Mars'"):
+        pasted(f"per,from,to,bandwidth,latency\ndevice,{a},Mars,2 Gbit/s,1 s")
+
+
+def test_site_tables_are_known_by_the_names_in_them():
+    files = tables_of(CAMPUS, "site-csv")
+    own = {"bw.csv": files["site_bandwidth_gbit_s.csv"], "rtt.csv": files["site_latency_ms.csv"]}
+    after = cluster_from_uploads(own, like=CAMPUS)
+    assert {(k.from_site, k.to_site) for k in after.site_links} == {(k.from_site, k.to_site) for k in CAMPUS.site_links}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "nothing was pasted"),
+        (" \n ", "nothing was pasted"),
+        ("hello", "must have a row of names and a row for each"),
+        ('{"format": 1', "pasted.json:1: not JSON"),
+        ("[1]", "must be a JSON object"),
+        (",x,y\nx,1,2\ny,3,4", "has no row"),
+        ("id,kind,site\na,T4,here", "no bandwidth table was given"),
+        ("\t".join(["", *(s.name for s in CAMPUS.sites)]) + "\n" + "x" * 50, "must be square"),
+        ('"unended', "pasted bandwidth.csv"),
+        ("x" * 200_000 + ",y", "cannot be read as a table"),
+    ],
+)
+def test_what_was_pasted_and_cannot_be_read(text, why):
+    with pytest.raises(InvalidInput) as caught:
+        pasted(text)
+    assert why in str(caught.value)
+    assert str(caught.value).isprintable()

@@ -13,7 +13,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.problem import Constraints, Problem
-from hetplanner.planners.attribution import attribute_gain
+from hetplanner.planners.attribution import attribute_gain, divide_gain
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
 
@@ -156,3 +156,42 @@ def test_a_baseline_that_fits_nowhere_gives_no_gain():
         devices=tuple(d.replace(memory=2**16, reserve=0) for d in plan.problem.cluster.devices)
     )
     assert attribute_gain(plan.replace(problem=plan.problem.replace(cluster=tight))) is None
+
+
+# -- divided so that it adds up -------------------------------------------------------------------
+
+
+def test_divided_shares_add_up_to_the_whole_gain():
+    problem = Problem(
+        cluster=load_cluster(SAMPLES / "dtfm_5_worldwide.json"),
+        workload=preset("gpt3-xl"),
+        constraints=Constraints(stages=8, replicas=8),
+    )
+    plan = make_planner("evolution").solve(problem, seed=0, budget="3000 evaluations").plan
+    gain = divide_gain(plan)
+    whole = attribute_gain(plan)
+    assert (gain.value, gain.baseline) == (pytest.approx(step_s(plan)), whole.baseline)
+    assert sum(part.share for part in gain.parts) == pytest.approx(1.0)
+    assert {part.name for part in gain.parts} <= set(CHOICES), "only choices that the plan made differently"
+    alone = {part.name: part.value for part in whole.parts}
+    assert all(part.value == pytest.approx(alone[part.name]) for part in gain.parts if alone[part.name])
+
+
+def test_a_single_choice_has_the_whole_gain():
+    plan, _ = plain(cluster=small_cluster(4, latency="200 ms"))
+    deep = plan.replace(stages=tuple(stage.replace(in_flight=8) for stage in plan.stages))
+    found = shares(divide_gain(deep))
+    assert found.pop("depth") == pytest.approx(1.0)
+    assert set(found.values()) <= {0.0}
+    assert divide_gain(plan).parts == ()
+
+
+def test_two_choices_divide_by_what_each_brings_first_and_last():
+    plan, _ = plain(cluster=small_cluster(4, bandwidth="1 Mbit/s", latency="100 ms"))
+    both = with_codecs(plan.replace(stages=tuple(stage.replace(in_flight=8) for stage in plan.stages)))
+    base, value = step_s(plan), step_s(both)
+    deep, sent = step_s(both.replace(link_codecs=())), step_s(with_codecs(plan))
+    expected = ((base - deep) + (sent - value)) / 2 / (base - value)
+    found = shares(divide_gain(both))
+    assert found["depth"] == pytest.approx(expected)
+    assert found["codecs"] == pytest.approx(1 - expected)

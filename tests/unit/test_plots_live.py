@@ -302,7 +302,8 @@ def test_heatmap_shows_how_links_are_known() -> None:
     drawn.show("known")
     image = drawn.image_source.data["image"][0][::-1]
     assert [image[0, 1], image[1, 0]] == [1.0, 2.0]
-    assert drawn._image.glyph.color_mapper.palette == list(SOURCE_COLOURS.values())
+    assert drawn._known_image.glyph.color_mapper.palette == list(SOURCE_COLOURS.values())
+    assert (drawn._image.visible, drawn._known_image.visible) == (False, True)
     assert (drawn._bar.visible, drawn._legend.visible) == (False, True)
     drawn.show("bandwidth")
     np.testing.assert_array_equal(drawn.image_source.data["image"][0], bandwidth)

@@ -11,6 +11,7 @@ from hetplanner.ui.access import (
     allowed_hosts,
     host_is_allowed,
     new_token,
+    request_is_ours,
 )
 
 
@@ -73,3 +74,19 @@ def test_hosts_can_be_allowed_by_name():
     assert host_is_allowed("lab.example:5006", allowed)
     assert host_is_allowed("other.example", allowed)
     assert not host_is_allowed("third.example", allowed)
+
+
+class Request:
+    """As a session sees it: what its token tells, and the connection itself."""
+
+    def __init__(self, told: dict[str, str], host: str) -> None:
+        self.headers = told
+        self.host = host
+
+
+def test_a_session_is_ours_if_both_its_token_and_its_connection_say_so():
+    allowed = allowed_hosts({})
+    assert request_is_ours(Request({"host": "localhost:5006"}, "localhost:5006"), allowed)
+    assert not request_is_ours(Request({"Host": "localhost:5006"}, "evil.example:5006"), allowed)
+    assert not request_is_ours(Request({"Host": "evil.example:5006"}, "localhost:5006"), allowed)
+    assert not request_is_ours(Request({}, "localhost:5006"), allowed)

@@ -90,6 +90,23 @@ def test_typing_both_ends_chooses_and_unknown_ones_are_explained():
     assert "there is no site 'Mars'" in links.errors["ends"]
 
 
+def test_a_form_handed_in_for_other_ends_does_not_give_them_the_old_numbers():
+    links = model()
+    before = links.cluster
+    links.choose(LinkEnds("site", "site-0", "site-0"))
+    assert links.enter("site-0", "site-1", links.bandwidth, links.latency)
+    assert links.cluster is before
+    assert (links.selected, links.bandwidth) == (PAIR, "50 Mbit/s")
+    assert links.enter("site-1", "site-2", "2", links.latency)
+    assert held(links, LinkEnds("site", "site-1", "site-2")).bandwidth == 2 * GBIT_S
+    assert held(links, LinkEnds("site", "site-1", "site-2")).latency == 0.02
+    assert not links.enter("site-1", "Mars" * 99, "3", "4")
+    assert "no site 'MarsMars" in links.errors["ends"]
+    assert links.enter("site-0", "site-1", "1 Mbit/s", "1 s")
+    assert not links.enter("site-0", "site-1", "1 Mbit/s", "never")
+    assert links.latency == "never"
+
+
 def test_an_edit_holds_both_ways_says_specified_and_is_undone():
     links = model()
     before = links.cluster
@@ -120,14 +137,14 @@ def test_one_way_and_assumed_if_so_chosen():
 @pytest.mark.parametrize(
     ("field", "text", "why"),
     [
-        ("bandwidth", "fast", "must be a number with one of the units"),
+        ("bandwidth", "fast", "must be a number with a unit, as in '1.12 Gbit/s', got"),
         ("bandwidth", "0", "must be above 0"),
         ("bandwidth", "1 Gbps", "did you mean Gbit/s?"),
-        ("bandwidth", "", "must be a number with one of the units"),
+        ("bandwidth", "", "must be a number with a unit"),
         ("bandwidth", "1e308", "must be"),
         ("latency", "-1", "must be 0 or more"),
         ("latency", "nan", "must be"),
-        ("latency", "7 km", "must be a number with one of the units"),
+        ("latency", "7 km", "must be a number with a unit, as in '67 ms', got '7 km'"),
         ("latency", "<b>" * 100, "must be a number"),
     ],
 )
@@ -181,11 +198,13 @@ def test_filling_by_the_formula_with_constants_typed_or_fitted():
     assert links.session.notice == ("info", "No link to fill.")
     assert links.fit_formula()
     assert links.formula != DEFAULT_FORMULA
-    assert links.set_formula(**formula_fields(DEFAULT_FORMULA))
+    assert links.type_constants({name: str(value) for name, value in formula_fields(DEFAULT_FORMULA).items()})
     assert formula_fields(links.formula) == formula_fields(DEFAULT_FORMULA)
-    assert not links.set_formula(most_bytes_per_s=0)
-    assert "must be above 0" in links.errors["formula"]
-    assert not links.set_formula(ends_s=float("nan"))
+    assert links.type_constants({"ends_s": "2,5"})
+    assert links.formula.ends_s == pytest.approx(0.0025)
+    for name, text in (("most_bytes_per_s", "0"), ("ends_s", "nan"), ("ends_s", "x" * 99), ("s_per_km", "1e308")):
+        assert not links.type_constants({name: text})
+        assert "a constant must be a number from" in links.errors["formula"]
     links.scope = "all"
     assert links.fill()
     assert links.counts["measured"] == 0

@@ -1,18 +1,15 @@
 """View-models as Python objects: no Panel, no browser, no search process unless a test is about one."""
 
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from dags import residual_network
-from factories import chain_plan, small_cluster
+from factories import chain_plan
 
-from hetplanner.cluster.files import cluster_to_json
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import plan_from_json
 from hetplanner.ui.access import LaunchGuard
@@ -114,52 +111,6 @@ def test_every_sample_can_be_chosen_and_gets_a_shape_that_fits(app):
         rows = app.cluster.device_rows()
         assert len(rows["id"]) == len(problem.cluster.devices)
         assert app.cluster.summary.startswith(problem.cluster.name)
-
-
-def test_an_imported_file_becomes_the_cluster_and_downloads_again(app):
-    app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
-    assert errors(app) == []
-    assert app.cluster.cluster.name == "small"
-    assert app.cluster.sample == "(drawn or imported)"
-    assert app.plan.cluster is app.cluster.cluster
-    app.cluster.import_files({"again.json": app.cluster.download().getvalue().encode()})
-    assert app.cluster.cluster == small_cluster(3)
-
-
-def test_tables_are_imported_and_round_trips_halved_on_request(app):
-    def npy(value: float) -> bytes:
-        out = io.BytesIO()
-        np.save(out, np.full((4, 4), value))
-        return out.getvalue()
-
-    app.cluster.round_trip = True
-    app.cluster.import_files({"bandwidth.npy": npy(1.0), "latency.npy": npy(20.0)})
-    assert errors(app) == []
-    assert app.cluster.cluster.latency_s_DD[0, 1] == pytest.approx(0.01)
-    assert app.cluster.cluster.bandwidth_bytes_per_s_DD[0, 1] == pytest.approx(1.25e8)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.json", b"{"),
-        ("a.json", b"[]"),
-        ("a.json", b'{"format":"hetplanner/cluster@99"}'),
-        ("a.json", b"\xff\xfe\x00"),
-        ("a.json", b"[" * 100_000),
-        ("bandwidth.csv", b",a,b\na,1,nan\nb,1,1\n"),
-        ("bandwidth.npy", b"\x93NUMPY\x01\x00v\x00garbage"),
-        ("<img src=x onerror=alert(1)>.exe", b"MZ"),
-        ("bandwidth.npy", b""),
-    ],
-)
-def test_a_bad_upload_is_one_line_and_loses_nothing(app, name, content):
-    before = app.cluster.cluster
-    app.cluster.import_files({name: content})
-    assert len(errors(app)) == 1
-    assert "\n" not in errors(app)[0]
-    assert app.cluster.cluster is before
-    assert app.plan.problem().cluster is before
 
 
 # -- plan -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Where a cluster's sites are on the map, and how a plan's traffic runs between them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plots.coastline import WORLD_WIDTH_M, mercator
-from hetplanner.plots.theme import line_colour, site_colour
+from hetplanner.plots.theme import kind_colour, line_colour, site_colour
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 Columns = dict[str, list[Any]]
@@ -29,25 +29,68 @@ def listed(names: Sequence[str], limit: int = MAX_NAMES) -> str:
     return ", ".join(names[:limit]) + (f" … and {more} more" if more > 0 else "")
 
 
-def site_columns(cluster: Cluster) -> Columns:
+def site_columns(cluster: Cluster, excluded: Collection[str] = ()) -> Columns:
     """One row for every site: x, y (Mercator metres), name, label (with its count), size (pixels), colour,
-    kinds, devices.
+    kinds, devices. With devices excluded the count is '6 of 8'.
     """
     x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
     members: list[list[int]] = [[] for _ in cluster.sites]
     for device, site in enumerate(cluster.site_index_D):
         members[site].append(device)
+    left_out = set(excluded)
     kinds = [Counter(cluster.devices[d].kind for d in group) for group in members]
+    used = [sum(cluster.device_ids[d] not in left_out for d in group) for group in members]
+    counts = [f"{n} of {len(g)}" if n < len(g) else f"{n}" for n, g in zip(used, members, strict=True)]
     return {
         "x": x_S.tolist(),
         "y": y_S.tolist(),
         "name": [site.name for site in cluster.sites],
-        "label": [f"{site.name} · {len(group)}" for site, group in zip(cluster.sites, members, strict=True)],
+        "label": [f"{site.name} · {text}" for site, text in zip(cluster.sites, counts, strict=True)],
         "size": [marker_size(len(group)) for group in members],
         "colour": [site_colour(i) for i in range(len(members))],
         "kinds": [", ".join(f"{n} × {kind}" for kind, n in kind_counts.items()) or "none" for kind_counts in kinds],
         "devices": [listed([cluster.devices[d].id for d in group]) for group in members],
     }
+
+
+DOT_NAMES = ("x", "y", "dx", "dy", "id", "kind", "colour", "text", "used")
+MAX_DOTS = 240
+"""Devices of an expanded site; a larger one shows as many, the table all."""
+DOT_PX = 14.0
+
+
+def dot_columns(cluster: Cluster, site_names: Collection[str], excluded: Collection[str] = ()) -> Columns:
+    """One row for every device of the expanded sites: the site's x and y, and how many pixels away from it the dot is
+    (dx to the east, dy to the south), in rings around the marker.
+    """
+    left_out = set(excluded)
+    columns: Columns = {name: [] for name in DOT_NAMES}
+    for s, site in enumerate(cluster.sites):
+        if site.name not in site_names:
+            continue
+        rows = np.flatnonzero(cluster.site_index_D == s)
+        x, y = mercator(site.longitude, site.latitude)
+        places = ring_places(min(len(rows), MAX_DOTS), marker_size(len(rows)) / 2 + 13)
+        for row, (dx, dy) in zip(rows.tolist(), places, strict=False):
+            device = cluster.devices[row]
+            used = device.id not in left_out
+            colour = kind_colour(device.kind)
+            words = "used" if used else "excluded"
+            values = (float(x), float(y), dx, dy, device.id, device.kind, colour, "●" if used else "○", words)
+            for name, value in zip(DOT_NAMES, values, strict=True):
+                columns[name].append(value)
+    return columns
+
+
+def ring_places(count: int, radius_px: float) -> list[tuple[float, float]]:
+    """Points on rings around (0, 0), the innermost of this radius, one dot's width apart; from the top clockwise."""
+    points: list[tuple[float, float]] = []
+    while len(points) < count:
+        here = min(int(2 * np.pi * radius_px / DOT_PX), count - len(points))
+        turns = 2 * np.pi * np.arange(here) / here
+        points += list(zip((radius_px * np.sin(turns)).tolist(), (-radius_px * np.cos(turns)).tolist(), strict=True))
+        radius_px += DOT_PX
+    return points
 
 
 def marker_size(num_devices: int) -> float:

@@ -4,6 +4,7 @@ from hetplanner.plots.live.allocation_grid import AllocationGrid
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
 from hetplanner.plots.live.device_map import DeviceMap
+from hetplanner.plots.live.editable_map import EditableMap
 from hetplanner.plots.live.lifelines import Lifelines
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.loss_curve import LossCurve
@@ -20,6 +21,7 @@ __all__ = [
     "ConvergenceCurve",
     "CostBars",
     "DeviceMap",
+    "EditableMap",
     "Lifelines",
     "LinkHeatmap",
     "LossCurve",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from bokeh.models import (
@@ -9,6 +10,7 @@ from bokeh.models import (
     CustomJS,
     GlyphRenderer,
     HoverTool,
+    InlineStyleSheet,
     Label,
     Node,
     PanTool,
@@ -64,6 +66,8 @@ set(fig.y_range, y - scale * h, y + scale * h)
 class DeviceMap(LiveFigure):
     """Sites as counted markers; with a plan: routes as arcs, stage numbers at the sites, gradient exchange dotted."""
 
+    site_tooltips: ClassVar = [("site", "@name"), ("devices", "@kinds"), ("", "@devices")]
+
     def __init__(self, *, dark: bool = False, height: int = 360) -> None:
         box = view_box([], [])
         west, east, south, north = fitted(box, DEFAULT_WIDTH_PX, height)
@@ -81,6 +85,8 @@ class DeviceMap(LiveFigure):
         self.figure.grid.visible = False
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
+        # The page's theme gives it a light paper, in dark mode too.
+        self.figure.toolbar.stylesheets = [InlineStyleSheet(css=":host { background: transparent !important; }")]
         self._box: Box = box
         self._box_source = ColumnDataSource({"edge": list(box)})
         fit = CustomJS(args={"box": self._box_source, "fig": self.figure}, code=_FIT)
@@ -150,7 +156,7 @@ class DeviceMap(LiveFigure):
             ResetTool(),
             HoverTool(
                 renderers=[self._sites],
-                tooltips=[("site", "@name"), ("devices", "@kinds"), ("", "@devices")],
+                tooltips=self.site_tooltips,
                 visible=False,
             ),
             HoverTool(

@@ -46,7 +46,7 @@ class LinkHeatmap(LiveFigure):
         self._ids: tuple[str, ...] = ()
         self._ends: LinkEnds | None = None
         self.mapper = LogColorMapper(palette=_PALETTE, low=1, high=10, nan_color=_NOTHING)
-        self._known_mapper = LinearColorMapper(
+        known = LinearColorMapper(
             palette=list(SOURCE_COLOURS.values()), low=-0.5, high=len(KNOWN) - 0.5, nan_color=_NOTHING
         )
         self.image_source = empty_source("image", "known", "dw", "dh")
@@ -54,9 +54,10 @@ class LinkHeatmap(LiveFigure):
         self.id_source = empty_source("id")
         self.edge_source = empty_source("x", "y")
         self.mark_source = empty_source("left", "right", "bottom", "top")
-        self._image = self.figure.image(
-            "image", x=0, y=0, dw="dw", dh="dh", source=self.image_source, color_mapper=self.mapper
-        )
+        # Two glyphs, one of them shown: a drawn image does not take another colour mapper.
+        image = {"image": "image", "x": 0, "y": 0, "dw": "dw", "dh": "dh", "source": self.image_source}
+        self._image = self.figure.image(**image, color_mapper=self.mapper)
+        self._known_image = self.figure.image(**image, color_mapper=known)
         self._columns = self.figure.vspan(x="x", source=self.edge_source, line_width=1)
         self._rows = self.figure.hspan(y="y", source=self.edge_source, line_width=1)
         self.figure.quad(
@@ -83,7 +84,7 @@ class LinkHeatmap(LiveFigure):
         self.what = what
         known = what == "known"
         self.mapper.palette = _PALETTE if what == "bandwidth" else _PALETTE[::-1]
-        self._image.glyph.color_mapper = self._known_mapper if known else self.mapper
+        self._image.visible, self._known_image.visible = not known, known
         self._bar_text.code = self._text_of("tick")
         self._value_text.code = self._text_of("value")
 
@@ -115,7 +116,7 @@ class LinkHeatmap(LiveFigure):
         tables = {"known": self.known_source, "ids": self.id_source}
         self.figure.add_tools(
             HoverTool(
-                renderers=[self._image],
+                renderers=[self._image, self._known_image],
                 tooltips=[("from", "$y{0}"), ("to", "$x{0}"), ("link", "@image{0}"), ("known", "@known{0}")],
                 formatters={
                     "$x": CustomJSHover(args=tables, code=_ID_OF_COLUMN),

@@ -6,9 +6,14 @@ from pathlib import Path
 import param
 
 from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.drafts import DraftStore, process_drafts
+from hetplanner.ui.models.drawing import DrawingModel
+from hetplanner.ui.models.exchange import ExchangeModel
+from hetplanner.ui.models.explain import ExplainModel
 from hetplanner.ui.models.form import SettingsForm
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
@@ -27,15 +32,20 @@ class PlannerApp(param.Parameterized):
         samples: Path,
         home: Path | None = None,
         drafts: DraftStore | None = None,
+        desk: Desk | None = None,
     ) -> None:
         super().__init__()
         self.session = Session(guard)
         self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.exchange = ExchangeModel(self.cluster)
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)
+        self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.run = RunModel(self.session, service, home)
+        self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
         self.cluster.choose_default()
@@ -70,6 +80,10 @@ class PlannerApp(param.Parameterized):
         act()
         if self.plan.searching:
             self.session.page = "plan"
+
+    def search_again(self) -> None:
+        """Searches under the changes of the what-if card, from its plan."""
+        self._start(self.explain.search_again)
 
     def rehearse(self) -> None:
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""

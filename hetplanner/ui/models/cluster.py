@@ -1,6 +1,5 @@
 """The Cluster page: the cluster in hand, from a sample, from uploaded files, or drawn."""
 
-import io
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +9,8 @@ import numpy as np
 import param
 
 from hetplanner.cluster.catalog import resolve_device
-from hetplanner.cluster.files import cluster_to_json, load_cluster
+from hetplanner.cluster.files import load_cluster
 from hetplanner.cluster.model import Cluster, Device
-from hetplanner.cluster.uploads import cluster_from_uploads
 from hetplanner.errors import HetplannerError
 from hetplanner.ui.models.drafts import DraftStore
 from hetplanner.ui.models.editor import Editor
@@ -31,7 +29,6 @@ class ClusterModel(param.Parameterized):
 
     sample: Any = param.Selector(default=None, objects=[None], allow_None=True)
     cluster = param.ClassSelector(class_=Cluster, default=None)
-    round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
 
     def __init__(self, session: Session, samples: Path, drafts: DraftStore, **params: Any) -> None:
         super().__init__(**params)
@@ -83,17 +80,6 @@ class ClusterModel(param.Parameterized):
         if said:
             self.session.notify("info", f"Another page changed this cluster: {said}.")
 
-    def import_files(self, files: dict[str, bytes]) -> None:
-        """Uploaded files by name: one JSON, or tables as CSV or NPY. Errors become a notice."""
-        with self.session.reporting():
-            cluster = cluster_from_uploads(files, like=self.cluster, round_trip=self.round_trip)
-            self.adopt(cluster, f"imported {cluster.name}")
-            self.session.notify("success", f"Imported {cluster.name}: {count_text(cluster)}.")
-
-    def download(self) -> io.StringIO:
-        """The cluster's file."""
-        return io.StringIO(cluster_to_json(self.cluster) if self.cluster is not None else "")
-
     @property
     def summary(self) -> str:
         """One paragraph: what it is, how much, how its links are known."""
@@ -102,7 +88,8 @@ class ClusterModel(param.Parameterized):
             return ""
         sources = Counter(link.source for link in cluster.links)
         known = ", ".join(f"{n} {source}" for source, n in sources.most_common())
-        parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.", cluster.description]
+        left_out = f" {_number(self.editor.excluded, 'device')} excluded." if self.editor.excluded else ""
+        parts = [f"{cluster.name}: {count_text(cluster)}; links: {known}.{left_out}", cluster.description]
         return " ".join(part for part in parts if part)[:600]
 
     def device_rows(self) -> dict[str, list[Any]]:
@@ -112,7 +99,13 @@ class ClusterModel(param.Parameterized):
             return {}
         rows = [_row(cluster, device) for device in cluster.devices]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return columns | _link_columns(cluster)
+        return {"used": self.used} | columns | _link_columns(cluster)
+
+    @property
+    def used(self) -> list[bool]:
+        """For every device whether plans may use it."""
+        excluded = set(self.editor.excluded)
+        return [d not in excluded for d in self.editor.cluster.device_ids] if self.editor.cluster is not None else []
 
 
 def count_text(cluster: Cluster) -> str:

@@ -6,7 +6,7 @@
 Both raise InvalidInput; call them within `session.reporting()`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import param
@@ -67,10 +67,17 @@ class Editor(param.Parameterized):
         self._show(words)
 
     def exclude(self, device_ids: Iterable[str], words: str) -> None:
-        """Sets which devices plans must not use."""
-        wanted = tuple(device_ids)
+        """Plans must not use these devices either."""
+        self._choose(words, add=set(device_ids))
+
+    def include(self, device_ids: Iterable[str], words: str) -> None:
+        """Plans may use these devices again."""
+        self._choose(words, drop=set(device_ids))
+
+    def _choose(self, words: str, add: Set[str] = frozenset(), drop: Set[str] = frozenset()) -> None:
         with self._draft.lock:
-            self._push(self._draft.step.cluster, words, wanted)
+            now = self._draft.step
+            self._push(now.cluster, words, (set(now.excluded) | add) - drop)
         self._show(words)
 
     def undo(self) -> None:

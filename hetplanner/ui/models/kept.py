@@ -31,7 +31,7 @@ class KeptModel(param.Parameterized):
 
     kept = param.List(default=[])
     chosen = param.List(default=[])
-    name = param.String(default="")
+    typed = param.String(default="", doc="The name in the field.")
     name_error = param.String(default="")
     deleted = param.String(default="")
 
@@ -109,11 +109,11 @@ class KeptModel(param.Parameterized):
         """Keeps a plan under `name`, or a suggested one; a name that cannot be is explained beside its field."""
         self.name_error = ""
         try:
-            name = self._shelf.keep(plan, self.name.strip() or self.suggest(plan))
+            name = self._shelf.keep(plan, self.typed.strip() or self.suggest(plan))
         except InvalidInput as error:
             self.name_error = str(error)
             return False
-        self.name = ""
+        self.typed = ""
         self.look()
         if len(self.chosen) < MOST_COMPARED:
             self.chosen = [*self.chosen, name]

@@ -66,14 +66,13 @@ class LinkTables(param.Parameterized):
         words = f"{quantity} of {len(cells)} links between sites"
         if len(cells) == 1:
             words = _words(quantity, LinkEnds("site", *known[first]), numbers[first])
-        symmetric, source = self.links.symmetric, self.links.source
+        values = {known[pair]: _values(quantity, number) for pair, number in numbers.items()}
+        if self.links.symmetric:
+            values |= {(end, start): value for (start, end), value in values.items() if (end, start) not in values}
+        source = self.links.source
 
         def change(newest: Cluster | None) -> Cluster | None:
-            for pair, number in numbers.items():
-                ends = LinkEnds("site", *known[pair])
-                both = symmetric and pair[::-1] not in numbers
-                newest = newest and _written(newest, quantity, ends, number, source, both)
-            return newest
+            return None if newest is None else link_edits.set_links(newest, "site", values, source=source)
 
         try:
             self.links.editor.edit(change, words)
@@ -117,9 +116,16 @@ class LinkTables(param.Parameterized):
                 typed, why = self.errors.get((quantity, i, j), (text, ""))
                 row.append([typed, link.source if link else "", _title(start, end, link, int(single_SS[i, j])), why])
             rows.append(row)
-        ends = self.links.selected
-        chosen = [names.index(ends.start), names.index(ends.end)] if ends is not None and ends.per == "site" else None
-        return {"names": names, "rows": rows, "chosen": chosen}
+        return {"names": names, "rows": rows, "chosen": self.chosen}
+
+    @property
+    def chosen(self) -> list[int] | None:
+        """Row and column of the link in the form, if it is one of sites."""
+        cluster, ends = self.links.cluster, self.links.selected
+        if cluster is None or ends is None or ends.per != "site":
+            return None
+        row = {site.name: i for i, site in enumerate(cluster.sites)}
+        return [row[ends.start], row[ends.end]] if {ends.start, ends.end} <= row.keys() else None
 
 
 def _numbers(
@@ -136,15 +142,10 @@ def _numbers(
     return numbers, errors
 
 
-def _written(
-    cluster: Cluster, quantity: Quantity, ends: LinkEnds, number: float | None, source: Any, symmetric: bool
-) -> Cluster:
+def _values(quantity: Quantity, number: float | None) -> link_edits.Numbers | None:
     if number is None:
-        own = link_edits.own_link(cluster, ends)
-        return cluster if own is None else link_edits.remove_link(cluster, ends, symmetric=symmetric)
-    name = "bandwidth_bytes_per_s" if quantity == "bandwidth" else "latency_s"
-    value: dict[str, Any] = {name: number}
-    return link_edits.set_link(cluster, ends, **value, source=source, symmetric=symmetric)
+        return None
+    return (None, number) if quantity == "bandwidth" else (number, None)
 
 
 def _words(quantity: Quantity, ends: LinkEnds, number: float | None) -> str:

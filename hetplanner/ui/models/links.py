@@ -4,8 +4,10 @@ Every edit goes through the page's one editor, so that Undo takes it back. What 
 `errors`, by the name of the field, and changes nothing.
 """
 
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import param
@@ -27,6 +29,7 @@ FIELDS = ("ends", "bandwidth", "latency", "formula", "link")
 UNITS: dict[Quantity, str] = {"bandwidth": "Gbit/s", "latency": "ms"}
 """What a number without a unit is taken to be in."""
 MAX_TYPED = 60
+MAX_NAME = 120
 
 
 class LinksModel(param.Parameterized):
@@ -152,6 +155,19 @@ class LinksModel(param.Parameterized):
 
         return self._edit("link", change, words)
 
+    def enter(self, start: str, end: str, bandwidth: str, latency: str) -> bool:
+        """A form handed in whole. Other ends than the chosen are chosen first, and keep what was typed for them."""
+        shown = {"bandwidth": self.bandwidth, "latency": self.latency}
+        typed = {"bandwidth": bandwidth[:MAX_TYPED], "latency": latency[:MAX_TYPED]}
+        other = (start, end) != (self.start, self.end)
+        if other:
+            self.param.update(start=start[:MAX_NAME], end=end[:MAX_NAME])
+            typed = {name: text for name, text in typed.items() if text != shown[name]}
+            if self.errors or not typed:
+                return not self.errors
+        self.param.update(**typed)
+        return self.submit()
+
     def remove(self) -> bool:
         """Without the chosen link's own entry."""
         ends, symmetric = self.selected, self.symmetric
@@ -189,13 +205,18 @@ class LinksModel(param.Parameterized):
         self.param.update(formula=fitted, errors={})
         return True
 
-    def set_formula(self, **constants: float) -> bool:
-        """Constants of the formula as a person gives them (ms, ms per 1000 km, Mbit, Gbit/s)."""
-        scale = {"ends_s": 1e-3, "s_per_km": 1e-6, "in_flight_bytes": 1e6 / 8, "most_bytes_per_s": 1e9 / 8}
-        for name, number in constants.items():
-            if not 0 <= number <= 1e6 or (number == 0 and name in ("in_flight_bytes", "most_bytes_per_s")):
-                return self._refuse("formula", f"constants must be above 0 and at most 10^6, got {number:g}")
-        fields = {name: number * scale[name] for name, number in constants.items()}
+    def type_constants(self, texts: Mapping[str, str]) -> bool:
+        """Constants of the formula as a person types them (ms, ms per 1000 km, Mbit, Gbit/s)."""
+        fields = {}
+        for name, text in texts.items():
+            try:
+                number = float(text.replace(",", "."))
+            except ValueError:
+                number = math.nan
+            least = 1e-6 if name in ("in_flight_bytes", "most_bytes_per_s") else 0
+            if not least <= number <= 1e6:
+                return self._refuse("formula", f"a constant must be a number from {least:g} to 10^6, got {text!r:.40}")
+            fields[name] = number * _CONSTANT_UNITS[name]
         self.param.update(formula=self.formula._replace(**fields), errors={})
         return True
 
@@ -284,7 +305,9 @@ def typed_number(quantity: Quantity, text: str) -> float:
     try:
         return float(getattr(checked(LinkValue, fields, "", from_file=True), quantity))
     except HetplannerError as error:
-        raise type(error)(str(error).removeprefix(f"{quantity}: ")) from None
+        # All the units there are would fill the form.
+        said = re.sub(r"with one of the units .*? \(as in (.*?)\)", r"with a unit, as in \1", str(error))
+        raise type(error)(said.removeprefix(f"{quantity}: ")) from None
 
 
 def _said(error: HetplannerError) -> str:
@@ -292,10 +315,8 @@ def _said(error: HetplannerError) -> str:
 
 
 def formula_fields(formula: DistanceFormula) -> dict[str, float]:
-    """Constants as `LinksModel.set_formula` takes them."""
-    return {
-        "ends_s": round(formula.ends_s * 1e3, 4),
-        "s_per_km": round(formula.s_per_km * 1e6, 4),
-        "in_flight_bytes": round(formula.in_flight_bytes * 8 / 1e6, 4),
-        "most_bytes_per_s": round(formula.most_bytes_per_s * 8 / 1e9, 6),
-    }
+    """Constants in the units in which `LinksModel.type_constants` takes them."""
+    return {name: float(f"{getattr(formula, name) / unit:.6g}") for name, unit in _CONSTANT_UNITS.items()}
+
+
+_CONSTANT_UNITS = {"ends_s": 1e-3, "s_per_km": 1e-6, "in_flight_bytes": 1e6 / 8, "most_bytes_per_s": 1e9 / 8}

@@ -11,6 +11,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
+from hetplanner.planners.layout import value_of
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.fields import planner_defaults
@@ -197,6 +198,17 @@ class PlanModel(ProblemSettings):
             for job in self._service.jobs
             if job.request.problem.rehearsal_of is None
         }
+
+    def show(self, plan: Plan) -> None:
+        """Shows a plan that no search of this page found, and takes over its problem."""
+        self._job, self._cursor = None, 0
+        self.points, self.baselines, self.baseline_estimates, self.earlier = [], {}, {}, ()
+        self.take_problem(plan.problem)
+        value = value_of(plan) if plan.estimate is not None else None
+        self.param.update(job_id="", state="idle", failure="", lower_bound=None, plan=None, value=None)
+        self.param.update(plan=plan, value=value)
+        self.session.plan = plan
+        self.param.trigger("points_changed", "baselines_changed")
 
     def _follow(self, job: SearchJob) -> None:
         self._job, self._cursor, self._seconds = job, 0, 0

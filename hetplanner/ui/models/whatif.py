@@ -5,6 +5,7 @@ from typing import Any
 
 import param
 
+from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import CODEC_NAMES, Codec
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
@@ -33,7 +34,6 @@ class WhatIfModel(param.Parameterized):
     error = param.String(default="")
     waiting = param.Boolean(default=False)
 
-    device: Any = param.Selector(default="", objects=[""], doc="To drop; goes back to '' when it was.")
     link: Any = param.Selector(default="", objects=[""])
     bandwidth_mbit_s = param.Number(default=None, allow_None=True, bounds=(1e-5, 8e9))
     latency_ms = param.Number(default=None, allow_None=True, bounds=(0.0, 1e9))
@@ -48,8 +48,8 @@ class WhatIfModel(param.Parameterized):
         self._asked = Changes()
         self._pairs: dict[str, SitePair] = {}
         self._loading = False
+        self._cluster: Cluster | None = None
         self.param.watch(self._plan_changed, "plan")
-        self.param.watch(self._device_chosen, "device")
         self.param.watch(self._load_link, "link")
         self.param.watch(self._link_edited, ["bandwidth_mbit_s", "latency_ms"])
         self.param.watch(self._load_codec, "where")
@@ -59,13 +59,15 @@ class WhatIfModel(param.Parameterized):
 
     def _plan_changed(self, *_: Any) -> None:
         plan = self.plan
+        if plan is not None and self._cluster not in (None, plan.problem.cluster):
+            self.changes = Changes()  # they were about another cluster
+        self._cluster = plan.problem.cluster if plan is not None else self._cluster
         pairs = site_pairs(plan) if plan is not None else []
         self._pairs = {pair_text(pair): pair for pair in pairs}
         self._loading = True
         self._offer("link", [*self._pairs] or [""], self._worst_link())
         sent = [pair_text(pair) for pair in _sending_pairs(plan)] if plan is not None else []
         self._offer("where", [EVERYWHERE, *sent, REDUCTIONS], EVERYWHERE)
-        self._offer("device", self._droppable(), "")
         self._loading = False
         self._load_link()
         self._load_codec()
@@ -86,22 +88,18 @@ class WhatIfModel(param.Parameterized):
         pair = next((pair for pair in _sending_pairs(plan) if name in _link_names(plan, pair)), None)
         return pair_text(pair) if pair is not None else next(iter(self._pairs))
 
-    def _droppable(self) -> list[str]:
+    @property
+    def droppable(self) -> list[str]:
+        """Devices that the plan uses and that are not dropped yet, in the order of their ranks."""
         gone = {change.device for change in self.changes.changes if isinstance(change, DropDevice)}
-        return ["", *(d for d in self.plan.ranks if d not in gone)] if self.plan is not None else [""]
+        return [device for device in self.plan.ranks if device not in gone] if self.plan is not None else []
 
     # -- changes ----------------------------------------------------------------------------------
 
     def drop(self, device: str) -> None:
         """The plan without a device."""
-        gone = [change for change in self.changes.changes if isinstance(change, DropDevice)]
-        if self.plan is not None and device in self.plan.ranks and DropDevice(device=device) not in gone:
+        if device in self.droppable:
             self._set(Changes(changes=(*self.changes.changes, DropDevice(device=device))))
-
-    def _device_chosen(self, event: param.parameterized.Event) -> None:
-        if event.new and not self._loading:
-            self.drop(event.new)
-            self.device = ""
 
     def _load_link(self, *_: Any) -> None:
         pair = self._pairs.get(self.link)
@@ -210,9 +208,6 @@ class WhatIfModel(param.Parameterized):
 
     def _set(self, changes: Changes) -> None:
         self.changes = changes
-        self._loading = True
-        self._offer("device", self._droppable(), "")
-        self._loading = False
         self._load_link()
         self._load_codec()
         self._evaluate()

@@ -25,10 +25,10 @@ WORTH_SAYING = 0.005
 
 @dataclass(frozen=True)
 class Part:
-    """A choice of the plan: its name, the share of the gain that goes without it (None if unknown), and words."""
+    """A choice of the plan: its name, its share of the gain, and words."""
 
     name: str
-    share: float | None
+    share: float
     words: str
 
 
@@ -64,12 +64,11 @@ class WhyModel(param.Parameterized):
 
     @property
     def parts(self) -> list[Part]:
-        """The choices, the most important first; those that change nothing are left out."""
+        """The choices, the most important first; those that matter for nothing are left out."""
         if not self.gain:
             return []
         parts = [Part(name, row["share"], _without(row, self._objective)) for name, row in self.gain["parts"].items()]
-        told = [part for part in parts if part.share is None or abs(part.share) >= WORTH_SAYING]
-        return sorted(told, key=lambda part: -(part.share if part.share is not None else -1.0))
+        return sorted((p for p in parts if abs(p.share) >= WORTH_SAYING), key=lambda part: -part.share)
 
     @property
     def sentence(self) -> str:
@@ -83,19 +82,19 @@ class WhyModel(param.Parameterized):
             return "Comparing the plan with the same shape in rank order …"
         shape = shape_text(plan)
         if not gain:
-            return f"The same shape ({shape}) in rank order does not fit the devices' memory; this plan does."
+            return f"{shape} in rank order do not fit the devices' memory; this plan does."
         if not gain["parts"]:
-            return f"It is no better than {shape} in rank order: here it does not matter who sits where."
+            return (
+                f"It is no better than {shape} in rank order with equal layers: here it does not matter who sits where."
+            )
         value, base = (value_text(gain[name], self._objective) for name in ("value", "baseline"))
         lead = (
-            f"It {_VERBS[self._objective]} {value} instead of {base}, {_times_text(gain['ratio'])} better than {shape}"
-            " placed in rank order"
+            f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them (rank"
+            " order, equal layers, usual depth)"
         )
-        shares = [part for part in self.parts if part.share is not None and part.share >= WORTH_SAYING]
-        if not shares:
-            return f"{lead}; no single choice makes the difference, only all of them together."
-        said = [f"{percent_text(part.share, 0)} without {WORDS[part.name]}" for part in shares[:4] if part.share]
-        return f"{lead}; of that gain it would lose {_joined(said)}."
+        shares = [part for part in self.parts if part.share >= WORTH_SAYING]
+        said = [f"{percent_text(part.share, 0)} from {WORDS[part.name]}" for part in shares[:4]]
+        return f"{lead}; of what that saves, {_joined(said)}."
 
     @property
     def bottleneck(self) -> str:
@@ -129,14 +128,7 @@ def bottleneck_text(estimate: Any) -> str:
 
 
 def _without(row: dict[str, Any], objective: str) -> str:
-    if row["value"] is None:
-        return "without it the plan would not fit the devices' memory"
-    beside = f" (and without its {row['beside']}, which leans on it)" if row["beside"] else ""
-    return f"{value_text(row['value'], objective)} without it{beside}"
-
-
-def _times_text(ratio: float) -> str:
-    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
+    return f"{value_text(row['value'], objective)} without it, all else kept"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -153,6 +153,19 @@ class Words:
         self.view.visible = bool(text)
 
 
+class ErrorWords:
+    """What was refused, in red; nothing where nothing was."""
+
+    def __init__(self, margin: Any = (0, 14, 6, 14)) -> None:
+        self.view = html_pane(margin=margin, visible=False)
+
+    def set(self, text: str) -> None:
+        """New text; '' hides it."""
+        style = f"{FONT}font-size:12.5px;line-height:1.4;color:{COLOURS['bad']};overflow-wrap:anywhere"
+        set_html(self.view, f'<div role="alert" style="{style}">{escape(text).replace(chr(10), "<br>")}</div>')
+        self.view.visible = bool(text)
+
+
 def heading(text: str) -> pn.pane.HTML:
     """A heading inside the side bar."""
     style = (

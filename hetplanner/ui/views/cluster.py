@@ -1,61 +1,87 @@
-"""The Cluster page: choose or import, the map, the links, the devices."""
+"""The Cluster page: choose, draw or import, the map, the links, the devices."""
 
 from typing import Any
 
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+from panel.models.tabulator import CellClickEvent
 
-from hetplanner.plots.live import DeviceMap, LinkHeatmap
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.views.binding import bind, upload_button
-from hetplanner.ui.views.cards import Coloured, Words, card, chart, frame, full_width, page, side_by_side
+from hetplanner.ui.views.binding import bind
+from hetplanner.ui.views.cards import Coloured, Words, card, frame, full_width, page
+from hetplanner.ui.views.exchange import ExchangePart
+from hetplanner.ui.views.links import LinksPart
+from hetplanner.ui.views.map import MapView
 
-MAP_HEIGHT = 400
+TABLE_HEIGHT = 340
+DELETE = "✕"
 
 
 def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
     """The page, and its figures for the theme switch."""
+    world = MapView(app)
+    links, exchange = LinksPart(app), ExchangePart(app)
+    view = page(
+        full_width(_chooser(app, exchange)),
+        world.view,
+        *links.rows,
+        full_width(exchange.view),
+        full_width(_device_table(app)),
+    )
+    return view, [world.map, *links.figures]
+
+
+def _device_table(app: PlannerApp) -> pn.Column:
+    """All devices; a click on `used` excludes or includes one, a click on the cross deletes it."""
     model = app.cluster
-    world = DeviceMap(height=MAP_HEIGHT)
-    bandwidth = LinkHeatmap("bandwidth", height=MAP_HEIGHT)
-    latency = LinkHeatmap("latency", height=MAP_HEIGHT)
-    about = Words()
     table = pn.widgets.Tabulator(
         pd.DataFrame(),
         show_index=False,
         disabled=True,
-        height=320,
+        height=TABLE_HEIGHT,
         layout="fit_data_stretch",
         sizing_mode="stretch_width",
         selectable=False,
+        formatters={"used": {"type": "tickCross"}},
         margin=(4, 12, 12, 12),
     )
 
     def show(*_: Any) -> None:
-        cluster = model.cluster
-        if cluster is None:
+        rows = pd.DataFrame(model.device_rows())
+        if len(rows):
+            rows.insert(1, DELETE, DELETE)
+        if not rows.equals(table.value):  # a new value scrolls the table to its top
+            table.value = rows
+
+    def mark(*_: Any) -> None:
+        used = model.used
+        if "used" in table.value and len(used) == len(table.value):
+            changed = [
+                (i, now) for i, (was, now) in enumerate(zip(table.value["used"], used, strict=True)) if was != now
+            ]
+            if changed:
+                table.patch({"used": changed})
+
+    def click(event: CellClickEvent) -> None:
+        if model.cluster is None or not 0 <= event.row < len(model.cluster.devices):
             return
-        world.update(cluster)
-        bandwidth.update(cluster)
-        latency.update(cluster)
-        about.set(model.summary)
-        table.value = pd.DataFrame(model.device_rows())
+        device = str(table.value["id"].iloc[event.row])
+        with pn.io.hold():
+            if event.column == "used":
+                app.drawing.toggle([device])
+            elif event.column == DELETE:
+                app.drawing.delete_devices([device])
 
     model.param.watch(show, "cluster")
+    model.editor.param.watch(mark, "excluded")
+    table.on_click(click)
     show()
-    view = page(
-        full_width(_chooser(app)),
-        full_width(card("Sites and devices", about.view, chart(world))),
-        side_by_side(
-            card("Bandwidth, row to column", chart(bandwidth)), card("One-way latency, row to column", chart(latency))
-        ),
-        full_width(card("Devices", table)),
-    )
-    return view, [world, bandwidth, latency]
+    hint = Words("Click a tick to exclude a device from plans, a cross to include it again; ✕ deletes it.", size=12)
+    return card("Devices", hint.view, table)
 
 
-def _chooser(app: PlannerApp) -> Any:
+def _chooser(app: PlannerApp, exchange: ExchangePart) -> Any:
     model = app.cluster
     sample = bind(
         pmui.Select(
@@ -65,28 +91,5 @@ def _chooser(app: PlannerApp) -> Any:
         "sample",
         app.session,
     )
-    upload = upload_button("Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, model.import_files, multiple=True)
-    download = pmui.FileDownload(
-        callback=model.download,
-        filename="cluster.json",
-        label="Download",
-        icon="download",
-        variant="outlined",
-        size="small",
-        button_style="outlined",
-        margin=(5, 10),
-    )
-    halve = bind(
-        pmui.Checkbox(label="Imported latencies are round trips", size="small", margin=(8, 10)),
-        model,
-        "round_trip",
-        app.session,
-    )
-    hint = Words(
-        "Import one JSON file, or tables (CSV, NPY) whose names say bandwidth, latency, devices; drop them here.",
-        margin=(8, 12),
-        size=12,
-    )
-    return frame(
-        pn.FlexBox(sample, upload, halve, download, hint.view, align_items="center", sizing_mode="stretch_width")
-    )
+    bar = pn.FlexBox(sample, *exchange.bar, align_items="center", sizing_mode="stretch_width")
+    return frame(bar, exchange.bar_error)

@@ -8,6 +8,7 @@ import panel_material_ui as pmui
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.cards import (
     Coloured,
@@ -21,6 +22,8 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
+from hetplanner.ui.views.explain import WhatIfCard, WhyCard
+from hetplanner.ui.views.kept import KeptCards
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
@@ -37,9 +40,9 @@ class PlanView:
         self.places = AllocationGrid(height=HEIGHT)
         self.bars = CostBars(height=HEIGHT)
         self.memory = MemoryBars(height=260)
-        self.figures: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
+        self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
-        self.why = Words(margin=(10, 14))
+        self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = pmui.Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
         self.recent = pmui.Select(
@@ -47,6 +50,18 @@ class PlanView:
         )
         self._wire()
         self.view = self._layout()
+
+    @property
+    def figures(self) -> list[Coloured]:
+        """For the theme switch."""
+        own: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
+        return [*own, self.whatif.figure, *self.kept.figures]
+
+    def set_dark(self, dark: bool) -> None:
+        """Figures that are made later have the theme too."""
+        self.kept.set_dark(dark)
+        for live in self.figures:
+            live.set_dark(dark)
 
     def _wire(self) -> None:
         model = self.model
@@ -63,8 +78,9 @@ class PlanView:
 
     def _layout(self) -> pn.Column:
         tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
-        self.why.view.styles = {"flex": "1 1 380px", "min-width": "0"}
-        row = toolbar(self.why.view, tools)
+        words = pn.Column(self.why.view, self.reasons.sentence.view, margin=0)
+        words.styles = {"flex": "1 1 380px", "min-width": "0"}
+        row = toolbar(words, tools)
         return page(
             self.metrics.view,
             full_width(frame(row)),
@@ -72,7 +88,10 @@ class PlanView:
             side_by_side(
                 card("Stage × replica", chart(self.places)), card("Cost terms against baselines", chart(self.bars))
             ),
-            full_width(card("Memory per device", chart(self.memory))),
+            side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
+            full_width(self.whatif.card),
+            full_width(self.kept.card),
+            full_width(self.kept.comparison),
         )
 
     # -- redrawing --------------------------------------------------------------------------------
@@ -116,7 +135,7 @@ class PlanView:
             f"{tight.device} is the tightest",
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
-        self.why.set("\n".join([estimate.bottleneck.text, *estimate.notes]), bold="Bottleneck:")
+        self.why.set("\n".join([bottleneck_text(estimate), *estimate.notes]), bold="Bottleneck:")
 
     def _show_value(self) -> None:
         model, estimate = self.model, self.model.estimate

@@ -2,8 +2,10 @@
 
 import logging
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import panel as pn
 import panel_material_ui as pmui
@@ -11,12 +13,16 @@ from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
 from tornado.process import task_id
 
-from hetplanner.ui.access import LaunchGuard, allowed_hosts, host_is_allowed, process_guard
+from hetplanner.ui.access import LaunchGuard, allowed_hosts, process_guard, request_is_ours
+from hetplanner.ui.desk import process_desk
+from hetplanner.ui.gate import may_launch
 from hetplanner.ui.jobs import SearchService, process_service
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
-from hetplanner.ui.views.cards import Coloured
+from hetplanner.ui.views.cards import Coloured, Words, frame
 from hetplanner.ui.views.cluster import cluster_view
+from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.plan import PlanView
 from hetplanner.ui.views.run import RunView
@@ -41,6 +47,7 @@ def planner_page(
     guard: LaunchGuard | None = None,
     service: SearchService | None = None,
     home: Path | None = None,
+    hosts: Collection[str] | None = None,
 ) -> Any:
     """The whole dashboard for one browser session, or a refusal if its Host is foreign.
 
@@ -48,11 +55,12 @@ def planner_page(
         samples: folder of the sample clusters.
         guard, service: shared by all sessions of the process; by default its own.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
+        hosts: names that the server goes by; None takes those of `access.allowed_hosts`.
     """
     pn.extension(
         "tabulator",
         notifications=True,
-        disconnect_notification="The connection to the server is lost; runs go on. Reload the page when it is back.",
+        disconnect_notification=LOST,
         exception_handler=_show_exception,
         throttled=True,
     )
@@ -60,15 +68,24 @@ def planner_page(
         # Panel sets this only for pages it renders itself: a session that a reconnecting browser revives would fetch
         # its style sheets from a CDN.
         pn.state.curdoc.template_variables.setdefault("dist_url", LOCAL_DIST)
-    host = str(pn.state.headers.get("Host") or pn.state.headers.get("host") or "")
-    if pn.state.curdoc and pn.state.curdoc.session_context and not host_is_allowed(host, allowed_hosts()):
+        come_back_after_loss(pn.state.curdoc)
+    request = _request()
+    if request is not None and not request_is_ours(request, allowed_hosts() if hosts is None else hosts):
         return refusal(_FOREIGN)
     if task_id() is not None:
         return refusal(_ONE_PROCESS)
     service = service or process_service()
     service.warm()
+    process_desk().warm()
     app = PlannerApp(guard or process_guard(), service, samples, home)
+    app.session.unlocked = may_launch(request)
     return Shell(app).page
+
+
+def _request() -> Any:
+    """The request that opened this session; None in a notebook."""
+    context = pn.state.curdoc.session_context if pn.state.curdoc is not None else None
+    return context.request if context is not None else None
 
 
 _FOREIGN = (
@@ -103,7 +120,7 @@ class Shell:
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         cluster, figures = cluster_view(app)
         self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
-        self.figures: list[Coloured] = [*figures, *self.plan.figures]
+        self.figures: list[Coloured] = figures
         self._bodies = {"cluster": cluster, "plan": self.plan.view, "run": self.run.view, "export": self.export.view}
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
@@ -112,12 +129,14 @@ class Shell:
         self.stage = pn.Column(sizing_mode="stretch_width", margin=0)
         self._fill("cluster")
         self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
+        self._alarm_words = Words(margin=(8, 14))
+        self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.page = pmui.Page(
             title="hetplanner",
             header=[self.subject],
             sidebar=[settings_view(app)],
             sidebar_width=300,
-            main=[self.tabs, self.stage],
+            main=[self.alarm, self.tabs, self.stage],
             theme_config=THEME,
             busy_indicator=None,
         )
@@ -133,6 +152,8 @@ class Shell:
         self.tabs.param.watch(lambda e: setattr(session, "page", PAGES[e.new]), "active")
         self.page.param.watch(self._theme_changed, "dark_theme")
         self._theme_changed()
+        self.app.agent.param.watch(self._show_alarm, "words")
+        self._show_alarm()
         self.app.plan.param.watch(self._show_subject, ["cluster", "preset", "uploaded"])
         self._show_subject()
         if pn.state.curdoc and pn.state.curdoc.session_context:
@@ -140,12 +161,23 @@ class Shell:
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
+            self.app.explain.param.watch(self._remember, "shown")
+            self.app.explain.kept.param.watch(self._remember, "chosen")
+            self.app.explain.whatif.param.watch(self._remember, "changes")
             session.param.watch(self._remember, "page")
             pn.state.onload(self._start_beat)
 
     def _start_beat(self) -> None:
         # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
         pn.state.add_periodic_callback(self._beat, period=POLL_MS)
+        document = pn.state.curdoc
+        if document is not None:
+            self.app.session.wake = lambda: document.add_next_tick_callback(self._hear)
+
+    def _hear(self) -> None:
+        """An answer has come: it is shown at once, not at the next beat."""
+        with pn.io.hold():
+            self.app.explain.poll()
 
     def _fill(self, name: str) -> None:
         """Sends a page to the browser: on its first visit, or when there is time. All at once take seconds."""
@@ -165,9 +197,15 @@ class Shell:
         self._fill_next()
         self._show_notices()
         with pn.io.hold():
+            self.app.agent.beat()
             self.app.plan.poll()
+            self.app.explain.poll()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
+
+    def _show_alarm(self, *_: Any) -> None:
+        self._alarm_words.set(self.app.agent.words, bold="No agent.")
+        self.alarm.visible = bool(self.app.agent.words)
 
     def _queue_notice(self, event: Any) -> None:
         self._notices.append(event.new)
@@ -190,6 +228,7 @@ class Shell:
         dark = bool(self.page.dark_theme)
         for live in self.figures:
             live.set_dark(dark)
+        self.plan.set_dark(dark)
         self.run.set_dark(dark)
 
     def _show_subject(self, *_: Any) -> None:
@@ -201,18 +240,23 @@ class Shell:
     def _restore(self) -> None:
         args = pn.state.session_args
 
-        def value(name: str) -> str:
-            return (args.get(name) or [b""])[0].decode(errors="replace")[:120]
+        def value(name: str, most: int = 120) -> str:
+            return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"))
+        self.app.explain.restore(value("shown"), value("kept", 400), value("whatif", MAX_REMEMBERED))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location
         if location is not None:
             state = {
                 "page": self.app.session.page,
-                "search": self.app.plan.job_id or None,
-                "run": self.app.run.selected or None,
-                "draft": self.app.cluster.editor.draft_id or None,
+                "search": self.app.plan.job_id,
+                "run": self.app.run.selected,
+                "draft": self.app.cluster.editor.draft_id,
+                **self.app.explain.remembered(),
             }
-            location.update_query(**{k: v for k, v in state.items() if v})
+            query = dict(parse_qsl(location.search.removeprefix("?"))) | state
+            search = "?" + urlencode({name: text for name, text in query.items() if text})
+            if search != location.search:
+                location.search = search

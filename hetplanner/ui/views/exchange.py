@@ -1,0 +1,108 @@
+"""Import and export on the Cluster page: files in the top bar; pasted text and tables in a card of their own."""
+
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.exchange import FORMS, KINDS, MAX_PASTED, SOURCES
+from hetplanner.ui.views.binding import upload_button
+from hetplanner.ui.views.cards import ErrorWords, Words, card
+from hetplanner.ui.views.controls import Controls, button, field
+
+_DOWNLOAD: dict[str, Any] = {
+    "icon": "download",
+    "variant": "outlined",
+    "size": "small",
+    "button_style": "outlined",
+    "margin": (5, 10),
+}
+
+
+class ExchangePart:
+    """`bar` are the parts of the top bar, `view` is the card."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.model = app, app.exchange
+        upload = upload_button(
+            "Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, self.model.take_files, multiple=True
+        )
+        whole = next(iter(FORMS))
+        download = pmui.FileDownload(
+            callback=lambda: self.model.download(whole),
+            filename=self.model.file_name(whole),
+            label="Download",
+            **_DOWNLOAD,
+        )
+        self._file_error = ErrorWords(margin=(0, 12, 6, 12))
+        self.bar = [upload, download]
+        self.bar_error = self._file_error.view
+        self._options = Controls(self._press, margin=(4, 12))
+        self._text = pmui.TextAreaInput(
+            label="Paste a cluster file (JSON) or a table with names",
+            rows=4,
+            max_length=MAX_PASTED,
+            size="small",
+            sizing_mode="stretch_width",
+            margin=(6, 14),
+        )
+        self._text_error = ErrorWords()
+        self._form = whole
+        self._forms = Controls(self._choose_form, margin=(4, 12))
+        self._tables = pmui.FileDownload(callback=lambda: self.model.download(self._form), **_DOWNLOAD)
+        hint = Words(
+            "Files are told by their names: bandwidth, latency, devices, overrides. Tables name sites or devices; one"
+            " table alone changes just its numbers in this cluster.",
+            margin=(0, 14, 4, 14),
+            size=12,
+        )
+        self.view = card(
+            "Import and export",
+            hint.view,
+            self._options,
+            self._text,
+            self._text_error.view,
+            pn.Row(self._forms, self._tables, sizing_mode="stretch_width", margin=(0, 0, 8, 0)),
+        )
+        self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors"])
+        app.cluster.param.watch(self._show_forms, "cluster")
+        self._show()
+        self._show_forms()
+
+    def _show(self, *_: Any) -> None:
+        model = self.model
+        kind = next(label for label, kind in KINDS.items() if kind == model.kind)
+        self._options.put(
+            [
+                field("select", "source", "Numbers of tables are", model.source, options=list(SOURCES), width=150),
+                field("check", "round_trip", "Latencies are round trips: halve them", model.round_trip),
+                field("select", "kind", "A pasted table holds", kind, options=list(KINDS), width=170),
+                button("paste", "Import pasted text", primary=True),
+            ]
+        )
+        self._file_error.set(model.errors.get("file", ""))
+        self._text_error.set(model.errors.get("text") or model.errors.get("download") or "")
+
+    def _press(self, name: str, values: dict[str, Any]) -> None:
+        model = self.model
+        if name == "source" and values.get("source") in SOURCES:
+            model.source = values["source"]
+        elif name == "kind" and values.get("kind") in KINDS:
+            model.kind = KINDS[values["kind"]]
+        elif name == "round_trip":
+            model.round_trip = bool(values.get("round_trip"))
+        elif name == "paste" and model.take_text(self._text.value or self._text.value_input or ""):
+            self._text.value = ""
+
+    def _show_forms(self, *_: Any) -> None:
+        forms = self.model.forms()
+        if self._form not in forms:
+            self._form = forms[0]
+        self._forms.put([field("select", "form", "Download as", self._form, options=forms, width=220)])
+        self._tables.param.update(filename=self.model.file_name(self._form), label=f"Download {self._form}")
+
+    def _choose_form(self, _: str, values: dict[str, Any]) -> None:
+        if values.get("form") in self.model.forms():
+            self._form = values["form"]
+            self._show_forms()

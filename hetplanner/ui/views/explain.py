@@ -1,0 +1,241 @@
+"""The Plan page's cards that explain: why this plan, and what if."""
+
+from functools import partial
+from html import escape
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from hetplanner.plots.live import CostBars
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.texts import percent_text
+from hetplanner.ui.models.whatif import WhatIfModel
+from hetplanner.ui.models.why import Part
+from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
+
+_SMALL: dict[str, Any] = {"size": "small", "margin": (6, 6)}
+_BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
+_TRACK = "color-mix(in srgb, var(--panel-on-surface-color) 9%, transparent)"
+EMPTY_WHY = "When a search has ended, this says which of the plan's choices its gain over rank order comes from."
+EMPTY_WHATIF = (
+    "Drop a device, change a link or a codec: the new step time appears at once, without a search. The plan keeps all"
+    " it can, so a search under the same changes may do better."
+)
+NO_PLAN = "Press Search first; what-if is about the best plan found."
+
+
+def gain_bars(parts: list[Part]) -> str:
+    """A bar for the share of the gain that goes without each choice; HTML."""
+    rows = "".join(_gain_row(part) for part in parts)
+    grid = "display:grid;grid-template-columns:max-content minmax(60px,1fr) max-content;gap:7px 12px;align-items:center"
+    return (
+        f'<div style="{FONT}font-size:13px;color:var(--panel-on-surface-color);{grid}">{rows}</div>'
+        f'<div style="{FONT}font-size:12px;opacity:.72;margin-top:10px;color:var(--panel-on-surface-color)">'
+        "What each choice brings on average, whichever is made first; the shares add up to 100 %.</div>"
+    )
+
+
+def _gain_row(part: Part) -> str:
+    width = f"{100 * min(max(part.share, 0.0), 1.0):.1f}%"
+    text = percent_text(part.share, 0)
+    bar = (
+        f'<div style="height:14px;border-radius:3px;background:{_TRACK}"><div style="height:14px;border-radius:3px;'
+        f'width:{width};background:{_BAR}"></div></div>'
+    )
+    note = escape(part.words)
+    return (
+        f'<div title="{note}">{escape(part.name)}</div><div title="{note}">{bar}</div>'
+        f'<div title="{note}" style="font-weight:600;text-align:right" data-gain="{escape(part.name)}">'
+        f"{escape(text)}</div>"
+    )
+
+
+class WhyCard:
+    """Why this plan in a sentence, and where its gain comes from as bars."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.model = app.explain.why
+        self.sentence = Words(margin=(0, 14, 8, 14), size=14)
+        self.bars = html_pane(margin=(6, 14, 14, 14))
+        self.card = card("Where the gain comes from", self.bars)
+        self.model.param.watch(self.show, ["plan", "gain", "error", "waiting"])
+        self.show()
+
+    def show(self, *_: Any) -> None:
+        """The explanation as it stands."""
+        model = self.model
+        self.sentence.set(model.sentence, bold="Why this plan:" if model.sentence else "")
+        if model.parts:
+            set_html(self.bars, gain_bars(model.parts))
+        else:
+            text = model.sentence if model.gain is not None or model.error else EMPTY_WHY
+            style = f"{FONT}font-size:13px;opacity:.8;color:var(--panel-on-surface-color)"
+            set_html(self.bars, f'<div style="{style}">{escape(text)}</div>')
+
+
+class WhatIfCard:
+    """Changes on the left, what they do on the right."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.model = app, app.explain.whatif
+        self.figure = CostBars(height=170)
+        self.drop = pmui.AutocompleteInput(
+            label="Drop a device",
+            options=[],
+            restrict=True,
+            case_sensitive=False,
+            min_characters=0,
+            width=210,
+            **_SMALL,
+        )
+        self.link = pmui.Select(label="Link", options=[""], width=250, **_SMALL)
+        self.bandwidth = self._number("bandwidth_mbit_s", "Mbit/s")
+        self.latency = self._number("latency_ms", "Latency (ms)")
+        self.where = pmui.Select(label="What is sent over", options=[""], width=250, **_SMALL)
+        self.codec = pmui.Select(label="Codec", options=self.model.param.codec.objects, width=110, **_SMALL)
+        self.ratio = self._number("ratio", "Ratio (topk)")
+        self.changes = pn.FlexBox(margin=(2, 6), gap="6px", align_items="center")
+        self.answer = html_pane(margin=(6, 14, 4, 14))
+        self.bars = chart(self.figure)
+        self.again = pmui.Button(label="Search again from here", icon="replay", variant="contained", **_SMALL)
+        self.keep = pmui.Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
+        self.clear = pmui.Button(label="Clear", icon="close", variant="text", **_SMALL)
+        self._wire()
+        self.card = self._layout()
+        self.show_choices()
+        self.show_outcome()
+
+    def _number(self, name: str, label: str) -> Any:
+        bounds = self.model.param[name].bounds
+        return pmui.FloatInput(label=label, start=bounds[0], end=bounds[1], width=150, **_SMALL)
+
+    def _wire(self) -> None:
+        model, session = self.model, self.app.session
+        bind(self.bandwidth, model, "bandwidth_mbit_s", session)
+        bind(self.latency, model, "latency_ms", session)
+        bind(self.codec, model, "codec", session)
+        bind(self.ratio, model, "ratio", session)
+        bind_choice(self.link, model, "link")
+        bind_choice(self.where, model, "where")
+        self.drop.param.watch(self._drop, "value")
+        on_click(self.again, lambda _: self.app.search_again())
+        on_click(self.keep, lambda _: self.app.explain.keep_outcome())
+        on_click(self.clear, lambda _: model.clear())
+        model.param.watch(self.show_choices, ["plan", "changes", "codec"])
+        model.param.watch(self.show_changes, "changes")
+        model.param.watch(self.show_outcome, ["plan", "outcome", "error", "waiting", "changes"])
+        self.app.plan.param.watch(self.show_outcome, "state")
+
+    def _drop(self, event: Any) -> None:
+        if event.new:
+            with pn.io.hold():
+                self.model.drop(event.new)
+                self.drop.value = ""
+
+    def _remove(self, index: int, _: Any) -> None:
+        self.model.remove(index)
+
+    def _layout(self) -> pn.Column:
+        def line(*parts: Any) -> pn.FlexBox:
+            return pn.FlexBox(*parts, align_items="center", margin=0, sizing_mode="stretch_width")
+
+        left = pn.Column(
+            heading("Device"),
+            line(self.drop),
+            heading("Link, both ways"),
+            line(self.link, self.bandwidth, self.latency),
+            heading("Codec"),
+            line(self.where, self.codec, self.ratio),
+            styles={"flex": "1 1 420px", "min-width": "0"},
+            margin=(0, 6),
+        )
+        right = pn.Column(
+            self.changes,
+            self.answer,
+            self.bars,
+            line(self.again, self.keep, self.clear),
+            styles={"flex": "1 1 460px", "min-width": "0"},
+            margin=(6, 6),
+        )
+        return card("What if", pn.FlexBox(left, right, sizing_mode="stretch_width", margin=(0, 0, 8, 0)))
+
+    # -- redrawing --------------------------------------------------------------------------------
+
+    def show_choices(self, *_: Any) -> None:
+        """What can be dropped; fields that have no meaning now."""
+        devices = self.model.droppable
+        if devices != self.drop.options:
+            self.drop.options = devices
+        nothing = self.model.plan is None
+        for widget in (self.drop, self.link, self.bandwidth, self.latency, self.where, self.codec):
+            widget.disabled = nothing
+        self.ratio.disabled = nothing or self.model.codec != "topk"
+
+    def show_changes(self, *_: Any) -> None:
+        """A button for every change takes it back."""
+        buttons = []
+        for i, text in enumerate(self.model.change_texts):
+            button = pmui.Button(label=text, end_icon="close", variant="outlined", size="small", margin=2)
+            on_click(button, partial(self._remove, i))
+            buttons.append(button)
+        self.changes.objects = buttons
+
+    def show_outcome(self, *_: Any) -> None:
+        """The new step time, its change, its bottleneck."""
+        model = self.model
+        outcome = model.outcome
+        set_html(self.answer, self._answer_html())
+        self.bars.visible = outcome is not None
+        if outcome is not None and model.plan is not None and model.plan.estimate and outcome.plan.estimate:
+            self.figure.update({"now": model.plan.estimate, "what if": outcome.plan.estimate})
+        self.again.disabled = outcome is None or self.app.plan.searching
+        self.keep.disabled = outcome is None
+        self.clear.disabled = not model.changes.changes
+
+    def _answer_html(self) -> str:
+        model = self.model
+        style = f"{FONT}font-size:13px;line-height:1.5;color:var(--panel-on-surface-color);overflow-wrap:anywhere"
+        if model.plan is None or not model.changes.changes:
+            return f'<div style="{style};opacity:.8">{escape(NO_PLAN if model.plan is None else EMPTY_WHATIF)}</div>'
+        if model.error:
+            return f'<div style="{style};color:{COLOURS["bad"]}" role="alert">{escape(model.error)}</div>'
+        if model.outcome is None:
+            return f'<div style="{style};opacity:.8">Estimating …</div>'
+        value, change = model.headline
+        colour = {None: "inherit", True: COLOURS["good"], False: COLOURS["bad"]}[model.better]
+        notes = "".join(f"<div>{escape(note)}</div>" for note in (*model.outcome.notes, *_lossy(model)))
+        faded = "opacity:.5" if model.waiting else ""
+        return (
+            f'<div style="{style};{faded}"><span style="font-size:24px;font-weight:700;color:{colour}"'
+            f' data-metric="what-if">{escape(value)}</span> &nbsp;<b>{escape(change)}</b>'
+            f"<div><b>Bottleneck then:</b> {escape(model.bottleneck)}</div>"
+            f'<div style="opacity:.8">{notes}</div></div>'
+        )
+
+
+def _lossy(model: WhatIfModel) -> tuple[str, ...]:
+    estimate = model.outcome.plan.estimate if model.outcome is not None else None
+    return () if estimate is None else estimate.notes
+
+
+def bind_choice(widget: Any, model: param.Parameterized, name: str) -> None:
+    """Links a select with a selector of the model whose choices change; trigger `name` when they do."""
+
+    def to_widget(*_: Any) -> None:
+        options, value = list(model.param[name].objects), getattr(model, name)
+        if options != widget.options:
+            widget.param.update(options=options, value=value)
+        elif widget.value != value:
+            widget.value = value
+
+    def to_model(event: param.parameterized.Event) -> None:
+        if event.new in model.param[name].objects and event.new != getattr(model, name):
+            with pn.io.hold():
+                setattr(model, name, event.new)
+
+    model.param.watch(to_widget, name, onlychanged=False)
+    widget.param.watch(to_model, "value")
+    to_widget()

@@ -1,0 +1,112 @@
+"""Who gets in, what a lost server looks like, and that names from files stay text on every page and plot."""
+
+import re
+
+import pytest
+from hostile import hostile_cluster, hostile_run
+from playwright.sync_api import Page, expect
+from served_dashboard import Dashboard, Server
+
+from hetplanner.cluster.files import cluster_to_json
+from hetplanner.runs.client import find_agent
+
+pytestmark = pytest.mark.browser
+PWNED = "window.pwned === undefined ? '' : String(window.pwned)"
+
+
+@pytest.fixture
+def dashboard(tmp_path):
+    """`hetplanner dashboard` in a fresh home."""
+    one = Dashboard(tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+def press_everything(page: Page) -> None:
+    """Sends clicks for all buttons as a script in the page could: hidden and disabled ones too."""
+    page.evaluate(
+        """() => { for (const model of Bokeh.documents[0]._all_models.values()) {
+             if (typeof model.send_event === 'function' && 'disabled' in model.attributes) {
+               try { model.disabled = false; model.send_event('click', {}) } catch { } } } }"""
+    )
+
+
+def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, browser):
+    link = dashboard.link()
+    one = visit(link)
+    assert one.page.url == f"http://localhost:{dashboard.port}/planner"
+    assert one.page.evaluate("document.cookie") == ""
+    one.tab("3 Run")
+    one.sees("Launching is unlocked.")
+
+    other = browser.new_context().new_page()
+    assert other.goto(link).status == 403
+    other.get_by_role("link", name="look and plan without it").click()
+    other.get_by_role("button", name="Search").wait_for()
+    press_everything(other)
+    expect(other.get_by_text("Launching is unlocked.")).to_have_count(0)
+    assert find_agent(dashboard.home) is None
+    other.goto(f"http://localhost:{dashboard.port}/unlock")
+    other.get_by_label("Launch token").fill("test-launch-token")
+    other.get_by_role("button", name="Unlock").click()
+    other.get_by_role("button", name="Search").wait_for()
+    other.context.close()
+
+    dashboard.stop()
+    one.sees("The connection to the server is lost")
+    dashboard.start()
+    expect(one.page.get_by_text("The connection to the server is lost")).to_have_count(0, timeout=60_000)
+    one.settle()
+    assert "token" not in one.page.url
+    assert all("ERR_CONNECTION_REFUSED" in text for text in one.complaints)
+    one.complaints.clear()
+    said = (dashboard.home / "server.txt").read_text()
+    assert said.count("token=") == 2  # one link for each start, and no line of a log
+
+
+def hover(page: Page) -> None:
+    """Moves over every figure that can be seen, so that tooltips are drawn."""
+    boxes = """figures => figures.map(f => f.getBoundingClientRect()).map(b => [b.x, b.y, b.width, b.height])"""
+    for x, y, width, height in page.locator(".bk-Canvas").filter(visible=True).evaluate_all(boxes):
+        for across in (0.1, 0.3, 0.5, 0.7, 0.9):
+            for down in (0.25, 0.5, 0.75):
+                page.mouse.move(x + across * width, y + down * height)
+
+
+def is_text(page: Page) -> None:
+    """No hostile name became an element, whatever shadow tree it is in, nor ran."""
+    assert page.evaluate(PWNED) == ""
+    assert page.locator("img[src=x], svg[onload]").count() == 0
+
+
+def test_hostile_names_are_text_on_every_page(tmp_path, visit):
+    home = tmp_path / "home"
+    home.mkdir()
+    run_id = hostile_run(home)
+    server = Server(home)
+    server.start()
+    try:
+        one = visit(f"{server.url}?page=cluster&run={run_id}")
+        page = one.page
+        page.set_viewport_size({"width": 1600, "height": 4000})  # everything can be hovered
+        give = page.locator("input[type=file][accept*=npy]")
+        text = cluster_to_json(hostile_cluster()).encode()
+        give.set_input_files({"name": "<img src=x onerror=window.pwned=1>.json", "mimeType": "x", "buffer": text})
+        one.sees(re.compile(r"<img src=x.*: 4 devices"))
+        hover(page)
+        is_text(page)
+        page.get_by_label("Model", exact=True).filter(visible=True).first.click()
+        page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
+        page.get_by_role("button", name="Search").click()
+        one.sees("Bottleneck:")
+        for tab in page.get_by_role("tab", name=re.compile(r"^\d ")).all():
+            tab.click()
+            page.wait_for_function("Bokeh.documents[0].is_idle")
+            hover(page)
+            is_text(page)
+        one.tab("Run")
+        one.sees("rank 1 died: \"'><svg onload=")
+        is_text(page)
+    finally:
+        server.stop()

@@ -1,0 +1,52 @@
+"""A dead agent is reported, with what starts it, while a run is left alone."""
+
+import json
+import os
+
+from factories import chain_plan
+
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import create_run_directory
+from hetplanner.runs.home import AGENT_FILE, agent_directory
+from hetplanner.runs.processes import created_unix_s
+from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.ui.models.agent import LOOK_EVERY_S, AgentWatch
+
+
+def test_only_a_live_run_without_an_agent_is_alarming(tmp_path):
+    now = [0.0]
+    watch = AgentWatch(tmp_path, clock=lambda: now[0])
+
+    def look() -> str:
+        now[0] += LOOK_EVERY_S
+        watch.beat()
+        return watch.words
+
+    assert look() == ""  # nothing runs
+    run_id, directory = create_run_directory(chain_plan(shares=(1, 1), cuts=(4,)), TrainConfig(), home=tmp_path)
+    assert look() == ""  # it has no status yet
+    status = RunStatus(run=run_id, state="running", created_unix_s=1.0, ranks=2)
+    write_status(directory.status_file, status)
+    assert run_id in look()
+    assert f"`HETPLANNER_HOME={tmp_path} hetplanner agent`" in watch.words
+
+    agent = agent_directory(tmp_path) / AGENT_FILE
+    agent.write_text(json.dumps({"pid": os.getpid(), "version": "0", "began_s": created_unix_s(os.getpid())}))
+    assert look() == ""
+    agent.write_text(json.dumps({"pid": os.getpid(), "version": "0", "began_s": 1.0}))  # its number was given again
+    assert run_id in look()
+    agent.write_text("[")
+    assert run_id in look()
+    write_status(directory.status_file, status.replace(state="finished"))
+    watch.beat()
+    assert run_id in watch.words  # not yet time
+    assert look() == ""
+
+
+def test_the_usual_home_needs_no_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
+    run_id, directory = create_run_directory(chain_plan(shares=(1, 1), cuts=(4,)), TrainConfig())
+    write_status(directory.status_file, RunStatus(run=run_id, state="queued", created_unix_s=1.0, ranks=2))
+    watch = AgentWatch()
+    watch.beat()
+    assert "with `hetplanner agent`" in watch.words

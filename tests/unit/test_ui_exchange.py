@@ -1,0 +1,116 @@
+"""Clusters and tables in and out of the page: what is read becomes the cluster, what is not is said where it was."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import sites_cluster, small_cluster
+
+from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.link_edits import LinkEnds, remove_link
+from hetplanner.cluster.uploads import cluster_from_uploads
+from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.jobs import SearchService
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.exchange import FORMS, MAX_CSV_DEVICES, MAX_PASTED
+
+SAMPLES = Path(__file__).parents[2] / "sample_clusters"
+JSON = "Cluster file (JSON)"
+
+
+@pytest.fixture
+def app(tmp_path):
+    return PlannerApp(LaunchGuard("some-launch-token"), SearchService(), SAMPLES, tmp_path)
+
+
+def test_an_imported_file_becomes_the_cluster_and_downloads_again(app):
+    app.exchange.take_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
+    assert app.exchange.errors == {}
+    assert app.cluster.cluster.name == "small"
+    assert app.cluster.sample == "(drawn or imported)"
+    assert app.plan.cluster is app.cluster.cluster
+    app.exchange.take_files({"again.json": app.exchange.download(JSON).getvalue()})
+    assert app.cluster.cluster == small_cluster(3)
+
+
+def test_tables_are_imported_and_round_trips_halved_on_request(app):
+    def npy(value: float) -> bytes:
+        out = io.BytesIO()
+        np.save(out, np.full((4, 4), value))
+        return out.getvalue()
+
+    app.exchange.round_trip = True
+    app.exchange.take_files({"bandwidth.npy": npy(1.0), "latency.npy": npy(20.0)})
+    assert app.exchange.errors == {}
+    assert app.cluster.cluster.latency_s_DD[0, 1] == pytest.approx(0.01)
+    assert app.cluster.cluster.bandwidth_bytes_per_s_DD[0, 1] == pytest.approx(1.25e8)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b"{"),
+        ("a.json", b"[]"),
+        ("a.json", b'{"format":"hetplanner/cluster@99"}'),
+        ("a.json", b"\xff\xfe\x00"),
+        ("a.json", b"[" * 100_000),
+        ("bandwidth.csv", b",a,b\na,1,nan\nb,1,1\n"),
+        ("bandwidth.npy", b"\x93NUMPY\x01\x00v\x00garbage"),
+        ("<img src=x onerror=alert(1)>.exe", b"MZ"),
+        ("bandwidth.npy", b""),
+    ],
+)
+def test_a_bad_upload_is_one_line_and_loses_nothing(app, name, content):
+    before = app.cluster.cluster
+    app.exchange.take_files({name: content})
+    assert list(app.exchange.errors) == ["file"]
+    assert app.exchange.errors["file"].isprintable()
+    app.exchange.take_text(content.decode("latin-1"))
+    assert list(app.exchange.errors) == ["text"]
+    assert app.exchange.errors["text"].isprintable()
+    assert app.cluster.cluster is before
+    assert app.plan.problem().cluster is before
+
+
+def test_a_pasted_table_changes_the_links_it_names_and_excluded_devices_stay_so(app):
+    app.cluster.editor.apply(sites_cluster([1, 1]), "drawn")
+    app.cluster.editor.exclude(["d1"], "excluded d1")
+    app.exchange.source, app.exchange.kind = "specified", "latency"
+    assert app.exchange.take_text("\tsite-0\tsite-1\nsite-0\t\t9\nsite-1\t9\t")
+    assert app.cluster.cluster.latency_s_DD[0, 1] == 0.009
+    assert app.cluster.cluster.link("d0", "d1").source == "specified"
+    assert app.cluster.editor.excluded == ("d1",)
+    assert app.cluster.editor.undo_words == "imported sites"
+    assert app.exchange.take_text(cluster_to_json(small_cluster(3)))
+    assert app.cluster.editor.excluded == ()
+    assert not app.exchange.take_text("x" * (MAX_PASTED + 1))
+    assert "give it as a file" in app.exchange.errors["text"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_can_be_downloaded_and_read_again(app, form):
+    app.cluster.editor.apply(sites_cluster([2, 1]), "drawn")
+    content = app.exchange.download(form).getvalue()
+    name = app.exchange.file_name(form)
+    files = {name: content}
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            files = {one: archive.read(one) for one in archive.namelist()}
+    again = cluster_from_uploads(files)
+    np.testing.assert_allclose(again.latency_s_DD, app.cluster.cluster.latency_s_DD)
+    np.testing.assert_allclose(again.bandwidth_bytes_per_s_DD, app.cluster.cluster.bandwidth_bytes_per_s_DD)
+
+
+def test_only_what_can_be_said_is_offered(app):
+    assert app.exchange.forms() == list(FORMS)
+    app.cluster.editor.apply(small_cluster(MAX_CSV_DEVICES + 1), "drawn")
+    assert app.exchange.forms() == [form for form in FORMS if form != "Devices × devices (CSV)"]
+    gapped = remove_link(small_cluster(3), LinkEnds("site", "site-0", "site-1"))
+    app.cluster.editor.apply(gapped, "drawn")
+    assert app.exchange.forms() == [JSON]
+    assert app.exchange.download("Devices × devices (NPY)").getvalue() == b""
+    assert "without a link" in app.exchange.errors["download"]
+    app.cluster.editor.apply(None, "emptied")
+    assert app.exchange.download(JSON).getvalue() == b""
