@@ -95,7 +95,12 @@ class OuterOptimizer(Noun):
 
 
 class Provenance(Noun):
-    """Where a plan comes from; `simulated_step_s` is what the event simulator made of it, if the search asked."""
+    """Where a plan comes from.
+
+    Attributes:
+        simulated_step_s: what the event simulator made of it, if the search asked.
+        derived: from which plan it was made without a search, and what was changed.
+    """
 
     planner: Name = "hand"
     seed: int | None = None
@@ -105,6 +110,7 @@ class Provenance(Noun):
     lower_bound: float | None = None
     simulated_step_s: float | None = None
     version: Text = ""
+    derived: Text | None = None
 
 
 class Plan(Noun):

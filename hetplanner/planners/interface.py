@@ -228,6 +228,11 @@ class Progress:
         """Since the search began."""
         return self._clock() - self._start
 
+    @property
+    def spent_s(self) -> float:
+        """Of a budget in seconds: since its clock was started."""
+        return self._clock() - self._search_start
+
     def start_budget(self) -> None:
         """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
         self._search_start = self._clock()
@@ -248,7 +253,7 @@ class Progress:
         """What the budget leaves; None if it does not count seconds."""
         if self.budget.seconds is None:
             return None
-        return max(0.0, self.budget.seconds * (1.0 - self._held_back) - (self._clock() - self._search_start))
+        return max(0.0, self.budget.seconds * (1.0 - self._held_back) - self.spent_s)
 
     def is_cancelled(self) -> bool:
         """Whether the search was cancelled."""
@@ -287,8 +292,7 @@ class Progress:
         phase: str = "search",
     ) -> None:
         """Sends one event; callers ask :meth:`is_event_due` first, except for the last one."""
-        spent_s = self._clock() - self._search_start
-        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase, spent_s)
+        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase, self.spent_s)
         self._last_event = event.seconds
         self.events.append(event)
         if self._on_event is not None:

@@ -11,7 +11,7 @@ Legend of array suffixes: S stages, R replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.evolution import EvolutionPlanner
 from hetplanner.planners.finish import try_plan
-from hetplanner.planners.interface import Budget, Progress, SearchEvent, ShouldStop, checked_seed
+from hetplanner.planners.interface import LOADING, Budget, Progress, SearchEvent, ShouldStop, checked_seed
 from hetplanner.planners.layout import package_version, require_prices
 from hetplanner.planners.population import Candidate, EvolutionSettings
 from hetplanner.planners.shapes import feasible_shapes, free_shapes
@@ -54,13 +54,15 @@ class ParetoEvent:
         points: seconds of a step and dollars per million tokens of the layouts on the front so far, fastest first.
         evaluations: layouts scored so far.
         seconds: since the search began.
-        phase: what it is doing: step-time, cost, between, done.
+        phase: what it is doing: step-time, cost, between, done; loading kernels before the first and the third.
+        spent_s: of a budget in seconds: since the search began without loading the kernels.
     """
 
     points: Points
     evaluations: int
     seconds: float
     phase: str
+    spent_s: float = 0.0
 
 
 OnParetoEvent = Callable[[ParetoEvent], None]
@@ -214,7 +216,7 @@ class _FrontSearch:
 
         def watch(event: SearchEvent) -> None:
             if self._progress.is_event_due():
-                self._report(objective, self._points())
+                self._report(LOADING if event.phase == LOADING else objective, self._points(), event.spent_s)
 
         share = None if self._budget.evaluations is None else int(self._budget.evaluations * END_SHARE)
         part = Progress(_part(self._budget, END_SHARE, share), watch, self._should_stop)
@@ -228,6 +230,7 @@ class _FrontSearch:
         """Anneals towards random weightings, shape by shape."""
         self._shapes = list(self._make_shapes())
         rng = np.random.default_rng([self._seed, 3])
+        self._report(LOADING, self._points(), 0.0)
         self._shapes[0].warm_up()
         self._progress.start_budget()
         for shape in _scattered(self._shapes):
@@ -272,7 +275,7 @@ class _FrontSearch:
         """Plans of the layouts on the front, an even choice of them if there are many; none dominated."""
         met = [(point, shape, k) for shape in self._shapes for k, point in enumerate(shape.points())]
         best = [met[i] for i in undominated(point for point, _, _ in met)]
-        chosen = [best[i] for i in _even_choice([point for point, _, _ in best], MOST_PLANS)]
+        chosen = [best[i] for i in even_choice([point for point, _, _ in best], MOST_PLANS)]
         plans = list(self._ends)
         for _, shape, k in chosen:
             plan = try_plan(shape.species.layout(shape.candidate(k)), self._model)
@@ -291,8 +294,10 @@ class _FrontSearch:
             version=package_version(),
         )
 
-    def _report(self, phase: str, points: list[tuple[float, float]]) -> None:
-        event = ParetoEvent(tuple(points), self._progress.evaluations, self._progress.seconds, phase)
+    def _report(self, phase: str, points: list[tuple[float, float]], part_s: float | None = None) -> None:
+        ends = len(self._ends) * END_SHARE * (self._budget.seconds or 0.0)
+        spent_s = ends + (self._progress.spent_s if part_s is None else part_s)
+        event = ParetoEvent(tuple(points), self._progress.evaluations, self._progress.seconds, phase, spent_s)
         self._progress.note_event()
         self._events.append(event)
         if self._on_event is not None:
@@ -364,7 +369,7 @@ def _scattered(shapes: list[_Shape]) -> list[_Shape]:
     return [shapes[k] for k in order]
 
 
-def _even_choice(points: list[tuple[float, float]], most: int) -> list[int]:
+def even_choice(points: Sequence[tuple[float, float]], most: int) -> list[int]:
     """At most so many of a front, the ends among them, evenly along its length in logarithms."""
     if len(points) <= most:
         return list(range(len(points)))

@@ -1,10 +1,11 @@
 """Compiled kernels: what a packed plan's ranks do, and the time it takes. Importing this module imports numba: do it
 lazily.
 
-The kernels follow `hetplanner.simulator.engine` to the last rounding (property tests hold them equal) but keep no
-spans. A rank's program is a list of instructions, each of which may wait for one message, then compute, then hand one
-message over. Without NICs every directed link is fed by one rank in the order of its program, so ranks run ahead of one
-another as far as messages allow (data flow); with NICs the ranks advance in the order of time.
+The kernels follow `hetplanner.simulator.engine` to the last rounding (property tests hold them equal) but make no
+spans; `hetplanner.simulator.replay` does, from what `run_timed` may keep. A rank's program is a list of instructions,
+each of which may wait for one message, then compute, then hand one message over. Without NICs every directed link is
+fed by one rank in the order of its program, so ranks run ahead of one another as far as messages allow (data flow);
+with NICs the ranks advance in the order of time.
 
 Legend of array suffixes: N ranks, M micro-batches, S stages, T tasks, I instructions of all ranks, X messages, L links,
 H hosts, K steps.
@@ -198,14 +199,17 @@ def run_timed(
     in_s_KX: Array,
     num_hosts: int,
     steps: int,
+    arrival_s_X: Array,
+    end_s_KI: Array,
     end_s_KN: Array,
 ) -> int:
     """Times programs over shared NICs, in the order of (time, rank); returns how many ranks ended all steps.
 
     `out_X`, `in_X` are the hosts whose NICs a message passes, -1 where there is none or it knows no limit.
+    `arrival_s_X` has room for the messages of all steps and is `UNSENT`; `end_s_KI`, where it has rows, is filled with
+    the end of every instruction.
     """
     num_ranks, num_messages = len(first_N), len(link_X)
-    arrival_s_X = np.full(steps * num_messages, UNSENT)
     busy_s_L = np.zeros(num_links)
     out_busy_s_H = np.zeros(num_hosts)
     in_busy_s_H = np.zeros(num_hosts)
@@ -219,7 +223,7 @@ def run_timed(
     events = 0
     for n in range(num_ranks):
         events = push(event_s, event, events, 0.0, n)
-    vary_work, vary_wire = len(work_KI) > 1, len(wire_s_KX) > 1
+    vary_work, vary_wire, keeps = len(work_KI) > 1, len(wire_s_KX) > 1, len(end_s_KI) > 0
     done = 0
     while events > 0:
         now, n = event_s[0], event[0]
@@ -254,6 +258,8 @@ def run_timed(
                     events = push(event_s, event, events, now + work, n)
                     break
             phase = 0
+            if keeps:
+                end_s_KI[k, i] = now
             x = send_I[i]
             i += 1
             if x < 0:

@@ -48,6 +48,7 @@ class PackedPlan:
     rank_I: Array
     source_X: Array
     target_X: Array
+    bytes_X: Array
     link_X: Array
     num_links: int
     wire_s_X: Array
@@ -253,6 +254,7 @@ def _messages(
     return {
         "source_X": source_X,
         "target_X": target_X,
+        "bytes_X": bytes_X,
         "link_X": link_X.reshape(-1),
         "num_links": len(pairs),
         "wire_s_X": bytes_X / cluster.bandwidth_bytes_per_s_DD[source, target],

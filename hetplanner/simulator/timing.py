@@ -147,7 +147,8 @@ def time_packed(packed: PackedPlan, *, steps: int = 1, jitter: Jitter = STILL, s
     if packed.has_nics:
         out_s_KX, in_s_KX = packed.out_s_X * wire_KX, packed.in_s_X * wire_KX
         nics = (packed.out_X, out_s_KX, packed.in_X, in_s_KX, packed.num_hosts)
-        done = kernel.run_timed(*program, *messages, *nics, steps, end_s_KN)
+        kept = (np.full(steps * len(packed.link_X), kernel.UNSENT), np.empty((0, 0)))
+        done = kernel.run_timed(*program, *messages, *nics, steps, *kept, end_s_KN)
     else:
         done = kernel.run_free(*program, *messages, steps, end_s_KN)
     if done < len(packed.first_N):

@@ -5,7 +5,8 @@ which questions name it); questions are
 
 * `evaluate`: a plan and `changes` (see `hetplanner.planners.whatif`) -> the changed plan and what became of it,
 * `explain`: what the plan's gain over its baseline is made of,
-* `simulate`: `steps`, and whether the `trace` is wanted -> summary, and spans as columns.
+* `simulate`: what is `wanted` otherwise (see `hetplanner.planners.derive`) -> the derived plan, and one step of it,
+* `perfetto`: one step of the plan as the text of a trace file.
 
 When stdin closes, the server is gone, and so is this process.
 """
@@ -17,17 +18,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
-from hetplanner.plan.trace import Span, Trace
 from hetplanner.planners.attribution import divide_gain
+from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
-from hetplanner.simulator.simulation import simulate, summarise_plan
+from hetplanner.simulator.replay import replay_step
 from hetplanner.ui.child import NICENESS
-
-SPAN_FIELDS = ("rank", "kind", "step", "micro_batch", "start_s", "end_s", "bytes", "peer", "stage", "role")
 
 
 class DeskWorker:
@@ -76,33 +74,23 @@ def _explain(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _simulate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
-    plan, steps = worker.plan(message), int(message.get("steps", 1))
-    trace = simulate(plan, steps=steps)
-    result = {
-        "summary": summarise_plan(plan, steps=steps, trace=trace).to_dict(),
-        "estimate": estimate_plan(plan).model_dump(mode="json"),
-    }
-    if message.get("trace"):
-        result["trace"] = trace_columns(trace)
-    return result
+    plan, wanted = worker.plan(message), Derivation.of(message.get("wanted", {}))
+    made = derive_plan(plan, wanted)
+    replay = replay_step(made)
+    return {"made": derived_to_data(made), "replay": replay.to_data(), "room": max_depths(made)}
 
 
-def trace_columns(trace: Trace) -> dict[str, list[Any]]:
-    """A trace's spans as columns, and the labels of its ranks: a third of the text of one object for each."""
-    columns: dict[str, list[Any]] = {name: [getattr(s, name) for s in trace.spans] for name in SPAN_FIELDS}
-    return columns | {"rank_labels": list(trace.rank_labels)}
-
-
-def trace_from_columns(columns: dict[str, list[Any]]) -> Trace:
-    """The trace of :func:`trace_columns`."""
-    rows = zip(*(columns[name] for name in SPAN_FIELDS), strict=True)
-    return Trace(tuple(Span(*row) for row in rows), tuple(columns["rank_labels"]))
+def _perfetto(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+    plan = worker.plan(message)
+    trace = replay_step(plan).spans.to_trace(plan.ranks)
+    return {"text": json.dumps(trace.to_perfetto(), separators=(",", ":"))}
 
 
 _ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
     "evaluate": _evaluate,
     "explain": _explain,
     "simulate": _simulate,
+    "perfetto": _perfetto,
 }
 
 

@@ -38,6 +38,7 @@ class SearchRequest:
     """One search as a person asked for it. `budget_s` and `evaluations` are limits; one may be None.
 
     Attributes:
+        what: for the best plan, or for the front of step time and dollars (which has no planner).
         settings: of the planner, where they differ from its own.
         start: the plan to begin with.
         continues: id of the search that this one goes on from.
@@ -46,6 +47,7 @@ class SearchRequest:
 
     problem: Problem
     planner: str = "evolution"
+    what: Literal["search", "front"] = field(default="search", kw_only=True)
     seed: int = 0
     budget_s: float | None = 10.0
     evaluations: int | None = None
@@ -58,7 +60,7 @@ class SearchRequest:
     def to_message(self, job: str) -> str:
         """The line a worker reads."""
         data = {
-            "do": "search",
+            "do": self.what,
             "job": job,
             "problem": plain_data(self.problem),
             "planner": self.planner,
@@ -116,7 +118,9 @@ class JobLog:
 
 @dataclass
 class SearchJob:
-    """A search of this server process: what was asked, its log, and the best plan so far."""
+    """A search of this server process: what was asked, its log, and the best plan so far; `front` holds the plans of
+    a front, without their problem.
+    """
 
     id: str
     request: SearchRequest
@@ -127,6 +131,16 @@ class SearchJob:
     value: float | None = None
     started_s: float = field(default_factory=time.time)
     stop_asked: bool = False
+    front: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since it was asked for."""
+        return time.time() - self.started_s
+
+    def plan_on_front(self, number: int) -> Plan:
+        """A plan of the front, checked. Raises InvalidInput."""
+        return checked(Plan, {"problem": self.request.problem, **self.front[number]}, "search")
 
     @property
     def ended(self) -> bool:
@@ -279,6 +293,8 @@ class _Worker:
             body = message.pop("plan")
             job.plan = checked(Plan, {"problem": job.request.problem, **body}, "search")
             message["improved"] = True
+        if "plans" in message:
+            job.front = message.pop("plans")
         if kind == "end":
             self._finish("stopped" if job.stop_asked else "done", "", message)
         elif kind == "error":

@@ -1,7 +1,8 @@
 """The search worker: a process of its own that reads requests from stdin and writes JSON lines to stdout.
 
-`python -m hetplanner.ui.worker`, started by `hetplanner.ui.jobs`. Requests are `search` and `stop`; answers are
-`phase`, `baseline`, `event` (with the best plan when it changed), then `end` or `error`. A plan travels without its
+`python -m hetplanner.ui.worker`, started by `hetplanner.ui.jobs`. Requests are `search`, `front`
+and `stop`; answers are `phase`, `baseline`, `bound`, `event` (with the best plan when it changed) or `front` (its
+points), then `end` or `error`. A plan travels without its
 problem, which the server has. When stdin closes, the server is gone, and so is the worker.
 """
 
@@ -25,6 +26,9 @@ from hetplanner.ui.child import NICENESS
 
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
+FRONT_INTERVAL_S = 0.5
+MOST_POINTS = 60
+"""Of a front on its way, so many points are sent so often."""
 RANDOM_SAMPLES = 9
 MOST_BOUND_AHEAD = 128
 """Devices of a problem whose lower bound takes less than half a second; of a larger one it would delay the search."""
@@ -44,7 +48,7 @@ class Worker:
         """Takes requests until stdin ends, then ends the process whatever it is doing."""
         for line in lines:
             message = json.loads(line)
-            if message["do"] == "search":
+            if message["do"] in ("search", "front"):
                 self.requests.put(message)
             elif message["do"] == "stop" and message["job"] == self._current:
                 self._stop.set()
@@ -64,7 +68,7 @@ class Worker:
             self._stop.clear()
             self._current = request["job"]
             try:
-                self.search(request)
+                (self.front if request["do"] == "front" else self.search)(request)
             except HetplannerError as error:
                 self.send("error", text=str(error))
             except Exception as error:
@@ -122,6 +126,40 @@ class Worker:
             lower_bound=result.lower_bound,
             evaluations=result.evaluations,
             seconds=result.seconds,
+        )
+
+    def front(self, request: dict[str, Any]) -> None:
+        """The front of step time and dollars."""
+        from hetplanner.planners.interface import Budget
+        from hetplanner.planners.pareto import ParetoEvent, even_choice, search_front
+
+        problem = checked(Problem, request["problem"], "problem", from_file=True)
+        self.send("phase", text="starting the search")
+        phase, due_s = "", 0.0
+
+        def on_event(event: ParetoEvent) -> None:
+            nonlocal phase, due_s
+            if event.phase == phase and time.monotonic() < due_s:
+                return
+            phase, due_s = event.phase, time.monotonic() + FRONT_INTERVAL_S
+            points = [event.points[i] for i in even_choice(event.points, MOST_POINTS)]
+            self.send("front", points=points, evaluations=event.evaluations, spent_s=event.spent_s, phase=event.phase)
+
+        found = search_front(
+            problem,
+            seed=request["seed"],
+            budget=Budget(seconds=request["budget_s"], evaluations=request["evaluations"]),
+            on_event=on_event,
+            should_stop=self._stop.is_set,
+        )
+        self.send(
+            "end",
+            plans=[plan_body(plan) for plan in found.plans],
+            rows=found.to_rows(),
+            least_step_s=found.least_step_s,
+            least_usd_per_mtoken=found.least_usd_per_mtoken,
+            evaluations=found.evaluations,
+            seconds=found.seconds,
         )
 
     def _send_bound(self, problem: Problem) -> None:

@@ -53,7 +53,7 @@ def section(page, name: str) -> None:
 def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, visit):
     one = visit(own_server.url)
     page = one.page
-    one.tab("3 Run")
+    one.tab("4 Run")
     page.get_by_role("button", name="Rehearse here").filter(visible=True).click()
     one.sees("Launch the rehearsal?")
     one.sees("gpt3-xl on dtfm_5_worldwide, 8 × 8: the same sites and links, a tiny model")
@@ -93,7 +93,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     own_server.stop()
     own_server.start()
     again = visit(own_server.url)
-    again.tab("3 Run")
+    again.tab("4 Run")
     again.sees(re.compile(status.run))
     again.sees(re.compile(r"step \d+ of 200"))
     assert AgentClient(own_server.home, start=False).status(status.run).state == "running"
@@ -128,7 +128,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
 
 def test_a_failed_rank_shows_its_last_words_and_when_it_failed(own_server, visit):
     one = visit(own_server.url)
-    one.tab("3 Run")
+    one.tab("4 Run")
     one.sees("No run yet: press Rehearse here.")
     # An agent whose ranks are scripted: the second one fails of its own, the others lose it.
     environment = os.environ | {"HETPLANNER_HOME": str(own_server.home)}

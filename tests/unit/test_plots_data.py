@@ -398,3 +398,13 @@ def test_span_columns_place_ranks_and_lanes() -> None:
 
 def test_small_cluster_draws_as_many_sites_as_it_has() -> None:
     assert len(maps.site_columns(small_cluster(5))["x"]) == 5
+
+
+def test_earlier_searches_share_a_line_with_gaps_between():
+    one = [{"seconds": s, "best": 10 - s, "mean": 10.0} for s in (1.0, 2.0)]
+    columns = curves.earlier_columns([one, one[:1]])
+    assert columns["seconds"][:2] == [1.0, 2.0]
+    assert math.isnan(columns["seconds"][2])
+    assert math.isnan(columns["best"][2])
+    assert columns["best"][3:] == [9.0]
+    assert curves.earlier_columns([]) == {"seconds": [], "best": []}

@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update(EVENTS[:1], {"rank order": 70.0}),
             lambda f: f.update(EVENTS, {"rank order": 70.0, "random": 5000.0}, 20.0, "$"),
             lambda f: f.update([{"seconds": 1.0, "best": math.inf, "mean": math.nan}], {"random": math.inf}),
+            lambda f: f.update(EVENTS, {}, earlier=[EVENTS[:5], EVENTS[5:9]]),
         ],
     ),
     "grid": (live.AllocationGrid, [lambda f: f.update(None), lambda f: f.update(ONE), lambda f: f.update(MANY)]),

@@ -1,5 +1,6 @@
 """The desk: real answers, newest question of a slot, a process that dies or hangs or talks nonsense."""
 
+import json
 import os
 import signal
 import sys
@@ -10,11 +11,11 @@ import pytest
 from factories import chain_plan
 
 from hetplanner.cost.estimate import estimate_plan
+from hetplanner.planners.derive import derived_from_data
 from hetplanner.planners.whatif import ChangeLink, Changes, WhatIf
-from hetplanner.simulator.simulation import simulate
+from hetplanner.simulator.replay import Replay, replay_step
 from hetplanner.ui import desk as desk_module
 from hetplanner.ui.desk import Desk, Ticket
-from hetplanner.ui.desk_worker import trace_columns, trace_from_columns
 
 PATIENCE_S = 60.0
 
@@ -63,22 +64,20 @@ def test_it_evaluates_explains_and_simulates(desk, plan):
     one = desk()
     changes = Changes(changes=(ChangeLink(sites=("site-0", "site-1"), bandwidth=1e9),))
     first = one.ask("a", "evaluate", plan, {"changes": changes.to_data()})
-    explained, simulated = one.ask("b", "explain", plan), one.ask("c", "simulate", plan, {"trace": True})
+    explained = one.ask("b", "explain", plan)
+    simulated = one.ask("c", "simulate", plan, {"wanted": {"schedule": "gpipe"}})
     assert settled(first).error == ""
     found = WhatIf.from_data(first.result, plan, changes)
     assert found.plan.estimate.step_s < estimate_plan(plan).step_s
     assert found.plan.problem.cluster.link("d0", "d1").bandwidth == 1e9
     assert settled(explained).result["value"] == pytest.approx(estimate_plan(plan).step_s)
     result = settled(simulated).result
-    trace = trace_from_columns(result["trace"])
-    assert trace == simulate(plan)
-    assert result["summary"]["step_s"] > 0
-    assert result["estimate"]["step_s"] == pytest.approx(estimate_plan(plan).step_s)
-
-
-def test_columns_give_the_same_trace_back(plan):
-    trace = simulate(plan, steps=2)
-    assert trace_from_columns(trace_columns(trace)) == trace
+    made = derived_from_data(result["made"], plan)
+    assert (made.schedule, made.provenance.planner) == ("gpipe", "derived")
+    trace = replay_step(made).spans.to_trace(plan.ranks)
+    assert Replay.from_data(result["replay"]).spans.to_trace(plan.ranks) == trace
+    text = settled(one.ask("d", "perfetto", made)).result["text"]
+    assert json.loads(text) == trace.to_perfetto()
 
 
 def test_a_mistake_of_the_question_is_its_answer_and_the_next_one_works(desk, plan):

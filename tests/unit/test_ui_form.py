@@ -89,6 +89,8 @@ def test_without_the_token_a_setting_takes_no_more_of_the_machine(app):
         ("planner", "<b>os</b>", "must be one of"),
         ("planner.heat", "0", "above 0"),
         ("pinned", "d0 3", "such as 'd0: 0, d5: 3'"),
+        ("pinned", "nobody: 0", "unknown device 'nobody'"),
+        ("excluded", "nobody", "unknown device 'nobody'"),
         ("reducers", [], "at least one"),
     ],
 )
@@ -119,8 +121,7 @@ def test_a_corrected_text_takes_its_error_away(app):
         ({"seq_len": "4096"}, "seq_len", "at most the model's max_seq_len"),
         ({"stages": "7"}, "stages", "must be at most the model's 6 layers"),
         ({"stages": "3", "replicas": "3"}, "stages", "need 9 devices, but 8 are usable"),
-        ({"excluded": "nobody"}, "excluded", "unknown device 'nobody'"),
-        ({"pinned": "nobody: 0"}, "pinned", "unknown device"),
+        ({"pinned": "tokyo: 9"}, "pinned", "must be below"),
         ({"codecs": ["topk", "adatopk"]}, "codecs", "allow one of them"),
         ({"planner": "gcma"}, "planner", "plans for objective dtfm"),
     ],
@@ -162,6 +163,17 @@ def test_excluding_devices_makes_the_shape_fit_and_another_cluster_forgets_them(
     app.cluster.sample = "lab_2_sites_4"
     assert app.plan.excluded == []
     assert app.plan.stages * app.plan.replicas == 4
+
+
+def test_excluded_devices_are_one_with_those_of_the_map(app):
+    first, second, *_ = app.plan.cluster.device_ids
+    editor = app.cluster.editor
+    app.settings.edit("excluded", f"{second}, {first}")
+    assert editor.excluded == (first, second)
+    editor.undo()
+    assert (app.plan.excluded, app.settings.values["excluded"]) == ([], "")
+    editor.exclude([second], "excluded one")
+    assert app.settings.values["excluded"] == second
 
 
 def test_a_free_shape_stays_free(app):
@@ -206,3 +218,33 @@ def test_what_the_search_refuses_stands_beside_its_field_until_something_changes
 )
 def test_errors_find_their_field(message, place):
     assert located(message) == place
+
+
+def test_a_reload_finds_what_was_changed_since_the_last_search(app):
+    form = app.settings
+    form.edit("stages", "3")
+    app.plan.preset = "gpt2"
+    assert json.loads(form.edited) == {"preset": "gpt2"}  # whose shape is its own
+    for name, raw in {"stages": "", "codecs": ["int8"], "planner": "random", "planner.most": "7", "seed": "x"}.items():
+        form.edit(name, raw)
+    other = PlannerApp(LaunchGuard(TOKEN), app.plan._service, SAMPLES)
+    other.plan.cluster = app.plan.cluster
+    other.settings.restore(form.edited)
+    assert other.plan.problem() == app.plan.problem()
+    assert (other.plan.planner, other.plan.changed_settings, other.plan.seed) == ("random", {"most": 7}, 0)
+    app.settings.edit("seed", "0")
+    app.search()
+    assert form.edited == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"preset":"../x"}', '{"no":1,"codecs":{"a":1},"stages":[[]]}'])
+def test_a_forged_address_changes_nothing(app, text):
+    before = app.plan.problem()
+    app.settings.restore(text)
+    assert app.plan.problem() == before
+
+
+def test_a_list_too_long_for_the_address_is_left_out(app):
+    app.settings.edit("pinned", ", ".join(f"{app.plan.cluster.device_ids[0]}: 0" for _ in range(500)))
+    assert app.settings.errors == {}
+    assert app.settings.edited == ""

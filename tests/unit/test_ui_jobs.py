@@ -151,6 +151,21 @@ def test_loading_kernels_is_no_part_of_the_budget(service):
     assert events[-1]["spent_s"] > events[0]["spent_s"]
 
 
+def test_a_front_comes_with_its_plans(service):
+    job = service().start(SearchRequest(problem(stages=None, replicas=None), what="front", budget_s=1.0))
+    until(lambda: job.ended, "the search ends")
+    assert (job.state, job.message) == ("done", "")
+    phases = [record["phase"] for record in of_type(job, "front")]
+    assert LOADING in phases
+    assert phases[-1] == "done"
+    rows = of_type(job, "state")[-1]["rows"]
+    assert len(rows) == len(job.front) > 0
+    for number, row in enumerate(rows):
+        plan = job.plan_on_front(number)
+        assert plan.problem is job.request.problem
+        assert plan.estimate.step_s == pytest.approx(row["step_s"], rel=1e-12)
+
+
 def test_what_the_planner_refuses_is_reported_in_a_line(service):
     job = service().start(SearchRequest(problem(stages=3, replicas=2), budget_s=1.0))
     until(lambda: job.ended, "the search fails")

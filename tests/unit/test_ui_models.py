@@ -8,14 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from dags import residual_network
-from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import plan_from_json
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, thinned
 from hetplanner.ui.models.problem import UPLOADED, default_shape
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
@@ -268,7 +265,7 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert (kept[0].seconds, kept[-1].seconds) == (0, 1000)
 
 
-# -- session, export, texts -----------------------------------------------------------------------
+# -- session, texts -------------------------------------------------------------------------------
 
 
 def test_only_the_session_that_typed_the_token_is_unlocked(app, tmp_path):
@@ -280,15 +277,6 @@ def test_only_the_session_that_typed_the_token_is_unlocked(app, tmp_path):
     for _ in range(10):
         two.session.unlock("wrong-token")
     assert "wait" in errors(two)[-1]
-
-
-def test_the_exported_text_reads_back_to_the_same_plan():
-    plan = chain_plan([8, 8], [5])
-    assert plan_from_json(plan_text(plan)) == plan
-    assert shown_text(plan) == plan_text(plan)
-    assert "hetplanner train plan.json --emulate-links" in cli_lines(plan)
-    assert "--nproc-per-node=4" in torchrun_line(plan)
-    compile(notebook_snippet(plan), "snippet", "exec")
 
 
 def test_numbers_are_written_for_people():

@@ -140,8 +140,10 @@ class ReductionGroup:
         sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
         takes: dict[tuple[int, int], list[Message]] = defaultdict(list)
         sent_before: dict[tuple[int, int], int] = defaultdict(int)
+        sizes = {n: self.wire_bytes(n) for n in {t.end - t.first for t in self.program}}  # many messages, few sizes
         for t in self.program:
-            pair, num_bytes = (t.sender, t.receiver), self.transfer_bytes(t)
+            pair = t.sender, t.receiver
+            num_bytes = 0 if t.sender == t.receiver else sizes[t.end - t.first]
             ordinal, sent_before[pair] = sent_before[pair], sent_before[pair] + 1
             sends[t.sender, t.round].append(Message(self.ranks[t.receiver], ordinal, num_bytes, t))
             if t.sender != t.receiver:

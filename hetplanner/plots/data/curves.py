@@ -34,6 +34,16 @@ def event_columns(events: Sequence[Any]) -> Columns:
     return columns
 
 
+def earlier_columns(searches: Sequence[Sequence[Any]]) -> Columns:
+    """seconds and best of several searches in one line, with a gap (NaN) between two."""
+    columns: Columns = {"seconds": [], "best": []}
+    for events in searches:
+        one = event_columns(events)
+        for name, column in columns.items():
+            column.extend([math.nan] * bool(column) + one[name])
+    return columns
+
+
 def thinned(count: int, limit: int = MAX_POINTS) -> list[int]:
     """Indices of at most `limit` evenly chosen points, the first and the last among them."""
     if count <= limit:

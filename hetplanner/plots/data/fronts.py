@@ -6,6 +6,17 @@ from typing import Any
 from hetplanner.plots.data.comparisons import LOG_FROM
 
 Columns = dict[str, list[Any]]
+COLUMNS = ("step_s", "usd_per_mtoken", "text")
+"""What a point of a front that is still searched has; those of finished plans have more."""
+
+
+def point_columns(points: Sequence[tuple[float, float]]) -> Columns:
+    """Columns of points on the way: step_s, usd_per_mtoken, text."""
+    return {
+        "step_s": [s for s, _ in points],
+        "usd_per_mtoken": [usd for _, usd in points],
+        "text": ["still searching"] * len(points),
+    }
 
 
 def front_columns(rows: Sequence[dict[str, Any]]) -> Columns:

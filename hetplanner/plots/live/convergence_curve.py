@@ -1,11 +1,12 @@
 """A search as it converges, against its baselines and its lower bound."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
-from hetplanner.plots.data.curves import EARLIEST_S, event_columns, level_columns, value_range
+from hetplanner.plots.data.curves import EARLIEST_S, earlier_columns, event_columns, level_columns, value_range
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 
@@ -22,12 +23,14 @@ class ConvergenceCurve(LiveFigure):
             x_axis_label="seconds of search",
         )
         self.source = empty_source("seconds", "evaluations", "best", "mean", "lower", "upper")
+        self.earlier_source = empty_source("seconds", "best")
         self.level_source = empty_source("y", "label_y", "text", "x")
         self.bound_source = empty_source("y", "label_y", "text", "x")
         curve = self.figure.line
         self._band = self.figure.varea(
             "seconds", "lower", "upper", source=self.source, fill_color="#4477AA", fill_alpha=0.15
         )
+        self._earlier = curve("seconds", "best", source=self.earlier_source, line_width=2)
         self._mean = curve("seconds", "mean", source=self.source, line_dash="dashed", line_width=1.5)
         self._levels = self.figure.hspan(y="y", source=self.level_source, line_dash=[7, 4], line_width=1.3)
         self._bound = self.figure.hspan(y="y", source=self.bound_source, line_dash="dotted", line_width=1.6)
@@ -40,14 +43,16 @@ class ConvergenceCurve(LiveFigure):
             )
             for source, baseline, offset in ((self.level_source, "bottom", -3), (self.bound_source, "top", 4))
         ]  # fmt: skip
-        self._add_legend(
+        legend = self._add_legend(
             [
                 ("best", [self._best]),
                 ("mean ± spread", [self._mean, self._band]),
                 ("baselines", [self._levels]),
                 ("lower bound", [self._bound]),
+                ("earlier searches", [self._earlier]),
             ]
         )
+        self._earlier_item = legend.items[-1]
         self.figure.add_tools(
             HoverTool(
                 renderers=[self._last],
@@ -69,6 +74,7 @@ class ConvergenceCurve(LiveFigure):
         super()._recolour()
         self._mean.glyph.line_color = "#66CCEE" if self.look.is_dark else "#7799BB"
         self._levels.glyph.line_color = self.look.muted
+        self._earlier.glyph.line_color = self.look.axis
         self._bound.glyph.line_color = "#44BB99" if self.look.is_dark else "#228833"
         for text, line in zip(self._texts, (self._levels, self._bound), strict=True):
             text.glyph.update(
@@ -83,6 +89,7 @@ class ConvergenceCurve(LiveFigure):
         baselines: Mapping[str, float] | None = None,
         lower_bound: float | None = None,
         unit: str = "s",
+        earlier: Sequence[Sequence[Any]] = (),
     ) -> None:
         """Shows a search.
 
@@ -91,17 +98,22 @@ class ConvergenceCurve(LiveFigure):
             baselines: name -> value of the objective.
             lower_bound: no plan can be better.
             unit: of the objective, for the axis and the labels.
+            earlier: events of searches to compare with.
         """
-        columns = event_columns(events)
+        columns, before = event_columns(events), earlier_columns(earlier)
         bound = {"lower bound": lower_bound} if lower_bound is not None else {}
         levels = dict(baselines or {})
-        low, high = value_range(columns["best"], columns["mean"], [*levels.values(), *bound.values()])
-        end = max([1.0, *columns["seconds"]]) * 1.05
+        best = [*columns["best"], *before["best"]]
+        low, high = value_range(best, columns["mean"], [*levels.values(), *bound.values()])
+        seconds = [s for s in (*columns["seconds"], *before["seconds"]) if math.isfinite(s)]
+        end = max([1.0, *seconds]) * 1.05
         put(self.source, columns)
+        put(self.earlier_source, before)
+        self._earlier_item.visible = bool(before["best"])
         for source, lines in ((self.level_source, levels), (self.bound_source, bound)):
             labels = level_columns(lines, unit, high - 0.09 * (high - low), high - low)
             put(source, labels | {"x": [end] * len(labels["y"])})
-        set_range(self.figure.x_range, min([EARLIEST_S * 10, *columns["seconds"]]), end)
+        set_range(self.figure.x_range, min([EARLIEST_S * 10, *seconds]), end)
         set_range(self.figure.y_range, low, high)
         self.figure.yaxis.axis_label = f"objective ({unit})" if unit else "objective"
-        self._say("" if events or levels else "start a search to see it converge")
+        self._say("" if events or levels or before["best"] else "start a search to see it converge")

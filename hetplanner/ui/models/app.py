@@ -5,6 +5,7 @@ from pathlib import Path
 
 import param
 
+from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
@@ -14,16 +15,19 @@ from hetplanner.ui.models.drafts import DraftStore, process_drafts
 from hetplanner.ui.models.drawing import DrawingModel
 from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.explain import ExplainModel
+from hetplanner.ui.models.export import ExportModel
 from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.simulate import SimulateModel
 
 
 class PlannerApp(param.Parameterized):
-    """One session. A page is a view of `cluster`, `plan` or `run`; Export is a view of `session.plan`."""
+    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is a view of `session.plan`."""
 
     def __init__(
         self,
@@ -43,11 +47,15 @@ class PlannerApp(param.Parameterized):
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
         self.settings = SettingsForm(self.plan)
+        self.front = FrontModel(self.session, self.plan, service)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
+        self.simulate = SimulateModel(self.session, lambda: desk or process_desk("long"))
+        self.export = ExportModel(self.session, self.open_plan)
         self.run = RunModel(self.session, service, home)
         self.agent = AgentWatch(home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
+        self.plan.param.watch(self._excluded_typed, "excluded")
         self.cluster.choose_default()
 
     def _cluster_changed(self, *_: param.parameterized.Event) -> None:
@@ -59,6 +67,12 @@ class PlannerApp(param.Parameterized):
         if event.new is not self.cluster.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
+
+    def _excluded_typed(self, event: param.parameterized.Event) -> None:
+        # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
+        editor = self.cluster.editor
+        if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
+            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
@@ -84,6 +98,24 @@ class PlannerApp(param.Parameterized):
     def search_again(self) -> None:
         """Searches under the changes of the what-if card, from its plan."""
         self._start(self.explain.search_again)
+
+    def open_plan(self, plan: Plan, name: str) -> None:
+        """Makes a plan that a file or a derivation gave the plan in hand of all pages, and keeps it.
+
+        A kept plan is found again after a reload; `name` is a wish.
+        """
+        self.session.plan = plan
+        name = self.explain.kept.keep_as(plan, name)
+        if name:
+            self.explain.open(name)
+
+    def save_derived(self) -> None:
+        """The plan that the Simulate page shows becomes the plan in hand."""
+        plan, changed = self.simulate.shown, self.simulate.is_derived
+        if plan is not None and self.simulate.can_save:
+            self.simulate.save()
+            if changed:
+                self.open_plan(plan, f"{self.explain.kept.suggest(plan)} derived")
 
     def rehearse(self) -> None:
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""

@@ -1,11 +1,80 @@
-"""What the Export page shows: the plan file's text, and the lines that run it elsewhere."""
+"""The Export page: the plan file (shown, given, taken), and the lines that run it elsewhere."""
 
 import json
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
 
-from hetplanner.plan.files import plan_to_data
+import param
+
+from hetplanner.cost.check import check_plan
+from hetplanner.cost.estimate import estimate_plan
+from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.launchers.interface import WORKER_MODULE
+from hetplanner.launchers.local import RENDEZVOUS
+from hetplanner.plan.files import plan_from_json, plan_to_data
 from hetplanner.plan.model import Plan
+from hetplanner.schema import one_line
+from hetplanner.ui.models.session import Session
 
 MAX_SHOWN = 300_000
+MAX_PLAN_BYTES = 4 * 2**20
+MAX_HOSTS = 64
+"""Hosts whose lines are shown; the rest goes by the same pattern."""
+PORT = 29511
+
+
+class ExportModel(param.Parameterized):
+    """Takes plan files; what is wrong with one stays beside its field until the next is taken.
+
+    Attributes:
+        error: why the last file was refused: path in the file, value, remedy.
+        form: how the file is shown.
+    """
+
+    error = param.String(default="")
+    form: Any = param.Selector(default="tree", objects=["tree", "text"])
+
+    def __init__(self, session: Session, open_plan: Callable[[Plan, str], None], **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._open = open_plan
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Takes a plan file, checked in full; a refused one leaves the plan in hand as it is."""
+        place = one_line(name)[:80]
+        try:
+            plan = checked_plan(content, place)
+        except HetplannerError as error:
+            self.error = str(error)[:1000]
+            return
+        self.error = ""
+        self._open(plan, place.removesuffix(".json"))
+
+
+def checked_plan(content: bytes, place: str) -> Plan:
+    """A plan that its devices can hold, with an estimate. Raises InvalidInput, Infeasible."""
+    if len(content) > MAX_PLAN_BYTES:
+        raise InvalidInput(
+            f"{place}: must be at most {MAX_PLAN_BYTES >> 20} MiB; use the command line for larger plans"
+        )
+    plan = plan_from_json(content, place)
+    try:
+        check_plan(plan)
+    except HetplannerError as error:
+        raise type(error)(f"{place}: {error}") from None
+    return plan if plan.estimate is not None else plan.replace(estimate=estimate_plan(plan))
+
+
+def summary_text(plan: Plan) -> str:
+    """'gpt3-xl on dtfm_5_worldwide, 8 stages, 64 devices, 1f1b; by evolution, seed 0'."""
+    problem, origin = plan.problem, plan.provenance
+    seed = f", seed {origin.seed}" if origin.seed is not None else ""
+    derived = f" {origin.derived}" if origin.derived else ""
+    return (
+        f"{problem.workload.name} on {problem.cluster.name}, {_count(len(plan.stages), 'stage')},"
+        f" {_count(len(plan.ranks), 'device')}, {plan.schedule}; by {origin.planner}{seed}{derived}"
+    )
 
 
 def plan_text(plan: Plan) -> str:
@@ -33,16 +102,46 @@ def cli_lines(plan: Plan | None) -> str:
     return "\n".join(lines)
 
 
-def torchrun_line(plan: Plan | None) -> str:
-    """What `hetplanner train` runs, for one machine and for several by hand."""
+def torchrun_lines(plan: Plan | None) -> str:
+    """What starts the plan's ranks by hand: all on one machine, then host by host."""
     ranks = len(plan.ranks) if plan is not None else 4
-    return (
-        "# run.json (steps, seed, data) stands beside plan.json;\n"
-        "# `hetplanner train plan.json --emulate-links --dry-run` prints the exact command of this machine\n"
-        "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \\\n"
-        "torchrun --rdzv-backend=hetplanner-loopback --rdzv-endpoint=127.0.0.1:29511 --nnodes=1 \\\n"
-        f"  --nproc-per-node={ranks} --max-restarts=0 -m hetplanner.runtime.worker plan.json"
-    )
+    lines = [
+        "# run.json (steps, seed, data) stands beside plan.json;",
+        "# `hetplanner train plan.json --emulate-links --dry-run` prints the exact command of this machine",
+        "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \\",
+        f"torchrun --rdzv-backend={RENDEZVOUS} --rdzv-endpoint=127.0.0.1:{PORT} --nnodes=1 \\",
+        f"  --nproc-per-node={ranks} --max-restarts=0 -m {WORKER_MODULE} plan.json",
+    ]
+    if plan is None:
+        return "\n".join(lines)
+    groups = host_groups(plan)
+    first = groups[0][0]
+    if len({host for host, _ in groups}) == 1:
+        return "\n".join(lines)
+    lines += [
+        "",
+        f"# on its own hosts: HEAD is the address of host {one_line(first)}, and every host has plan.json and run.json",
+    ]
+    for node, (host, of_host) in enumerate(groups[:MAX_HOSTS]):
+        devices = ", ".join(one_line(plan.ranks[rank]) for rank in of_host[:4]) + (", …" if len(of_host) > 4 else "")
+        lines += [
+            f"# host {one_line(host)}: rank{'s' if len(of_host) > 1 else ''} {_range(of_host)} ({devices})",
+            f"torchrun --nnodes={len(groups)} --node-rank={node} --nproc-per-node={len(of_host)}"
+            f" --master-addr=$HEAD --master-port={PORT} --max-restarts=0 -m {WORKER_MODULE} plan.json",
+        ]
+    if len(groups) > MAX_HOSTS:
+        lines.append(f"# … and {len(groups) - MAX_HOSTS} more, with --node-rank={MAX_HOSTS} to {len(groups) - 1}")
+    return "\n".join(lines)
+
+
+def host_groups(plan: Plan) -> list[tuple[str, list[int]]]:
+    """Hosts with ranks that follow on one another: torchrun numbers ranks node by node.
+
+    A host whose ranks are not all next to each other comes several times.
+    """
+    host = plan.problem.cluster.host_of
+    pairs = ((host(device).id, rank) for rank, device in enumerate(plan.ranks))
+    return [(name, [rank for _, rank in group]) for name, group in groupby(pairs, key=lambda pair: pair[0])]
 
 
 def notebook_snippet(plan: Plan | None) -> str:
@@ -54,3 +153,11 @@ def notebook_snippet(plan: Plan | None) -> str:
         "hp.plots.gantt(hp.simulate(plan))\n"
         "run = hp.launch(plan, emulate_links=True, steps=100)"
     )
+
+
+def _range(ranks: list[int]) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,5 +1,6 @@
 """The side bar as data: groups of settings, what they show, and what is wrong, beside the field that caused it."""
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -11,10 +12,15 @@ from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
+from hetplanner.schema import parse_json
 from hetplanner.ui.models.fields import Setting, planner_defaults, planner_fields
 from hetplanner.ui.models.plan import PlanModel
-from hetplanner.ui.models.problem import OBJECTIVES, ProblemSettings
+from hetplanner.ui.models.problem import MODEL_SIZES, OBJECTIVES, UPLOADED, ProblemSettings
+from hetplanner.workload.presets import preset_names
 
+MODEL = "preset"
+MAX_REMEMBERED = 1500
+"""Characters of changed settings that the page's address holds."""
 OWN = "planner."
 """Before the name of a planner's own setting."""
 _FREE = "free"
@@ -128,15 +134,19 @@ class SettingsForm(param.Parameterized):
     errors = param.Dict(default={}, doc="What is wrong, by field; '' for what belongs to none.")
     notes = param.Dict(default={}, doc="A closed group in a line, by its title.")
     disabled = param.List(default=[])
+    edited = param.String(default="", doc="What was changed since the last search, for the page's address.")
 
     def __init__(self, plan: PlanModel) -> None:
         super().__init__()
         self.plan = plan
         self._typed: dict[str, tuple[str, str]] = {}
+        self._edits: dict[str, Any] = {}
         self._fields: dict[str, Setting] = {}
         self._own: Group | None = None
         plan.param.watch(self._refresh, _WATCHED)
         plan.param.watch(self._search_changed, "state")
+        plan.param.watch(self._model_changed, ["preset", "uploaded"])
+        plan.param.watch(self._search_begun, "job_id")
         plan.session.param.watch(self._refresh, "unlocked")
         self._refresh()
 
@@ -158,9 +168,44 @@ class SettingsForm(param.Parameterized):
             self.plan.set_planner_setting(name.removeprefix(OWN), value)
         else:
             setattr(self.plan, name, value)
+        self._note_edit(name, raw)
         self._refresh()
 
+    def _note_edit(self, name: str, raw: object) -> None:
+        if name != "excluded":  # the draft of the cluster keeps them
+            self._edits = {k: v for k, v in self._edits.items() if k != name} | {name: raw}
+            text = json.dumps(self._edits, separators=(",", ":"))
+            self.edited = text if len(text) <= MAX_REMEMBERED else ""
+
+    def _model_changed(self, *_: Any) -> None:
+        """A model brings its own sizes, and a shape that fits."""
+        self._edits = {k: v for k, v in self._edits.items() if k not in (*MODEL_SIZES, "stages", "replicas")}
+        if self.plan.preset != UPLOADED:
+            self._note_edit(MODEL, self.plan.preset)
+
+    def _search_begun(self, *_: Any) -> None:
+        """From here on the search itself remembers its settings."""
+        self._edits, self.edited = {}, ""
+
+    def restore(self, text: str) -> None:
+        """Makes the changes again that `edited` tells of; what is not understood is ignored."""
+        try:
+            edits = parse_json(text.encode(), "settings") if text else {}
+        except InvalidInput:
+            return
+        if not isinstance(edits, dict):
+            return
+        if edits.get(MODEL) in preset_names():
+            self.plan.preset = edits[MODEL]
+        for name, raw in edits.items():
+            self.edit(name, raw)
+
     def _allowed(self, setting: Setting, name: str, value: Any) -> Any:
+        if name in ("excluded", "pinned") and self.plan.cluster is not None:
+            known = set(self.plan.cluster.device_ids)
+            for device in value:
+                if device not in known:
+                    raise InvalidInput(f"unknown device {device!r:.60}; the Cluster page lists their names")
         if name == "codecs":
             return value or ["none"]
         if name == "reducers" and not value:

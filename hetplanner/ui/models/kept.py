@@ -120,6 +120,15 @@ class KeptModel(param.Parameterized):
         self.session.notify("success", f"Kept as {name}.")
         return True
 
+    def keep_as(self, plan: Plan, wanted: str) -> str:
+        """Keeps a plan under a name like this one that is free, and gives the name; '' with a notice if it cannot."""
+        with self.session.reporting():
+            name = self._shelf.keep(plan, self._shelf.free_name(wanted))
+            self.look()
+            self.session.notify("success", f"Kept as {name}.")
+            return name
+        return ""
+
     def rename(self, name: str, new: str) -> bool:
         """Another name for a kept plan; one that cannot be leaves it as it was."""
         with self.session.reporting():

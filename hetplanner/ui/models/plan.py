@@ -17,6 +17,7 @@ from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.fields import planner_defaults
 from hetplanner.ui.models.problem import ProblemSettings
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import percent_text, value_text
 
 MAX_BUDGET_S = 600.0
 MAX_BUDGET_LOCKED_S = 60.0
@@ -196,7 +197,7 @@ class PlanModel(ProblemSettings):
         return {
             f"{time.strftime('%H:%M:%S', time.localtime(job.started_s))} · {job.request.title}": job.id
             for job in self._service.jobs
-            if job.request.problem.rehearsal_of is None
+            if job.request.problem.rehearsal_of is None and job.request.what == "search"
         }
 
     def show(self, plan: Plan) -> None:
@@ -226,7 +227,7 @@ class PlanModel(ProblemSettings):
         found: list[EarlierSearch] = []
         while len(found) < MAX_EARLIER:
             before = self._service.job(job.request.continues) if job.request.continues else None
-            if before is None:
+            if before is None or before.request.problem.objective != job.request.problem.objective:
                 break
             points = [_event_of(r, before.request.offset_s) for r in before.log.since(0)[0] if r["type"] == "event"]
             found.insert(0, EarlierSearch(f"seed {before.request.seed}", tuple(thinned(points, MAX_POINTS // 4))))
@@ -305,9 +306,25 @@ class PlanModel(ProblemSettings):
         return max(0.0, 1.0 - self.lower_bound / self.value)
 
     @property
+    def found_text(self) -> str:
+        """What the search has found so far, in a line under its curve."""
+        if self.value is None:
+            return ""
+        parts = [f"Best {value_text(self.value, self.objective)}"]
+        if self.searching and self.points and self.points[-1].spread > 0:
+            last = self.points[-1]
+            both = (value_text(v, self.objective) for v in (last.mean, last.spread))
+            parts.append(f"population {' ± '.join(both)}")
+        if self.gap is not None and self.lower_bound:
+            bound = value_text(self.lower_bound, self.objective)
+            within = f"at most {percent_text(self.gap, 0)} can still be gained" if self.gap > 1e-9 else "proven optimal"
+            parts.append(f"no plan is below {bound}: {within}")
+        return " · ".join(parts)
+
+    @property
     def elapsed_s(self) -> float:
         """Wall time since the search was asked for."""
-        return time.time() - self._job.started_s if self._job is not None else 0.0
+        return self._job.elapsed_s if self._job is not None else 0.0
 
     @property
     def is_waiting(self) -> bool:

@@ -12,7 +12,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
 
 NoticeKind = Literal["info", "success", "warning", "error"]
-PAGES = ("cluster", "plan", "run", "export")
+PAGES = ("cluster", "plan", "simulate", "run", "export")
 MAX_NOTICES = 50
 
 

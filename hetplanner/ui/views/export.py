@@ -7,20 +7,32 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.plan.files import plan_to_data
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.export import cli_lines, notebook_snippet, plan_text, shown_text, torchrun_line
-from hetplanner.ui.views.cards import CODE_STYLE, Words, card, html_pane, page, set_html, side_by_side
+from hetplanner.ui.models.export import (
+    cli_lines,
+    notebook_snippet,
+    plan_text,
+    shown_text,
+    summary_text,
+    torchrun_lines,
+)
+from hetplanner.ui.views.binding import bind, upload_button
+from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
+from hetplanner.ui.views.json_tree import tree_html
 
-_EMPTY = "No plan yet: press Search, or launch a rehearsal; its plan appears here."
+_EMPTY = "No plan yet: press Search, upload a plan file, or launch a rehearsal; the plan appears here."
+_HEIGHT = "height:640px;overflow:auto"
 
 
 class ExportView:
-    """Plan JSON as a tree, its download, and snippets; follows `session.plan`."""
+    """Plan JSON as a tree or as text, its download and upload, and snippets; follows `session.plan`."""
 
     def __init__(self, app: PlannerApp) -> None:
-        self.app = app
+        self.app, self.model = app, app.export
         self.text = html_pane(margin=(4, 14, 14, 14))
         self.hint = Words(_EMPTY)
+        self.error = html_pane(margin=(0, 14, 6, 14))
         self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(3)]
         self.download = pmui.FileDownload(
             callback=self._file,
@@ -28,33 +40,66 @@ class ExportView:
             label="Download plan.json",
             icon="download",
             variant="contained",
-            margin=(8, 12),
+            margin=(8, 6),
         )
+        self.upload = upload_button("Open a plan file", ".json", app.session, self._take)
+        self.form = bind(
+            pmui.RadioButtonGroup(options={"Tree": "tree", "Text": "text"}, size="small", margin=(10, 6)),
+            self.model, "form", app.session,
+        )  # fmt: skip
+        self.view = self._layout()
+        self._drawn: tuple[Any, ...] = ()
+        app.session.param.watch(self.changed, ["plan", "page"])
+        self.model.param.watch(self.changed, "form")
+        self.model.param.watch(self.show_upload, "error")
+        self.show()
+        self.show_upload()
+
+    def _layout(self) -> pn.Column:
         lines = pn.Column(
             card("Command line", self.snippets[0]),
-            card("torchrun", self.snippets[1], margin=(12, 0, 0, 0)),
+            card("torchrun, host by host", self.snippets[1], margin=(12, 0, 0, 0)),
             card("Notebook", self.snippets[2], margin=(12, 0, 0, 0)),
             sizing_mode="stretch_width",
             margin=0,
         )
-        self.view = page(side_by_side(card("plan.json", self.hint.view, self.download, self.text), lines))
-        app.session.param.watch(self.show, "plan")
-        self.show()
+        tools = pn.FlexBox(self.download, self.upload, self.form, flex_wrap="wrap", justify_content="flex-start",
+                           sizing_mode="stretch_width", margin=(2, 6))  # fmt: skip
+        return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.text), lines))
+
+    def _take(self, files: dict[str, bytes]) -> None:
+        with pn.io.hold():
+            self.model.upload(*next(iter(files.items())))
 
     def _file(self) -> io.StringIO:
         plan = self.app.session.plan
         return io.StringIO(plan_text(plan) if plan is not None else "")
 
-    def show(self, *_: Any) -> None:
+    def show_upload(self, *_: Any) -> None:
+        """What became of the file that was given last, beside its button."""
+        style = f"{FONT}font-size:13px;line-height:1.45;color:{COLOURS['bad']};overflow-wrap:anywhere"
+        text = self.model.error
+        set_html(self.error, f'<div role="alert" style="{style}">{escape(text)}</div>' if text else "")
+        self.error.visible = bool(text)
+
+    def changed(self, *_: Any) -> None:
+        """Redrawn while the page is looked at; a hidden page catches up when it is shown."""
+        if self.app.session.page == "export":
+            self.show()
+
+    def show(self) -> None:
         """The plan in hand."""
         plan = self.app.session.plan
-        self.download.disabled = plan is None
-        self.hint.view.visible = plan is None
+        if (plan, self.model.form) == self._drawn:
+            return
+        self._drawn = (plan, self.model.form)
+        self.download.disabled = self.form.disabled = plan is None
+        self.hint.set(_EMPTY if plan is None else summary_text(plan))
         self.text.visible = plan is not None
-        if plan is not None:
-            set_html(
-                self.text, f'<pre style="{CODE_STYLE};height:600px;overflow:auto">{escape(shown_text(plan))}</pre>'
-            )
-        lines = (cli_lines(plan), torchrun_line(plan), notebook_snippet(plan))
+        if plan is not None and self.model.form == "tree":
+            set_html(self.text, f'<div style="{CODE_STYLE};{_HEIGHT}">{tree_html(plan_to_data(plan))}</div>')
+        elif plan is not None:
+            set_html(self.text, f'<pre style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
+        lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan))
         for pane, text in zip(self.snippets, lines, strict=True):
-            set_html(pane, f'<pre style="{CODE_STYLE}">{escape(text)}</pre>')
+            set_html(pane, f'<pre style="{CODE_STYLE};max-height:420px;overflow:auto">{escape(text)}</pre>')

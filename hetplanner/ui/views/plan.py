@@ -23,6 +23,7 @@ from hetplanner.ui.views.cards import (
     toolbar,
 )
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
+from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.kept import KeptCards
 from hetplanner.units import short_bytes
 
@@ -36,11 +37,13 @@ class PlanView:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.plan
         self.curve = ConvergenceCurve(height=HEIGHT)
+        self.found = Words(margin=(0, 14, 4, 14))
         self.world = DeviceMap(height=HEIGHT)
         self.places = AllocationGrid(height=HEIGHT)
         self.bars = CostBars(height=HEIGHT)
         self.memory = MemoryBars(height=260)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
+        self.front = FrontCard(app.front, HEIGHT)
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
@@ -55,7 +58,7 @@ class PlanView:
     def figures(self) -> list[Coloured]:
         """For the theme switch."""
         own: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
-        return [*own, self.whatif.figure, *self.kept.figures]
+        return [*own, self.whatif.figure, self.front.figure, *self.kept.figures]
 
     def set_dark(self, dark: bool) -> None:
         """Figures that are made later have the theme too."""
@@ -68,7 +71,7 @@ class PlanView:
         on_click(self.rehearse, lambda _: self.app.rehearse())
         on_click(self.export, lambda _: setattr(self.app.session, "page", "export"))
         self.recent.param.watch(self._join, "value")
-        model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound"])
+        model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound", "state"])
         model.param.watch(self.show_plan, ["plan", "cluster"])
         model.param.watch(self.show_costs, ["plan", "baselines_changed"])
         model.param.watch(self.show_numbers, ["plan", "value", "lower_bound", "baselines_changed", "state"])
@@ -84,12 +87,16 @@ class PlanView:
         return page(
             self.metrics.view,
             full_width(frame(row)),
-            side_by_side(card("Convergence", chart(self.curve)), card("Best allocation on the map", chart(self.world))),
+            side_by_side(
+                card("Convergence", chart(self.curve), self.found.view),
+                card("Best allocation on the map", chart(self.world)),
+            ),
             side_by_side(
                 card("Stage × replica", chart(self.places)), card("Cost terms against baselines", chart(self.bars))
             ),
             side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
             full_width(self.whatif.card),
+            full_width(self.front.card),
             full_width(self.kept.card),
             full_width(self.kept.comparison),
         )
@@ -99,7 +106,10 @@ class PlanView:
     def show_curve(self, *_: Any) -> None:
         """Best and mean of the search, baselines, bound."""
         unit = "$ per million tokens" if self.model.objective == "cost" else "s"
-        self.curve.update(self.model.points, self.model.baselines, self.model.lower_bound, unit=unit)
+        model = self.model
+        earlier = [search.points for search in model.earlier]
+        self.curve.update(model.points, model.baselines, model.lower_bound, unit=unit, earlier=earlier)
+        self.found.set(model.found_text)
 
     def show_plan(self, *_: Any) -> None:
         """The best plan on the map, in the grid, in memory."""

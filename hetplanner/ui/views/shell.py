@@ -19,6 +19,7 @@ from hetplanner.ui.gate import may_launch
 from hetplanner.ui.jobs import SearchService, process_service
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
+from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
 from hetplanner.ui.views.cards import Coloured, Words, frame
 from hetplanner.ui.views.cluster import cluster_view
@@ -27,13 +28,20 @@ from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.plan import PlanView
 from hetplanner.ui.views.run import RunView
 from hetplanner.ui.views.settings import settings_view
+from hetplanner.ui.views.simulate import SimulateView
 
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
 BEATS_PER_FILL = 8
 """A page that was not visited yet is sent to the browser every so many beats."""
-TITLES = {"cluster": "1 Cluster", "plan": "2 Plan", "run": "3 Run", "export": "4 Export"}
+TITLES = {
+    "cluster": "1 Cluster",
+    "plan": "2 Plan",
+    "simulate": "3 Simulate",
+    "run": "4 Run",
+    "export": "5 Export",
+}
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
     "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
@@ -120,8 +128,15 @@ class Shell:
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         cluster, figures = cluster_view(app)
         self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
-        self.figures: list[Coloured] = figures
-        self._bodies = {"cluster": cluster, "plan": self.plan.view, "run": self.run.view, "export": self.export.view}
+        self.simulate = SimulateView(app)
+        self.figures: list[Coloured] = [*figures, *self.simulate.figures]
+        self._bodies = {
+            "cluster": cluster,
+            "plan": self.plan.view,
+            "simulate": self.simulate.view,
+            "run": self.run.view,
+            "export": self.export.view,
+        }
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
@@ -161,6 +176,7 @@ class Shell:
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
+            self.app.settings.param.watch(self._remember, "edited")
             self.app.explain.param.watch(self._remember, "shown")
             self.app.explain.kept.param.watch(self._remember, "chosen")
             self.app.explain.whatif.param.watch(self._remember, "changes")
@@ -178,6 +194,7 @@ class Shell:
         """An answer has come: it is shown at once, not at the next beat."""
         with pn.io.hold():
             self.app.explain.poll()
+            self.app.simulate.poll()
 
     def _fill(self, name: str) -> None:
         """Sends a page to the browser: on its first visit, or when there is time. All at once take seconds."""
@@ -199,7 +216,9 @@ class Shell:
         with pn.io.hold():
             self.app.agent.beat()
             self.app.plan.poll()
+            self.app.front.poll()
             self.app.explain.poll()
+            self.simulate.beat()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
@@ -244,6 +263,7 @@ class Shell:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"))
+        self.app.settings.restore(value("settings", MAX_EDITED))
         self.app.explain.restore(value("shown"), value("kept", 400), value("whatif", MAX_REMEMBERED))
 
     def _remember(self, *_: Any) -> None:
@@ -254,6 +274,7 @@ class Shell:
                 "search": self.app.plan.job_id,
                 "run": self.app.run.selected,
                 "draft": self.app.cluster.editor.draft_id,
+                "settings": self.app.settings.edited,
                 **self.app.explain.remembered(),
             }
             query = dict(parse_qsl(location.search.removeprefix("?"))) | state

@@ -1,0 +1,81 @@
+"""Asking for something else than the defaults: constraints, a planner's own setting; searching, stopping, going on."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def choose_sample(page: Page, name: str) -> None:
+    page.get_by_label("Sample cluster", exact=True).click()
+    page.get_by_role("menuitem", name=name, exact=True).click()
+
+
+def fill(page: Page, label: str, text: str) -> None:
+    field = page.get_by_label(label, exact=True)
+    field.fill(text)
+    field.press("Tab")
+
+
+def curves(page: Page) -> list[int]:
+    """Lengths of the search's own curve and of the earlier ones."""
+    return page.evaluate(
+        """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource' && m.data.best)
+             .map(m => [m.data.mean ? 0 : 1, m.data.best.length]).sort((a, b) => a[0] - b[0]).map(pair => pair[1])"""
+    )
+
+
+def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, visit):
+    one = visit(server.url)
+    page = one.page
+    choose_sample(page, "laptop_8_cities")
+    one.sees("laptop_8_cities: 8 devices")
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
+
+    # Constraints: a device is left out, so the shape follows; a wrong one is explained where it stands.
+    page.get_by_text("Devices", exact=True).click()
+    fill(page, "Excluded", "tokyo, nowhere")
+    one.sees("unknown device 'nowhere'")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees("Excluded: unknown device 'nowhere'")
+    fill(page, "Excluded", "tokyo, seoul")
+    one.sees("6 of 8")
+    page.get_by_text("Compression", exact=True).click()
+    page.get_by_label("int8", exact=True).check()
+
+    # Another planner has other settings; the first one's come back with it.
+    page.get_by_label("Planner", exact=True).select_option("random")
+    page.get_by_text("Settings of random").click()
+    one.sees("placements tried at most")
+    page.get_by_label("Planner", exact=True).select_option("evolution")
+    page.get_by_text("Settings of evolution").click()
+    fill(page, "Population", "1000")
+    one.sees("must be from 2 to 256, got 1000")
+    fill(page, "Population", "20")
+    one.sees("population 20")
+
+    fill(page, "Budget (s)", "50")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left"))
+    page.get_by_role("button", name="Stop", exact=True).click()
+    one.sees(re.compile(r"Stopped: [\d,]+ placements"))
+    one.sees("no plan is below")
+    assert curves(page)[1] == 0
+    resume = page.get_by_role("button", name="Resume", exact=True)
+    expect(resume).to_be_enabled()
+    fill(page, "Budget (s)", "1")
+    resume.click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    own, earlier = curves(page)
+    assert own > 0
+    assert earlier > 0
+
+    page.reload()
+    one.settle()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    expect(page.get_by_label("Excluded", exact=True)).to_have_value("tokyo, seoul")
+    expect(page.get_by_label("Population", exact=True)).to_have_value("20")
+    assert curves(page)[1] == earlier

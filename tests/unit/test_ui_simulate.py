@@ -1,0 +1,233 @@
+"""The Simulate page's view-model: what controls ask for, what becomes of answers, what is refused where."""
+
+import subprocess
+import sys
+
+import pytest
+from factories import chain_plan, tiny_workload
+
+from hetplanner.errors import HetplannerError
+from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
+from hetplanner.simulator.replay import replay_step
+from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.desk import Ticket
+from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.simulate import (
+    AS_PLANNED,
+    EVERYWHERE,
+    SimulateModel,
+    batch_sizes,
+    depths_text,
+    parse_depths,
+    placed_error,
+)
+
+
+class FakeDesk:
+    """Answers when it is told to, as the worker would; the newest question of a slot wins."""
+
+    def __init__(self):
+        self.questions = []
+
+    def ask(self, slot, what, plan, fields=None, on_done=lambda: None):
+        for other, ticket, *_ in self.questions:
+            if other == slot and not ticket.done:
+                ticket.drop()
+        ticket = Ticket()
+        self.questions.append((slot, ticket, what, plan, fields, on_done))
+        return ticket
+
+    def answer(self):
+        _, ticket, what, plan, fields, on_done = self.questions[-1]
+        if what == "perfetto":
+            return ticket.settle({"text": "{}"}, "")
+        try:
+            made = derive_plan(plan, Derivation.of(fields["wanted"]))
+            result = {
+                "made": derived_to_data(made),
+                "replay": replay_step(made).to_data(),
+                "room": max_depths(made),
+            }
+            ticket.settle(result, "")
+        except HetplannerError as error:
+            ticket.settle(None, str(error))
+        on_done()
+        return None
+
+
+@pytest.fixture
+def desk():
+    return FakeDesk()
+
+
+@pytest.fixture
+def model(desk):
+    session = Session(LaunchGuard("ABCD-EFGH"))
+    return SimulateModel(session, lambda: desk)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    made = chain_plan([8, 8], [3, 6], workload=tiny_workload(layers=6, global_batch=32))
+    return derive_plan(made, Derivation()).replace(provenance=made.provenance)
+
+
+@pytest.fixture
+def opened(model, desk, plan):
+    model.start()
+    model.session.plan = plan
+    answered(model, desk)
+    return model
+
+
+def answered(model, desk):
+    assert model.busy
+    desk.answer()
+    model.poll()
+    assert not model.busy
+
+
+def test_a_plan_is_simulated_once_the_page_is_there(model, desk, plan):
+    model.session.plan = plan
+    assert desk.questions == []
+    model.start()
+    answered(model, desk)
+    assert model.shown is plan
+    assert model.base is model.replay
+    assert not model.can_save
+    model.start()
+    assert len(desk.questions) == 1
+
+
+def test_controls_show_the_plan_and_a_change_derives_another(opened, desk, plan):
+    assert (opened.schedule, opened.micro_batch, opened.in_flight) == ("1f1b", 2, depths_text(plan))
+    assert opened.param.micro_batch.objects == [1, 2, 4, 8, 16]
+    opened.schedule = "gpipe"
+    answered(opened, desk)
+    assert opened.shown.schedule == "gpipe"
+    assert opened.changes == ["schedule 1f1b → gpipe"]
+    assert opened.can_save
+    assert opened.replay.step_s != opened.base.step_s
+    assert opened.session.plan is plan
+
+
+def test_a_saved_plan_is_the_plan_in_hand_and_keeps_its_original_beside_it(opened, desk, plan):
+    opened.in_flight = "1"
+    answered(opened, desk)
+    opened.save()
+    assert opened.session.plan is opened.shown
+    assert opened.session.plan.provenance.planner == "derived"
+    assert "in flight 3 2 1 → 1" in opened.session.plan.provenance.derived
+    assert opened.original is plan
+    assert not opened.can_save
+    opened.recompute = EVERYWHERE
+    answered(opened, desk)
+    assert opened.can_save
+    opened.reset()
+    answered(opened, desk)
+    assert opened.shown is plan
+    assert opened.recompute == AS_PLANNED
+    assert opened.can_save  # the derived one is still the plan in hand
+    opened.save()
+    assert opened.session.plan is plan
+
+
+def test_a_plan_from_elsewhere_replaces_everything(opened, desk):
+    opened.schedule = "gpipe"
+    other = chain_plan([4], [5])
+    opened.session.plan = other
+    assert opened.shown is None
+    desk.answer()
+    opened.poll()
+    assert opened.original is other
+    assert opened.schedule == "1f1b"
+    assert opened.shown.estimate is not None
+    assert opened.shown.provenance == other.provenance
+
+
+def test_an_answer_to_an_older_question_is_not_shown(opened, desk):
+    opened.schedule = "gpipe"
+    first = desk.questions[-1][1]
+    opened.micro_batch = 4
+    assert first.stale
+    answered(opened, desk)
+    assert (opened.shown.schedule, opened.shown.problem.workload.micro_batch) == ("gpipe", 4)
+
+
+def test_what_is_refused_is_explained_at_its_field_and_the_last_good_state_stays(opened, desk, plan):
+    before = opened.shown
+    opened.in_flight = "three"
+    assert opened.errors == {"in_flight": "must be whole numbers of at least 1, got 'three'"}
+    assert not opened.busy
+    opened.in_flight = "2 2"
+    answered(opened, desk)
+    assert opened.errors == {"in_flight": "must be one number, or one for each of the 3 stages, got 2"}
+    assert opened.shown is before
+    opened.in_flight = "2 2 2"
+    answered(opened, desk)
+    assert opened.errors == {}
+    assert [stage.in_flight for stage in opened.shown.stages] == [2, 2, 2]
+
+
+def test_depths_move_together_and_fill_the_memory(opened, desk):
+    opened.shift_depths(1)
+    answered(opened, desk)
+    assert opened.in_flight == "4 3 2"
+    opened.shift_depths(-2)
+    answered(opened, desk)
+    assert opened.in_flight == "2 1 1"
+    opened.fill_memory()
+    answered(opened, desk)
+    assert opened.in_flight == "16"
+
+
+def test_codecs_and_their_ratio(opened, desk):
+    opened.messages = "topk"
+    answered(opened, desk)
+    assert {rule.codec.ratio for rule in opened.shown.link_codecs} == {10.0}
+    opened.ratio = 20.0
+    answered(opened, desk)
+    assert {rule.codec.ratio for rule in opened.shown.link_codecs} == {20.0}
+    opened.messages = "none"
+    answered(opened, desk)
+    assert opened.shown.link_codecs == ()
+
+
+def test_a_trace_is_handed_to_the_page_and_forgotten(opened, desk):
+    texts = []
+    opened.param.watch(lambda _: texts.append(opened.perfetto), "perfetto_ready")
+    opened.ask_perfetto()
+    opened.ask_perfetto()
+    assert [q[2] for q in desk.questions].count("perfetto") == 1
+    desk.answer()
+    opened.poll()
+    assert texts == ["{}"]
+    assert opened.perfetto == ""
+
+
+def test_many_ranks_open_on_their_first_pipeline(model, desk):
+    wide = chain_plan([1] * 26, [])
+    model.start()
+    model.session.plan = wide
+    assert model.pipeline == 0
+    assert len(model.param.pipeline.objects) == 27
+
+
+def test_words_and_numbers_that_people_type():
+    assert parse_depths("8, 7  6") == (8, 7, 6)
+    for bad in ("", "0", "-1", "1.5", "1e3", "٣", "12345678", "<b>"):
+        with pytest.raises(ValueError, match="must be"):
+            parse_depths(bad)
+    assert batch_sizes(1024, 8, 1) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert 7 in batch_sizes(28, 8, 7)
+    assert placed_error("simulate: in_flight[0]: must be above 0", "") == {"in_flight": "must be above 0"}
+    assert placed_error("the plan does not fit: d0", "recompute") == {"recompute": "the plan does not fit: d0"}
+
+
+def test_the_model_imports_neither_panel_nor_numba():
+    code = (
+        "import sys, hetplanner.ui.models.simulate;"
+        "print([m for m in ('panel','bokeh','numba','torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
