@@ -238,7 +238,7 @@ def test_with_every_device_excluded_nothing_can_be_planned(app):
 
 def test_a_chosen_sample_and_an_import_can_be_undone(app):
     app.cluster.sample = "lab_2_sites_4"
-    app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
+    app.exchange.take_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
     assert app.cluster.editor.undo_words == "imported small"
     app.cluster.editor.undo()
     assert app.cluster.sample == "lab_2_sites_4"

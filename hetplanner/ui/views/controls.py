@@ -35,7 +35,7 @@ export function render({model}) {
     node.addEventListener('click', () => send(item.name))
     const update = (now) => {
       node.textContent = now.label
-      node.className = (now.primary ? 'primary' : '') + (now.pressed ? ' pressed' : '')
+      node.className = ['primary', 'pressed'].filter((c) => now[c]).join(' ')
       node.title = now.title ?? ''
       node.disabled = !!now.disabled
       if ('pressed' in now) node.setAttribute('aria-pressed', now.pressed ? 'true' : 'false')
@@ -142,6 +142,7 @@ select option { color: #20242a; background: #fff; }
 .note { flex-basis: 100%; }
 .refused, .note.refused { font-size: 12px; color: #e5484d; opacity: 1; line-height: 1.35; overflow-wrap: anywhere; }
 input.wrong { border-color: #e5484d; }
+.controls > button, .check { align-self: flex-end; }
 .check { display: flex; gap: 6px; align-items: center; height: 32px; }
 .check input { width: 16px; height: 16px; accent-color: var(--panel-primary-color); }
 """

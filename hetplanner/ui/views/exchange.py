@@ -15,8 +15,8 @@ _DOWNLOAD: dict[str, Any] = {
     "icon": "download",
     "variant": "outlined",
     "size": "small",
-    "button_style": "outlined",
     "margin": (5, 10),
+    "align": "end",
 }
 
 
@@ -49,8 +49,13 @@ class ExchangePart:
         )
         self._text_error = ErrorWords()
         self._form = whole
-        self._forms = Controls(self._choose_form, margin=(4, 12))
-        self._tables = pmui.FileDownload(callback=lambda: self.model.download(self._form), **_DOWNLOAD)
+        self._forms = Controls(self._choose_form, width=240, sizing_mode="fixed", margin=(4, 12))
+        self._tables = pmui.FileDownload(
+            callback=lambda: self.model.download(self._form),
+            filename=self.model.file_name(whole),
+            label="Download tables",
+            **_DOWNLOAD,
+        )
         hint = Words(
             "Files are told by their names: bandwidth, latency, devices, overrides. Tables name sites or devices; one"
             " table alone changes just its numbers in this cluster.",
@@ -63,7 +68,7 @@ class ExchangePart:
             self._options,
             self._text,
             self._text_error.view,
-            pn.Row(self._forms, self._tables, sizing_mode="stretch_width", margin=(0, 0, 8, 0)),
+            pn.Row(self._forms, self._tables, align="end", margin=(0, 0, 8, 0)),
         )
         self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors"])
         app.cluster.param.watch(self._show_forms, "cluster")
@@ -100,7 +105,7 @@ class ExchangePart:
         if self._form not in forms:
             self._form = forms[0]
         self._forms.put([field("select", "form", "Download as", self._form, options=forms, width=220)])
-        self._tables.param.update(filename=self.model.file_name(self._form), label=f"Download {self._form}")
+        self._tables.filename = self.model.file_name(self._form)
 
     def _choose_form(self, _: str, values: dict[str, Any]) -> None:
         if values.get("form") in self.model.forms():

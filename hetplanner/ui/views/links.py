@@ -27,6 +27,7 @@ from hetplanner.ui.views.controls import Controls, Item, button, field, note
 from hetplanner.ui.views.site_table import SiteTable
 
 HEIGHT = 500
+LEAST_TABLE_PX = 430
 QUANTITIES = {"Bandwidth": "bandwidth", "Latency": "latency", "How known": "known"}
 WIDE = 205
 """Pixels: two fields in a line of a narrow page."""
@@ -63,7 +64,8 @@ class LinksPart:
         self._form = _Form(app)
         self._what = Controls(self._choose_what, margin=(4, 14))
         self._stale = False
-        beside = pn.Column(self._form.view, _Filling(app).view, sizing_mode="stretch_width")
+        self.filling = _Filling(app)
+        beside = pn.Column(self._form.view, self.filling.view, sizing_mode="stretch_width")
         self.rows = [side_by_side(self._heat_card(), beside, least=400), full_width(self._tables_card())]
         app.cluster.editor.param.watch(self._show, "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
@@ -100,40 +102,55 @@ class LinksPart:
         self._too_many = Words(
             f"Tables are shown for up to {MAX_TABLE_SITES} sites: use the heat map and the form.", margin=(0, 14, 8, 14)
         )
-        self._pair = side_by_side(
+        self._columns = [
             pn.Column(_caption("Bandwidth, Gbit/s"), self._tables["bandwidth"], sizing_mode="stretch_width"),
             pn.Column(_caption("One-way latency, ms"), self._tables["latency"], sizing_mode="stretch_width"),
-            least=430,
-        )
+        ]
+        self._pair = side_by_side(*self._columns, least=LEAST_TABLE_PX)
         self._pair.margin = 0
         return card("Between sites", hint.view, self._too_many.view, self._pair, self._table_error.view, self._legend)
 
     # -- what changed -----------------------------------------------------------------------------
 
     def _page_opened(self, *_: Any) -> None:
-        if self._stale and self.app.session.page == "cluster":
+        if self._stale:
             self._show()
 
+    def _hidden(self) -> bool:
+        """Whether the page is not in view; then it is drawn when it comes."""
+        hidden: bool = self.app.session.page != "cluster"
+        self._stale = self._stale or hidden
+        return hidden
+
     def _show(self, *_: Any) -> None:
-        self._stale = self.app.session.page != "cluster"
-        if self._stale:
+        if self._hidden():
             return
+        self._stale = False
         self.heat.update(self.links.cluster)
         self._show_tables()
         self._show_chosen()
         set_html(self._legend, _counted(self.links.counts))
 
     def _show_tables(self, *_: Any) -> None:
+        if self._hidden():
+            return
         for quantity, table in self._tables.items():
             content = self.tables.content(quantity)  # type: ignore[arg-type]
             if table.content != content:
                 table.content = content
         cluster = self.links.cluster
-        many = cluster is not None and len(cluster.sites) > MAX_TABLE_SITES
-        self._too_many.view.visible, self._pair.visible = many, not many
+        sites = len(cluster.sites) if cluster is not None else 0
+        self._too_many.view.visible, self._pair.visible = sites > MAX_TABLE_SITES, 0 < sites <= MAX_TABLE_SITES
+        # Wide tables stand below each other where the page is narrow.
+        least = max(LEAST_TABLE_PX, 80 + 44 * min(sites, 20))
+        for column in self._columns:
+            if column.styles.get("flex") != f"1 1 {least}px":
+                column.styles = {**column.styles, "flex": f"1 1 {least}px"}
         self._table_error.set(self.tables.error_text)
 
     def _show_chosen(self, *_: Any) -> None:
+        if self._hidden():
+            return
         self.heat.mark(self.links.selected)
         self._form.show()
         for table in self._tables.values():
