@@ -74,6 +74,11 @@ class LiveFigure:
         self.look = look_of(dark)
         self._recolour()
 
+    def let_be(self) -> None:
+        """For a figure that no server holds: white paper, and sizes that the browser tells redraw nothing."""
+        self.figure.remove_on_change("inner_width", self._resized)
+        self.figure.update(background_fill_color=self.look.paper, border_fill_color=self.look.paper)
+
     # -- for the subclasses -----------------------------------------------------------------------
 
     def _recolour(self) -> None:
