@@ -47,7 +47,7 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     hidden = next(c for c in one.page.context.cookies() if c["name"] == f"hetplanner-{dashboard.port}")
     assert (hidden["httpOnly"], hidden["sameSite"]) == (True, "Strict")
     assert hidden["value"] not in one.page.content() + one.page.evaluate("document.cookie")
-    one.tab("3 Run")
+    one.tab("4 Run")
     one.sees("Launching is unlocked.")
 
     other = browser.new_context().new_page()
