@@ -78,7 +78,8 @@ export function render({model}) {
     }
     const update = (now) => {
       name.textContent = now.label
-      if (!now.label) input.setAttribute('aria-label', now.title ?? now.name)
+      // Its own, or hints, errors and options would be part of the name that screen readers say.
+      input.setAttribute('aria-label', now.label || now.title || now.name)
       node.title = now.title ?? ''
       node.style.width = now.width ? `${now.width}px` : ''
       const text = JSON.stringify(now.options ?? [])
