@@ -1,4 +1,4 @@
-"""Plots for notebooks, each one call that returns a HoloViews object; `hetplanner.plots.live` has the page's figures.
+"""Plots for notebooks, each one call that returns a HoloViews or Bokeh object; `plots.live` has the page's figures.
 
 Everything is loaded on first use: importing this package is quick.
 """
@@ -27,6 +27,7 @@ _HOMES = {
     "loss": "training",
     "losses": "training",
     "step_times": "training",
+    "throughput": "training",
     "report": "reports",
 }
 
