@@ -78,8 +78,7 @@ export function render({model}) {
     }
     const update = (now) => {
       name.textContent = now.label
-      // Its own, or hints, errors and options would be part of the name that screen readers say.
-      input.setAttribute('aria-label', now.label || now.title || now.name)
+      input.setAttribute('aria-label', now.label || now.title || now.name)  // not the hint with it
       node.title = now.title ?? ''
       node.style.width = now.width ? `${now.width}px` : ''
       const text = JSON.stringify(now.options ?? [])
