@@ -305,9 +305,13 @@ def test_the_view_stays_while_one_edits_and_moves_to_another_cluster(app):
         return world.figure.x_range.start, world.figure.x_range.end
 
     before = view()
-    app.drawing.add_site("Sydney", "T4", 1, 1)
+    app.drawing.add_site("Rome", "T4", 1, 1)
     world.show(app.cluster.cluster)
     assert view() == before
+    app.drawing.add_site("Honolulu", "T4", 1, 1)  # out of sight
+    world.show(app.cluster.cluster)
+    assert view() != before
+    before = view()
     world.show(small_cluster(3))
     assert view() != before
     world.show(None)
