@@ -228,6 +228,7 @@ def test_excluded_devices_reach_the_problem_and_come_back(app):
     assert app.plan.problem().constraints.excluded == ()
     app.cluster.editor.undo()
     assert len(app.plan.excluded) == 8
+    assert app.cluster.editor.words == "Undone: included Oregon"
 
 
 def test_devices_excluded_in_the_settings_are_so_on_the_map(app):
