@@ -107,6 +107,14 @@ def test_a_drag_moves_a_site_and_names_are_those_of_the_sample_no_more(app):
     assert "there is no 'Atlantis'" in complaints(app)[-1]
 
 
+def test_names_that_a_browser_made_up_do_nothing(app):
+    tap(app, 0, 0, "<b>Atlantis</b>")
+    tap(app, 0, 0, "Atlantis", shift=True)
+    app.drawing.act(Gesture("tap", device="<b>gpu</b>"))
+    assert app.drawing.selected == ()
+    assert (app.cluster.editor.words, app.cluster.editor.undo_words) == ("", "")
+
+
 def test_keys_delete_and_release(app):
     tap(app, 0, 0, "Ohio")
     app.drawing.act(Gesture("key", "delete"))

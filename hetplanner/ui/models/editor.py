@@ -64,8 +64,8 @@ class Editor(param.Parameterized):
     def edit(self, change: Callable[[Cluster | None], Cluster | None], words: str) -> None:
         """Applies `change` to the newest state, also if another page made it. Raises what `change` raises."""
         with self._draft.lock:
-            self._push(change(self._draft.step.cluster), words, None)
-        self._show(words)
+            changed = self._push(change(self._draft.step.cluster), words, None)
+        self._show(words if changed else self.words)
 
     def exclude(self, device_ids: Iterable[str], words: str) -> None:
         """Plans must not use these devices either."""
@@ -78,8 +78,8 @@ class Editor(param.Parameterized):
     def _choose(self, words: str, add: Set[str] = frozenset(), drop: Set[str] = frozenset()) -> None:
         with self._draft.lock:
             now = self._draft.step
-            self._push(now.cluster, words, (set(now.excluded) | add) - drop)
-        self._show(words)
+            changed = self._push(now.cluster, words, (set(now.excluded) | add) - drop)
+        self._show(words if changed else self.words)
 
     def undo(self) -> None:
         """Takes the newest change back. Raises InvalidInput if another page made one in the meantime."""
