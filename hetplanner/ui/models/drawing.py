@@ -50,13 +50,15 @@ class DrawingModel(param.Parameterized):
         self.param.watch(self._selection_changed, "selected")
 
     def _cluster_changed(self, *_: Any) -> None:
-        cluster = self.editor.cluster
-        known = {s.name for s in cluster.sites} if cluster is not None else set()
-        self._select(tuple(name for name in self.selected if name in known))
+        self._select(self.selected)
 
     def _select(self, names: tuple[str, ...]) -> None:
-        if names != self.selected:
-            self.selected = names
+        """Selects the sites of these names that there are."""
+        cluster = self.editor.cluster
+        known = {s.name for s in cluster.sites} if cluster is not None else set()
+        chosen = tuple(name for name in names if name in known)
+        if chosen != self.selected:
+            self.selected = chosen
 
     def _selection_changed(self, *_: Any) -> None:
         if len(self.selected) == 2:
