@@ -72,7 +72,9 @@ class PlannerApp(param.Parameterized):
         # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
         editor = self.cluster.editor
         if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
-            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
+            words = f"excluded {len(event.new)} devices" if event.new else "excluded no device"
+            with self.session.reporting():
+                editor.apply(editor.cluster, words, excluded=event.new)
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
