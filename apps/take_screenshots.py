@@ -48,7 +48,7 @@ def picture(page: Page, name: str) -> None:
 def take(page: Page) -> None:
     seen(page, "64 devices on")
     picture(page, "cluster.png")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     seen(page, re.compile(r"Done: [\d,]+ placements"))
     picture(page, "plan.png")
     page.get_by_role("button", name="Toggle theme").click()
