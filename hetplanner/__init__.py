@@ -47,6 +47,7 @@ _HOMES = {
     "rehearse": "hetplanner.notebook",
     "launch": "hetplanner.notebook",
     "watch": "hetplanner.notebook",
+    "dashboard": "hetplanner.notebook",
 }
 
 __all__ = ["plots", *_HOMES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,9 +16,18 @@ if TYPE_CHECKING:
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
+    from hetplanner.ui.cell_faces import RunCell
+    from hetplanner.ui.framed import Dashboard
 
-REDRAW_S = 1.0
-"""Between two drawings of a live plot: a HoloViews plot takes about a tenth of a second to render."""
+POLL_S = 0.2
+"""Between two looks at a run that is waited for."""
+
+LAST_DRAWING_S = 10.0
+
+_dashboard: Dashboard | None = None
+
+_run_cells: dict[str, tuple[int, RunCell]] = {}
+"""Run -> the cell execution that shows it, and its live view."""
 
 
 def search(
@@ -40,10 +49,10 @@ def search(
         budget: seconds ("10 s") or evaluations ("20000 evaluations").
         settings: the planner's own settings, by field.
         start: a plan of the same cluster to begin with; where the problem allows it, the result is no worse.
-        live: draw the convergence while it searches; None = in a notebook only.
+        live: show convergence, best allocation and a stop button while it searches; None = in a notebook only.
 
     Returns:
-        The result; an interrupt (the stop button, Ctrl-C) ends the search and returns the best so far.
+        The result; an interrupt (a stop button, Ctrl-C) ends the search and returns the best so far.
 
     Raises:
         InvalidInput, Infeasible: as the planner does.
@@ -52,18 +61,24 @@ def search(
     from hetplanner.planners.interrupts import Interrupts
     from hetplanner.planners.registry import make_planner
 
-    events: list[SearchEvent] = []
-    draw = _live_plot(events) if (live if live is not None else _in_notebook()) else _line_in_terminal
-    stopped = Interrupts()
+    one, limit = make_planner(planner, settings), Budget.parse(budget)
+    cell = None
+    if live if live is not None else _in_notebook():
+        from hetplanner.ui.cell_faces import SearchCell
 
-    def on_event(event: SearchEvent) -> None:
-        events.append(event)
-        draw(event)
-
-    with stopped:
-        return make_planner(planner, settings).solve(
-            problem, seed=seed, budget=Budget.parse(budget), on_event=on_event, should_stop=stopped, start=start
+        cell = SearchCell(problem, planner, limit, seed)
+    with Interrupts() as interrupted:
+        result = one.solve(
+            problem,
+            seed=seed,
+            budget=limit,
+            on_event=cell.take if cell else _line_in_terminal,
+            should_stop=(lambda: interrupted() or cell.should_stop()) if cell else interrupted,
+            start=start,
         )
+    if cell is not None:
+        cell.finish(result)
+    return result
 
 
 def baselines(problem: Problem, *, seed: int = 0) -> dict[str, Plan]:
@@ -139,7 +154,15 @@ def rehearse(
     return search(small, seed=seed, budget=budget, live=False).plan
 
 
-def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: int = 0, data: str | None = None) -> Run:
+def launch(
+    plan: Plan,
+    *,
+    emulate_links: bool = False,
+    steps: int = 100,
+    seed: int = 0,
+    data: str | None = None,
+    live: bool | None = None,
+) -> Run:
     """Starts a real run of a plan on this machine, owned by the agent; returns at once.
 
     Args:
@@ -149,6 +172,7 @@ def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: i
         seed: of initialisation and data order.
         data: path of text, token files, a saved Hugging Face data set or images, or "digits"; None takes the Python
             standard library's sources, or digits for images.
+        live: show the run in the cell while it goes on, with a stop button; None = in a notebook only.
 
     Raises:
         Infeasible: if this machine cannot hold the plan's ranks.
@@ -158,7 +182,10 @@ def launch(plan: Plan, *, emulate_links: bool = False, steps: int = 100, seed: i
     from hetplanner.runs.client import AgentClient
 
     config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
-    return AgentClient().start(plan, config)
+    run = AgentClient().start(plan, config)
+    if live if live is not None else _in_notebook():
+        _show_run(run)
+    return run
 
 
 def calibrate(
@@ -196,27 +223,45 @@ def calibrate(
 
 
 def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:
-    """Follows a run to its end, drawing its loss in a notebook; returns its summary.
+    """Follows a run to its end, showing it in a notebook's cell; returns its summary.
 
     Raises:
         RunError: if the run failed, or is still going on after `timeout_s`.
     """
     from hetplanner.errors import RunError
 
-    redraw = _live_display() if (live if live is not None else _in_notebook()) else None
+    cell = _show_run(run) if (live if live is not None else _in_notebook()) else None
     deadline = time.monotonic() + timeout_s
     while not run.status().is_over:
         if time.monotonic() > deadline:
             raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
-        if redraw is not None and run.poll():
-            from hetplanner import plots
-
-            redraw(plots.loss(run))
-        time.sleep(REDRAW_S)
+        time.sleep(POLL_S)
+    if cell is not None:
+        cell.ended.wait(LAST_DRAWING_S)
     status = run.status()
     if status.state == "failed":
         raise RunError(f"run {run.id}: {status.message}")
     return run.summary()
+
+
+def dashboard(height: int = 900) -> Dashboard:
+    """The dashboard, in this cell: a local server behind the same gate as `hetplanner dashboard`, shown in a frame.
+
+    One server for the kernel, with which it ends; `close()` ends it before.
+
+    Args:
+        height: of the frame, in pixels.
+
+    Raises:
+        RunError: the server does not start.
+    """
+    from hetplanner.ui.framed import Dashboard, jupyter_origins
+
+    global _dashboard
+    if _dashboard is None or not _dashboard.is_alive:
+        _dashboard = Dashboard(height, jupyter_origins())
+    _dashboard.height = height
+    return _dashboard
 
 
 def _in_notebook() -> bool:
@@ -226,35 +271,16 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _live_display() -> Callable[[Any], None]:
-    """A function that shows an object in one output cell, replacing the one before."""
-    from IPython.display import display
+def _show_run(run: Run) -> RunCell:
+    """The live view of a run in this cell; one that this execution has shown already is enough."""
+    from hetplanner.ui.cell_faces import RunCell
 
-    handle: Any = None
-
-    def show(thing: Any) -> None:
-        nonlocal handle
-        if handle is None:
-            handle = display(thing, display_id=True)
-        else:
-            handle.update(thing)
-
-    return show
-
-
-def _live_plot(events: list[SearchEvent]) -> Callable[[SearchEvent], None]:
-    from hetplanner import plots
-
-    show = _live_display()
-    drawn = 0.0
-
-    def draw(event: SearchEvent) -> None:
-        nonlocal drawn
-        if time.monotonic() - drawn >= REDRAW_S:
-            drawn = time.monotonic()
-            show(plots.convergence(events))
-
-    return draw
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    execution = shell.execution_count if shell is not None else 0
+    shown = _run_cells.get(run.id)
+    if shown is None or shown[0] != execution:
+        _run_cells[run.id] = shown = (execution, RunCell(run))
+    return shown[1]
 
 
 def _line_in_terminal(event: SearchEvent) -> None:

@@ -1,4 +1,4 @@
-"""Plots for notebooks, each one call that returns a HoloViews object; `hetplanner.plots.live` has the page's figures.
+"""Plots for notebooks, each one call that returns a HoloViews or Bokeh object; `plots.live` has the page's figures.
 
 Everything is loaded on first use: importing this package is quick.
 """
@@ -24,9 +24,13 @@ _HOMES = {
     "dag": "dags",
     "write_dag": "dags",
     "gantt": "timelines",
+    "link_use": "steps",
+    "stage_times": "steps",
+    "memory_over_time": "steps",
     "loss": "training",
     "losses": "training",
     "step_times": "training",
+    "throughput": "training",
     "report": "reports",
 }
 

@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,11 +41,10 @@ _POLICY = "; ".join(
         "object-src 'none'",
         "base-uri 'none'",
         "form-action 'self'",
-        "frame-ancestors 'none'",
     )
 )
 HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # with no-referrer our own form would come without its Origin
@@ -60,7 +60,13 @@ class Gate:
     """
 
     def __init__(
-        self, guard: LaunchGuard, hosts: Iterable[str], *, cookie: str = "hetplanner", demands_cookie: bool = False
+        self,
+        guard: LaunchGuard,
+        hosts: Iterable[str],
+        *,
+        cookie: str = "hetplanner",
+        demands_cookie: bool = False,
+        frames_from: Iterable[str] = (),
     ) -> None:
         """A gate that no browser has passed.
 
@@ -69,11 +75,14 @@ class Gate:
             hosts: names, without port, that this server goes by.
             cookie: its name; unlike per port, because browsers keep one jar for all ports of a host.
             demands_cookie: nothing at all is shown without it (a server that other machines reach).
+            frames_from: origins whose pages may show ours in a frame, if they are of the same site.
         """
         self.guard = guard
         self.hosts = frozenset(hosts)
         self.cookie = cookie
         self.demands_cookie = demands_cookie
+        self.frames_from = tuple(frames_from)
+        self.headers = framed_headers(self.frames_from) if self.frames_from else HEADERS
         self.link_token = secrets.token_urlsafe(32)
         self._link_is_used = False
         self._browsers: OrderedDict[str, None] = OrderedDict()  # digests of cookies
@@ -88,7 +97,7 @@ class Gate:
         if self.demands_cookie:
             handlers.append((_WithoutCookie(), _Demand, {"gate": self}))
         application.add_handlers(r".*", handlers)
-        application.add_transform(_Headers)
+        application.add_transform(partial(_Headers, self.headers))  # type: ignore[arg-type]
 
     # -- who may ------------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class Gate:
         is_socket = "upgrade" in request.headers or request.path.endswith("/ws")
         if origin is None and (is_socket or request.method not in ("GET", "HEAD")):
             return "missing Origin"
-        if _is_embedded(request.headers):
+        if _is_embedded(request.headers, bool(self.frames_from)):
             return "Sec-Fetch-Site"
         return None
 
@@ -142,10 +151,24 @@ def _is_own(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and origin.lower() == f"{parts.scheme}://{host.lower()}"
 
 
-def _is_embedded(headers: HTTPHeaders) -> bool:
-    """Whether a page of another address asks for a script, picture or frame of ours; links to us are fine."""
-    foreign = headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
-    return foreign and (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) != ("navigate", "document")
+def _is_embedded(headers: HTTPHeaders, frames: bool) -> bool:
+    """Whether a page of another address asks for a script or picture of ours; links to us are fine.
+
+    So are frames of the same site, where some may be: the browser then asks our policy which.
+    """
+    site = headers.get("Sec-Fetch-Site", "none")
+    if site in ("none", "same-origin"):
+        return False
+    asked = headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")
+    return asked != ("navigate", "document") and not (
+        frames and site == "same-site" and asked == ("navigate", "iframe")
+    )
+
+
+def framed_headers(origins: Iterable[str]) -> dict[str, str]:
+    """Headers that let pages of these origins alone show ours in a frame."""
+    policy = f"{_POLICY}; frame-ancestors {' '.join(origins)}"
+    return {k: v for k, v in HEADERS.items() if k != "X-Frame-Options"} | {"Content-Security-Policy": policy}
 
 
 # -- routes: the first matcher that takes a request decides ---------------------------------------
@@ -269,10 +292,14 @@ class _Unlock(_Answer):
 class _Headers(OutputTransform):
     """Adds headers to every answer: no framing, no address of ours to others, nothing from elsewhere."""
 
+    def __init__(self, added: dict[str, str], request: HTTPServerRequest) -> None:
+        super().__init__(request)
+        self._added = added
+
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
-        for name, value in HEADERS.items():
+        for name, value in self._added.items():
             headers[name] = value
         return status_code, headers, chunk
 

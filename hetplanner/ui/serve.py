@@ -4,6 +4,7 @@ import secrets
 import socket
 import sys
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,12 @@ def samples_folder() -> Path:
 
 
 def serve_dashboard(
-    port: int = 5006, open_browser: bool = False, *, host: str = LOOPBACK, home: Path | None = None
+    port: int = 5006,
+    open_browser: bool = False,
+    *,
+    host: str = LOOPBACK,
+    home: Path | None = None,
+    frames_from: Sequence[str] = (),
 ) -> None:
     """Serves the dashboard until interrupted; prints a link that opens once, and the launch token.
 
@@ -32,6 +38,7 @@ def serve_dashboard(
         open_browser: opens a browser window.
         host: address to listen on. Any but a loopback one shows nothing without the token, and is warned of.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
+        frames_from: origins (a notebook's) whose pages may show the dashboard in a frame.
 
     Raises:
         InvalidInput: the host is no address of this machine.
@@ -47,7 +54,7 @@ def serve_dashboard(
     token, is_given = launch_token()
     guard = LaunchGuard(token)
     hosts = own_hosts(host)
-    gate = Gate(guard, hosts, cookie=f"hetplanner-{port}", demands_cookie=is_open)
+    gate = Gate(guard, hosts, cookie=f"hetplanner-{port}", demands_cookie=is_open, frames_from=frames_from)
     server = pn.serve(
         {"planner": lambda: planner_page(samples_folder(), guard=guard, home=home, hosts=hosts)},
         address=host,

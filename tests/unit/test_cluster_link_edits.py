@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 from factories import sites_cluster, small_cluster
 
+from hetplanner.cluster.distance import INSIDE_SITE, DistanceFormula, distance_km, distance_link, fitted_formula
 from hetplanner.cluster.files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.generators import r10
 from hetplanner.cluster.link_edits import (
-    INSIDE_SITE,
-    DistanceFormula,
     LinkEnds,
-    distance_km,
-    distance_link,
     fill_from_distance,
-    fitted_formula,
     link_in_force,
     make_symmetric,
     overrides_between,

@@ -12,6 +12,7 @@ import holoviews as hv
 import nbformat
 import pytest
 from bokeh.embed import components
+from bokeh.plotting import figure
 from dags import cut_plan, random_dag
 from factories import chain_plan, small_cluster
 from nbclient import NotebookClient
@@ -53,7 +54,13 @@ RUN: Any = SimpleNamespace(
     validation_losses=lambda: [(1, 2.5)],
     steps=lambda: [
         SimpleNamespace(
-            step=i, step_s=0.2 if i else None, loss=3.0 - i, end_s=1.0 + 0.2 * i, boundary_bytes=10**6, reduce_bytes=0
+            step=i,
+            step_s=0.2 if i else None,
+            loss=3.0 - i,
+            num_tokens=256,
+            end_s=1.0 + 0.2 * i,
+            boundary_bytes=10**6,
+            reduce_bytes=0,
         )
         for i in range(4)
     ],
@@ -114,6 +121,27 @@ CALLS = {
     "report": lambda: plots.report(REPORT),
     "report of a run without steps": lambda: plots.report(replace(REPORT, terms={"catalog": TERMS})),
 }
+
+PAGE_CALLS: dict[str, Any] = {
+    "throughput": lambda: plots.throughput(RUN),
+    "no throughput": lambda: plots.throughput(EMPTY_RUN),
+    "link use": lambda: plots.link_use(PLAN),
+    "stage times": lambda: plots.stage_times(ESTIMATED),
+    "memory over time": lambda: plots.memory_over_time(PLAN),
+    "memory of a pipeline": lambda: plots.memory_over_time(PLAN, pipeline=0),
+}
+"""Calls that return the page's own figure."""
+
+
+@pytest.mark.parametrize("name", PAGE_CALLS)
+def test_figures_of_the_page_show_themselves_without_urls(name: str) -> None:
+    drawn = PAGE_CALLS[name]()
+    assert isinstance(drawn, figure)
+    for _ in range(2):  # a cell may show it again
+        html = drawn._repr_mimebundle_()["text/html"]
+        assert html.count("data-root-id") == 1
+        assert "http://" not in html
+        assert "https://" not in html
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import holoviews as hv
+from bokeh.plotting import figure
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plots.data.curves import loss_columns, padded_range, rolling_median, series_columns, without_spikes
+from hetplanner.plots.live import ThroughputCurve
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
+from hetplanner.plots.notebook.stills import shown
 from hetplanner.plots.theme import line_colour
 from hetplanner.units import short_seconds
 
@@ -32,7 +35,7 @@ class MeasuredRun(Protocol):
         """(step, validation loss)."""
 
     def steps(self) -> Sequence[Any]:
-        """Objects with `step`, `step_s` (None where it is not known), `loss`, `end_s` and the bytes sent."""
+        """Objects with `step`, `step_s` (None: not known), `loss`, `num_tokens`, `end_s` and the bytes sent."""
 
     def predicted_step_s(self) -> float | None:
         """Seconds of a step, predicted from the ranks' profile before step 0."""
@@ -101,6 +104,15 @@ def step_times(run: MeasuredRun) -> hv.Overlay:
             **FRAME | LEGEND, ylim=padded_range(shown, floor=0.0), ylabel="step time (s)", title="Step time"
         )
     )
+
+
+def throughput(run: MeasuredRun) -> figure:
+    """Tokens per second of every step, and their running median; the page's own figure."""
+    run.read_all()
+    timed = [(s.step, s.num_tokens / s.step_s) for s in run.steps() if s.step_s]
+    live = ThroughputCurve()
+    live.update([step for step, _ in timed], [rate for _, rate in timed])
+    return shown(live)
 
 
 def _pairs(pairs: Sequence[tuple[int, float]]) -> dict[str, list[Any]]:

@@ -25,7 +25,8 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
             with pn.io.hold():  # for the same reason as clicks, see `on_click`
                 setattr(model, name, event.new)
         except ValueError as error:
-            session.notify("error", f"{widget.label}: {error}")
+            label = getattr(widget, "label", None) or widget.name
+            session.notify("error", f"{label}: {error}")
             widget.value = getattr(model, name)
 
     def to_widget(event: param.parameterized.Event) -> None:

@@ -1,0 +1,112 @@
+"""What a person does on the pages, and by what the answer is known: `bench_ui.py actions` times each.
+
+A new page needs a line in `MARKS`, a new action one in `actions`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from playwright.sync_api import Locator, Page
+
+from tests.benchmarks.ui_page import sees
+
+MARKS = {
+    "cluster": "Sites and devices",
+    "plan": "Cost terms against baselines",
+    "simulate": "Memory",
+    "run": "Runs (click one to see it)",
+    "export": "hetplanner simulate plan.json",
+}
+"""Page -> words that are seen on it alone."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do.
+
+    Attributes:
+        name: for the table.
+        page: where it is done.
+        seen: JavaScript, true once the answer shows; a function of the page where it depends on what is shown before.
+        do: the deed; the clock starts with its last key, click or change.
+        prepare: what comes before it and is not timed.
+    """
+
+    name: str
+    page: str
+    seen: str | Callable[[Page], str]
+    do: Callable[[Page], object]
+    prepare: Callable[[Page], object] = lambda page: None
+
+
+def tab(page: Page, name: str) -> Locator:
+    return page.get_by_role("tab", name=re.compile(rf"^\d+ {name}$", re.IGNORECASE))
+
+
+def show(page: Page, name: str) -> None:
+    """Opens a page and waits until it shows."""
+    tab(page, name).click()
+    page.wait_for_function(sees(MARKS[name]), timeout=60_000)
+
+
+def button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=name, exact=True).filter(visible=True).first
+
+
+def typed(page: Page, label: str, text: str) -> None:
+    """Types into a field of the side bar, and leaves it."""
+    field = page.get_by_label(label, exact=True).filter(visible=True).first
+    field.fill(text)
+    field.press("Tab")
+
+
+def num_devices(page: Page) -> int:
+    """Of the cluster that is shown."""
+    return int(page.evaluate(r"bench.first(/: (\d+) devices on/)"))
+
+
+def one_more(page: Page) -> str:
+    return sees(f" {num_devices(page) + 1} devices on")
+
+
+def one_less(page: Page) -> str:
+    return sees(f" {num_devices(page) - 1} devices on")
+
+
+def on_the_sea(page: Page) -> None:
+    """Clicks into the South Atlantic."""
+    drawn = page.locator(".bk-Figure").filter(visible=True).first
+    box = drawn.bounding_box()
+    assert box is not None
+    page.wait_for_timeout(500)  # two clicks within 250 ms are a double tap
+    drawn.click(position={"x": 0.5 * box["width"], "y": 0.85 * box["height"]})
+
+
+def start_adding(page: Page) -> None:
+    if page.get_by_role("button", name="Add", exact=True).get_attribute("aria-pressed") != "true":
+        button(page, "Add").click()
+        page.wait_for_timeout(500)
+
+
+def fill_site(page: Page) -> None:
+    page.get_by_label("Place").filter(visible=True).first.fill("-30, -20")
+    page.get_by_label("Devices", exact=True).filter(visible=True).first.fill("1")
+
+
+def actions(pages: list[str]) -> Iterator[Action]:
+    """All actions on these pages, in an order in which each finds what it needs."""
+    theme = "bench.colours() !== was.colours"
+    wrong = "bench.deep('.field.wrong').length > 0"
+    yield Action("theme: dark", "cluster", theme, lambda p: p.get_by_role("button", name="Toggle theme").click())
+    yield Action("theme: light", "cluster", theme, lambda p: p.get_by_role("button", name="Toggle theme").click())
+    yield Action("map: add a device by a click", "cluster", one_more, on_the_sea, start_adding)
+    yield Action("map: undo", "cluster", one_less, lambda p: button(p, "Undo").click())
+    yield Action("map: redo", "cluster", one_more, lambda p: button(p, "Redo").click())
+    yield Action("map: undo again", "cluster", one_less, lambda p: button(p, "Undo").click())
+    yield Action("map: add a whole site", "cluster", one_more, lambda p: button(p, "Add site").click(), fill_site)
+    yield Action("map: undo the site", "cluster", one_less, lambda p: button(p, "Undo").click())
+    yield Action("settings: a wrong number", "cluster", wrong, lambda p: typed(p, "Stages", "-1"))
+    yield Action("settings: the right one", "cluster", f"!({wrong})", lambda p: typed(p, "Stages", "8"))
+    for name in [*pages[1:], pages[0]]:
+        yield Action(f"open page {name}", name, sees(MARKS[name]), lambda p, name=name: tab(p, name).click())

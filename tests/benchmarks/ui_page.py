@@ -1,0 +1,141 @@
+"""A dashboard in headless Chromium, measured from inside: when an answer is seen, how many frames are drawn."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.served_dashboard import PATIENCE_MS, Visit
+
+REPOSITORY = Path(__file__).parents[2]
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    # Three pages side by side are three windows in sight, not two that sleep.
+    "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+]  # fmt: skip
+SIZE = {"width": 1600, "height": 1000}
+ANSWER_MS = 15_000
+
+# `arm` waits for an answer: from the last key, button or change before it, to the frame after the one that shows it.
+SCRIPT = """
+window.bench = (() => {
+  const visible = node => { const box = node.parentElement?.getBoundingClientRect(); return box && box.width > 0 }
+  function* nodes(root) {
+    for (const node of root.childNodes) {
+      if (node.nodeType === 3) yield node
+      else if (!["SCRIPT", "STYLE"].includes(node.nodeName)) {
+        yield* nodes(node)
+        if (node.shadowRoot) yield* nodes(node.shadowRoot)
+      }
+    }
+  }
+  const sees = text => {
+    for (const node of nodes(document.body)) if (node.data.includes(text) && visible(node)) return true
+    return false
+  }
+  const first = pattern => {
+    for (const node of nodes(document.body)) {
+      const found = node.data.match(pattern)
+      if (found && visible(node)) return found[1]
+    }
+    return null
+  }
+  const deep = (selector, root = document) => [
+    ...root.querySelectorAll(selector),
+    ...[...root.querySelectorAll("*")].flatMap(e => e.shadowRoot ? deep(selector, e.shadowRoot) : []),
+  ]
+  const models = type => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type === type)
+  const sizes = () => models("ColumnDataSource").map(s => s.get_length() ?? 0)
+  const colours = () => JSON.stringify(models("LinearAxis").map(a => a.axis_label_text_color))
+  let begun = null
+  const start = () => { begun = performance.now() }
+  for (const kind of ["pointerdown", "keydown", "change", "drop"]) window.addEventListener(kind, start, true)
+  let answer = null
+  const arm = (code, limit) => {
+    const test = new Function("was", `return (${code})`)
+    const was = {colours: colours(), sizes: sizes()}
+    begun = null
+    answer = new Promise((resolve, reject) => {
+      const armed = performance.now()
+      const look = () => {
+        if (begun !== null && test(was)) requestAnimationFrame(() => resolve(performance.now() - begun))
+        else if (performance.now() - armed > limit) resolve(null)
+        else requestAnimationFrame(look)
+      }
+      look()
+    })
+  }
+  const frames = seconds => new Promise(resolve => {
+    const times = []
+    const note = now => {
+      times.push(now)
+      if (now - times[0] < 1000 * seconds) requestAnimationFrame(note)
+      else {
+        const gaps = times.slice(1).map((t, i) => t - times[i]).sort((a, b) => a - b)
+        const at = share => gaps[Math.min(gaps.length - 1, Math.floor(share * gaps.length))]
+        resolve({frames_per_s: 1000 * gaps.length / (now - times[0]), p99_ms: at(0.99), longest_ms: at(1)})
+      }
+    }
+    requestAnimationFrame(note)
+  })
+  return {sees, first, deep, models, sizes, colours, start, arm, answer: () => answer, frames}
+})()
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Headless Chromium without a profile."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def opened(browser: Browser, url: str) -> Visit:
+    """A page in a context of its own, ready to use; requests and complaints are noted."""
+    page = browser.new_context(viewport=SIZE).new_page()
+    one = Visit(page)
+    page.on("request", lambda r: one.requests.append(r.url))
+    page.on("console", lambda m: one.complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: one.complaints.append(str(e)))
+    page.add_init_script(SCRIPT)
+    return one.open(url)
+
+
+def outside(visit: Visit) -> list[str]:
+    """Requests that left the server."""
+    own = "/".join(visit.page.url.split("/")[:3])
+    return sorted({u for u in visit.requests if not u.startswith((own + "/", "data:", "blob:"))})
+
+
+def settle(page: Page) -> None:
+    """Until nothing more is drawn."""
+    page.wait_for_function("Bokeh.documents[0].is_idle", timeout=PATIENCE_MS)
+    page.wait_for_timeout(300)
+
+
+def latency_ms(page: Page, seen: str, do: Callable[[Page], Any]) -> float | None:
+    """From the last event of `do` to the frame that shows its answer; None if that did not come.
+
+    Args:
+        seen: JavaScript that is true once the answer shows; `was` has what was drawn before.
+        do: acts as a person would.
+    """
+    page.evaluate(f"bench.arm({json.dumps(seen)}, {ANSWER_MS})")
+    do(page)
+    found = page.evaluate("bench.answer()")
+    return None if found is None else float(found)
+
+
+def sees(text: str) -> str:
+    """JavaScript: the text can be seen."""
+    return f"bench.sees({json.dumps(text)})"
