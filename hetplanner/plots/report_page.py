@@ -6,7 +6,7 @@ from html import escape
 
 from bokeh.embed import file_html
 from bokeh.plotting import figure
-from bokeh.resources import INLINE
+from bokeh.resources import INLINE, Resources
 
 from hetplanner.plots.live import Lifelines, LossCurve, RunMemory, RunTerms, StepTimes, ThroughputCurve, Timeline
 from hetplanner.plots.live.traffic_map import TrafficMap
@@ -44,6 +44,7 @@ _TEMPLATE = (
     + '"><style>'
     + _STYLE
     + """</style>{% endblock %}
+{% block resources %}{% for text in library %}<script>{{ text | safe }}</script>{% endfor %}{% endblock %}
 {% block contents %}{% for kind, part in parts %}{% if kind == "figure" %}
 <div class="card">{{ embed(roots[part]) }}</div>{% else %}{{ part | safe }}{% endif %}{% endfor %}{% endblock %}
 """
@@ -89,8 +90,13 @@ def report_page(run: Run, found: RunReport | None = None) -> str:
     shown = [part for part in parts if isinstance(part, figure)]
     for i, part in enumerate(shown):
         part.name = f"figure_{i}"
-    # The text travels as a variable: what others wrote is never read as a template.
-    variables = {"parts": [("figure", p.name) if isinstance(p, figure) else ("text", p) for p in parts]}
+    # The text travels as a variable: what others wrote is never read as a template. The library is our choice, not
+    # file_html's: that adds links to what Panel may have registered in this process.
+    library = Resources(mode="inline", components=["bokeh"]).js_raw
+    variables = {
+        "library": library,
+        "parts": [("figure", p.name) if isinstance(p, figure) else ("text", p) for p in parts],
+    }
     return file_html(
         shown,
         INLINE,

@@ -265,7 +265,7 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert (kept[0].seconds, kept[-1].seconds) == (0, 1000)
 
 
-# -- session, export, texts -----------------------------------------------------------------------
+# -- session, texts -------------------------------------------------------------------------------
 
 
 def test_only_the_session_that_typed_the_token_is_unlocked(app, tmp_path):
