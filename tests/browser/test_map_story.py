@@ -42,7 +42,7 @@ def test_two_sites_and_a_link_are_drawn_planned_reloaded_and_undone(server, visi
     form = page.locator(".controls").filter(has_text="Both ways")
     form.get_by_label("Bandwidth").fill("fast")
     press(page, "Set link")
-    one.sees(re.compile("must be a number with one of the units"))
+    one.sees(re.compile("must be a number with a unit"))
     form.get_by_label("Bandwidth").fill("2 Gbit/s")
     form.get_by_label("One-way latency").fill("100 ms")
     press(page, "Set link")

@@ -125,6 +125,10 @@ CALLS = {
 PAGE_CALLS: dict[str, Any] = {
     "throughput": lambda: plots.throughput(RUN),
     "no throughput": lambda: plots.throughput(EMPTY_RUN),
+    "link use": lambda: plots.link_use(PLAN),
+    "stage times": lambda: plots.stage_times(ESTIMATED),
+    "memory over time": lambda: plots.memory_over_time(PLAN),
+    "memory of a pipeline": lambda: plots.memory_over_time(PLAN, pipeline=0),
 }
 """Calls that return the page's own figure."""
 

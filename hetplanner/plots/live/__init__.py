@@ -3,6 +3,7 @@
 from hetplanner.plots.live.allocation_grid import AllocationGrid
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
+from hetplanner.plots.live.cross_light import CrossLight
 from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.live.editable_map import EditableMap
 from hetplanner.plots.live.front_curve import FrontCurve
@@ -25,6 +26,7 @@ __all__ = [
     "AllocationGrid",
     "ConvergenceCurve",
     "CostBars",
+    "CrossLight",
     "DeviceMap",
     "EditableMap",
     "FrontCurve",

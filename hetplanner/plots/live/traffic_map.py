@@ -22,7 +22,7 @@ class TrafficMap(DeviceMap):
         )
         # Below the sites' markers and names.
         self.figure.renderers.remove(loads)
-        self.figure.renderers.insert(self.figure.renderers.index(self._sites), loads)
+        self.figure.renderers.insert(self.figure.renderers.index(self.sites), loads)
         self.figure.add_tools(
             HoverTool(
                 renderers=[loads],

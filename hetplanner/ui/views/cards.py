@@ -54,9 +54,12 @@ def set_html(pane: pn.pane.HTML, text: str) -> None:
         pane.object = text
 
 
-def card(title: str, *objects: Any, margin: Any = 0) -> pn.Column:
-    """A framed card with a title."""
-    head = html_pane(f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>', margin=(10, 14, 2, 14))
+def card(title: str, *objects: Any, margin: Any = 0, tools: Any = None) -> pn.Column:
+    """A framed card with a title, and with `tools` at its right end."""
+    text = f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>'
+    if tools is None:
+        return frame(html_pane(text, margin=(10, 14, 2, 14)), *objects, margin=margin)
+    head = toolbar(html_pane(text, margin=(6, 8), styles={"flex": "1 1 auto"}, sizing_mode=None), tools)
     return frame(head, *objects, margin=margin)
 
 

@@ -66,7 +66,12 @@ class LinksPart:
         self._stale = False
         self.filling = _Filling(app)
         beside = pn.Column(self._form.view, self.filling.view, sizing_mode="stretch_width")
-        self.rows = [side_by_side(self._heat_card(), beside, least=400), full_width(self._tables_card())]
+        self._singles = _Singles(app)
+        self.rows = [
+            side_by_side(self._heat_card(), beside, least=400),
+            full_width(self._tables_card()),
+            full_width(self._singles.view),
+        ]
         app.cluster.editor.param.watch(self._show, "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
         app.link_tables.param.watch(self._show_tables, "errors")
@@ -153,6 +158,7 @@ class LinksPart:
             return
         self.heat.mark(self.links.selected)
         self._form.show()
+        self._singles.show()
         for table in self._tables.values():
             chosen = self.tables.chosen
             if table.content["names"] and table.content["chosen"] != chosen:
@@ -211,6 +217,35 @@ class _Form:
             links.enter(*(str(values.get(key, "")) for key in ("start", "end", "bandwidth", "latency")))
         elif name in ("remove", "singles"):
             (links.remove if name == "remove" else links.remove_overrides)()
+
+
+class _Singles:
+    """Links of hosts and of single devices: a click puts one into the form. Not shown where there are none."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.links = app.links
+        self._words = Words(margin=(0, 14, 4, 14), size=12)
+        self._rows = Controls(self._press, margin=(2, 14, 10, 14))
+        self.view = card("Links of hosts and of single devices", self._words.view, self._rows)
+
+    def show(self) -> None:
+        """Those of the chosen sites, else all, as many as one reads."""
+        links, total = self.links, self.links.num_singles
+        singles = links.singles()
+        more = f" The first {len(singles)} of {total:,}." if total > len(singles) else ""
+        self._words.set(f"They stand above the link of their sites; click one to edit it.{more}")
+        self._rows.put(
+            [
+                button(f"link-{i}", f"{ends.text}: {words}", pressed=ends == links.selected)
+                for i, (ends, words) in enumerate(singles)
+            ]
+        )
+        self.view.visible = bool(singles)
+
+    def _press(self, name: str, _: dict[str, Any]) -> None:
+        singles, place = self.links.singles(), int(name.removeprefix("link-"))
+        if place < len(singles):
+            self.links.choose(singles[place][0])
 
 
 class _Filling:

@@ -262,9 +262,9 @@ class Shell:
         def value(name: str, most: int = 120) -> str:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
 
-        self.app.restore(value("page"), value("search"), value("run"), value("draft"))
+        self.app.restore(value("page"), value("search"), value("run"), value("draft"), value("shown"))
         self.app.settings.restore(value("settings", MAX_EDITED))
-        self.app.explain.restore(value("shown"), value("kept", 400), value("whatif", MAX_REMEMBERED))
+        self.app.explain.restore(value("kept", 400), value("whatif", MAX_REMEMBERED))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location

@@ -1,0 +1,45 @@
+"""One simulated step of a plan, as the Simulate page shows it."""
+
+from bokeh.plotting import figure
+
+from hetplanner.plan.model import Plan
+from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares
+from hetplanner.plots.notebook.stills import shown
+from hetplanner.simulator.replay import replay_step
+
+
+def link_use(plan: Plan) -> figure:
+    """The busiest links and NICs: for what share of a simulated step they carry activations, gradients, reductions.
+
+    Raises:
+        InvalidInput: the step has too many parts to be taken apart.
+    """
+    live = LinkLoads()
+    live.update(plan, replay_step(plan))
+    return shown(live)
+
+
+def stage_times(plan: Plan) -> figure:
+    """Where each stage's time goes in a simulated step, mean over its replicas.
+
+    Raises:
+        InvalidInput: the step has too many parts to be taken apart.
+    """
+    live = StageShares()
+    live.update(plan, replay_step(plan))
+    return shown(live)
+
+
+def memory_over_time(plan: Plan, pipeline: int | None = None) -> figure:
+    """Memory in use during a simulated step, as a share of what the devices hold.
+
+    Args:
+        plan: what is simulated.
+        pipeline: a route's number; None takes of each stage the replica that comes nearest its limit.
+
+    Raises:
+        InvalidInput: the step has too many parts to be taken apart.
+    """
+    live = MemoryCurves()
+    live.update(plan, replay_step(plan), pipeline)
+    return shown(live)
