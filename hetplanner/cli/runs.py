@@ -67,6 +67,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the cluster as the run showed it here.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the whole report here, as one HTML file that needs no network.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold a run against its prediction, term by term and link by link, and fit the model to it again."""
@@ -78,7 +81,7 @@ def report(
     from hetplanner.runs.run import open_run
     from hetplanner.schema import check_writable, write_text
 
-    for path in (trace, out):
+    for path in (trace, out, html):
         if path is not None:
             check_writable(path)
     reader = open_run(run)
@@ -91,15 +94,22 @@ def report(
         save_cluster(fitted, out)
     if trace is not None:
         write_text(trace, json.dumps(reader.trace(steps).to_perfetto()))
+    if html is not None:
+        from hetplanner.plots.report_page import report_page
+
+        write_text(html, report_page(reader, found))
     if as_json:
         data: dict[str, Any] = found.to_data()
-        print_json(data | {"trace": str(trace) if trace else None, "out": str(out) if out else None})
+        paths = {"trace": trace, "out": out, "html": html}
+        print_json(data | {name: str(path) if path else None for name, path in paths.items()})
         return
     print_report(found, fitted)
     if trace is not None:
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
     if out is not None:
         console.print(f"calibrated cluster written to {out}")
+    if html is not None:
+        console.print(f"report written to {html}; open it in any browser")
 
 
 def _shown(name: str, value: object) -> str:

@@ -8,7 +8,7 @@ still are what the formula gave follow their site when it moves, all others stay
 from collections.abc import Collection, Iterable
 
 from hetplanner.cluster.catalog import DeviceKind, device_kind
-from hetplanner.cluster.link_edits import distance_link
+from hetplanner.cluster.distance import distance_link
 from hetplanner.cluster.model import MAX_DEVICES, Cluster, Device, DeviceLink, Host, HostLink, Site, SiteLink
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked

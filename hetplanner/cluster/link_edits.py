@@ -5,14 +5,14 @@ as their table is known; and keeps in `replaces` what stood there before the fir
 name stay as they are.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hetplanner.cluster.model import Cluster, DeviceLink, HostLink, LinkValue, Site, SiteLink, Source
+from hetplanner.cluster.distance import DEFAULT_FORMULA, DistanceFormula, distance_link
+from hetplanner.cluster.model import Cluster, DeviceLink, HostLink, LinkValue, SiteLink, Source
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.units import short_rate, short_seconds
@@ -61,6 +61,12 @@ _KINDS: dict[Per, _Kind] = {
     "host": _Kind("host_links", HostLink, ("host", "host")),
     "device": _Kind("device_links", DeviceLink, ("from_device", "to_device")),
 }
+
+
+def ends_of(link: LinkValue) -> LinkEnds:
+    """What an entry of a cluster joins."""
+    per = next(per for per, kind in _KINDS.items() if isinstance(link, kind.model))
+    return LinkEnds(per, *_KINDS[per].pair_of(link))
 
 
 def own_link(cluster: Cluster, ends: LinkEnds) -> LinkValue | None:
@@ -194,15 +200,20 @@ def remove_link(cluster: Cluster, ends: LinkEnds, *, symmetric: bool = True) -> 
     return _with_links(cluster, ends.per, dict.fromkeys(ways))
 
 
+def overridden_DD(cluster: Cluster) -> np.ndarray:
+    """Which pairs of devices have a link of their own, which stands above that of their sites or host."""
+    first = len(cluster.site_links) + len(cluster.host_links)
+    own_DD: np.ndarray = cluster.link_index_DD >= first
+    return own_DD
+
+
 def overrides_between(cluster: Cluster, start: str, end: str) -> tuple[DeviceLink, ...]:
     """Links of single pairs of devices that stand above the link between two sites, either way."""
-    if not cluster.device_links:
-        return ()
-    at_D = cluster.site_index_D
     names = [site.name for site in cluster.sites]
-    site = {device: names[s] for device, s in zip(cluster.device_ids, at_D, strict=True)}
-    pairs = {(start, end), (end, start)}
-    return tuple(k for k in cluster.device_links if (site[k.from_device], site[k.to_device]) in pairs)
+    ends_D = [np.array([known == name for known in names])[cluster.site_index_D] for name in (start, end)]
+    between_DD = overridden_DD(cluster) & (np.outer(*ends_D) | np.outer(*ends_D[::-1]))
+    first = len(cluster.links) - len(cluster.device_links)
+    return tuple(cluster.device_links[k - first] for k in cluster.link_index_DD[between_DD])
 
 
 def remove_overrides(cluster: Cluster, start: str, end: str) -> Cluster:
@@ -216,71 +227,6 @@ def remove_overrides(cluster: Cluster, start: str, end: str) -> Cluster:
 
 
 # -- from distance --------------------------------------------------------------------------------
-
-EARTH_RADIUS_KM = 6371.0088
-
-
-class DistanceFormula(NamedTuple):
-    """Assumed numbers of a link between two sites from the great circle between them.
-
-    One-way latency = `ends_s` + distance × `s_per_km`: light in fibre goes 200,000 km/s and the way is about 1.5
-    times the great circle. Bandwidth = `in_flight_bytes` / latency, at most `most_bytes_per_s`: a stream gets no more
-    than it keeps on the way. The constants are round numbers of the size of what is seen between regions of clouds;
-    a measured cluster's own are better (`fitted_formula`).
-    """
-
-    ends_s: float = 2e-3
-    s_per_km: float = 1.5 / 200_000
-    in_flight_bytes: float = 5e6
-    most_bytes_per_s: float = 1e9 / 8
-
-    def latency_s(self, km: float) -> float:
-        """One way, over a distance."""
-        return self.ends_s + km * self.s_per_km
-
-    def bandwidth_bytes_per_s(self, km: float) -> float:
-        """Of one stream, over a distance."""
-        latency = self.latency_s(km)
-        return min(self.most_bytes_per_s, self.in_flight_bytes / latency) if latency > 0 else self.most_bytes_per_s
-
-    @property
-    def text(self) -> str:
-        """The formula with its constants, in words."""
-        return (
-            f"latency = {short_seconds(self.ends_s)} + {1e6 * self.s_per_km:.3g} ms per 1000 km;"
-            f" bandwidth = {self.in_flight_bytes * 8 / 1e6:.3g} Mbit / latency,"
-            f" at most {short_rate(self.most_bytes_per_s)}"
-        )
-
-
-DEFAULT_FORMULA = DistanceFormula()
-INSIDE_SITE = (0.5e-3, 10e9 / 8)
-"""Latency and bandwidth between hosts of one site where nothing is known: a usual Ethernet of 10 Gbit/s."""
-
-
-def distance_km(start: Site, end: Site) -> float:
-    """Length of the great circle between two sites."""
-    a, b = math.radians(start.latitude), math.radians(end.latitude)
-    turn = math.radians(end.longitude - start.longitude)
-    half = math.sin((b - a) / 2) ** 2 + math.cos(a) * math.cos(b) * math.sin(turn / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(half, 1.0)))
-
-
-def distance_link(start: Site, end: Site, formula: DistanceFormula = DEFAULT_FORMULA) -> SiteLink:
-    """The assumed link between two sites; of a site with itself, `INSIDE_SITE`.
-
-    Raises:
-        InvalidInput: the formula gives a number out of range.
-    """
-    if start.name == end.name:
-        value, words = INSIDE_SITE, None
-    else:
-        km = distance_km(start, end)
-        value, words = (formula.latency_s(km), formula.bandwidth_bytes_per_s(km)), f"from {km:,.0f} km: {formula.text}"
-    fields = {"latency": value[0], "bandwidth": value[1], "source": "assumed", "when": words}
-    place = f"{start.name} → {end.name}, from distance"
-    return checked(SiteLink, fields | {"from_site": start.name, "to_site": end.name}, place)
-
 
 Scope = Literal["missing", "assumed", "all"]
 
@@ -313,24 +259,6 @@ def fill_from_distance(
 
 def _is_refilled(old: LinkValue, scope: Scope) -> bool:
     return scope == "all" or (scope == "assumed" and old.source == "assumed")
-
-
-def fitted_formula(cluster: Cluster) -> DistanceFormula | None:
-    """The formula with constants of the cluster's own measured links between sites; None if they are too few.
-
-    Medians, so that a few odd links do not matter; the ends' share stays as assumed, unless half of the links are
-    faster.
-    """
-    site = {s.name: s for s in cluster.sites}
-    links = [k for k in cluster.site_links if k.source == "measured" and k.from_site != k.to_site]
-    known = [(distance_km(site[k.from_site], site[k.to_site]), k) for k in links]
-    known = [(km, k) for km, k in known if km >= 1]
-    if len(known) < 3:
-        return None
-    ends_s = min(DEFAULT_FORMULA.ends_s, float(np.median([k.latency for _, k in known])))
-    per_km = float(np.median([max(k.latency - ends_s, 0.0) / km for km, k in known]))
-    in_flight = float(np.median([k.bandwidth * k.latency for _, k in known]))
-    return DistanceFormula(ends_s, per_km, max(in_flight, 1.0), max(k.bandwidth for _, k in known))
 
 
 # -- the same both ways ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from hetplanner.cluster.link_edits import EARTH_RADIUS_KM
+from hetplanner.cluster.distance import EARTH_RADIUS_KM
 from hetplanner.errors import InvalidInput
 
 _COORDINATES = re.compile(r"\s*([-+]?\d{1,3}(?:\.\d+)?)\s*[,; ]\s*([-+]?\d{1,3}(?:\.\d+)?)\s*")

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import combinations
-from math import comb
 from typing import Any
 
 from hetplanner.codecs.spec import NO_CODEC
@@ -99,47 +97,43 @@ def attribute_gain(plan: Plan, *, model: CostModel | None = None) -> Gain | None
 
 
 def divide_gain(plan: Plan, *, model: CostModel | None = None) -> Gain | None:
-    """The gain of a plan over the baseline of its shape, divided among its choices so that the shares add up to 1.
+    """The gain of a plan over the baseline of its shape, choice by choice, so that the shares add up to 1.
 
-    A choice's share is what it brings on average over all orders in which the choices can be made one after the other
-    (the Shapley value); a negative one costs more than it brings. Where a mixture of choices does not
-    fit the devices' memory, its cut is exchanged for equal layers or the other way round; else it counts as the
-    baseline.
+    Beginning with the baseline, of the plan's choices the one that then gains most is made, until all are. Choices
+    that gain nothing one by one are made together. A mixture that does not fit the devices' memory with its cut counts
+    with equal layers, or the other way round.
 
     Args:
         plan: the plan.
         model: cost model of the plan's problem, if already at hand.
 
     Returns:
-        As `attribute_gain`; `value` of a part is that of the plan without this choice alone.
+        As `attribute_gain`, but parts in the order in which they are made (`name` of several: joined by ' + '), each
+        with the `value` that the plan has with it and all before. None likewise.
 
     Raises:
         InvalidInput: for objective `cost` if a device's price is unknown.
     """
     model = model or CostModel.of(plan.problem)
-    names = tuple(name for name in _SWITCHES if _SWITCHES[name](plan, model) != plan)
-    value = _value(plan, model)
-    base = _mixture(plan, model, frozenset())
+    rest = [name for name in _SWITCHES if _SWITCHES[name](plan, model) != plan]
+    value, base = _value(plan, model), _mixture(plan, model, ())
     if base is None:
         return None
-    if base <= value:
-        return Gain(value, base, ())
-    known = {frozenset(names): value, frozenset[str](): base}
-    for kept in (frozenset(kept) for n in range(1, len(names)) for kept in combinations(names, n)):
-        mixed = _mixture(plan, model, kept)
-        known[kept] = base if mixed is None else mixed
-    parts = []
-    for name in names:
-        others = [other for other in names if other != name]
-        share = 0.0
-        for n in range(len(names)):
-            weight = 1.0 / (len(names) * comb(len(others), n))
-            share += sum(weight * (known[s] - known[s | {name}]) for s in map(frozenset, combinations(others, n)))
-        parts.append(GainPart(name, None, known[frozenset(others)], share / (base - value)))
+    parts: list[GainPart] = []
+    at, made = base, tuple[str, ...]()
+    while rest and base > value:
+        tried = {name: _mixture(plan, model, (*made, name)) if len(rest) > 1 else value for name in rest}
+        known = {name: found for name, found in tried.items() if found is not None}
+        best = min(known, key=lambda name: known[name], default=None)
+        gains = best is not None and known[best] < at
+        chosen = [best] if gains and best is not None else list(rest)
+        after = known[chosen[0]] if gains else value
+        parts.append(GainPart(" + ".join(chosen), None, after, (at - after) / (base - value)))
+        at, made, rest = after, (*made, *chosen), [name for name in rest if name not in chosen]
     return Gain(value, base, tuple(parts))
 
 
-def _mixture(plan: Plan, model: CostModel, kept: frozenset[str]) -> float | None:
+def _mixture(plan: Plan, model: CostModel, kept: tuple[str, ...]) -> float | None:
     """Value of a plan with only these of its choices; with equal layers or its own where only that fits."""
     off = tuple(name for name in _SWITCHES if name not in kept)
     value = _value_if_it_fits(_switched_off(plan, model, off), model)

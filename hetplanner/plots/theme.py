@@ -53,6 +53,17 @@ KIND_COLOURS = {
 }
 """Kinds of spans; a transfer has the hue of `pipeline`, a reduction that of `data_parallel`."""
 
+PHASE_COLOURS = {
+    "importing": "#DDDDDD",
+    "connecting": "#99DDFF",
+    "building": "#77AADD",
+    "profiling": "#EEDD88",
+    "predicting": "#CCBB44",
+    "training": "#44BB99",
+    "saving": "#AA3377",
+}
+"""Stages of a worker's life."""
+
 SOURCE_COLOURS = {"measured": "#4477AA", "specified": "#CCBB44", "assumed": "#BBBBBB"}
 """How a link's numbers are known."""
 

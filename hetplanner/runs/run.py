@@ -74,16 +74,17 @@ def list_runs(home: Path | None = None) -> list[RunStatus]:
     A run whose processes are gone while no agent lives (the machine was restarted, say) is given as failed;
     the next agent writes that down.
     """
-    agent_lives = _agent_lives(home)
+    lives = agent_lives(home)
     found = []
     for run_id in list_run_ids(home):
         with contextlib.suppress(InvalidInput):
             status = read_status(find_run(run_id, home)[1].status_file)
-            found.append(status if agent_lives else _as_it_is(status))
+            found.append(status if lives else as_it_is(status))
     return found
 
 
-def _agent_lives(home: Path | None) -> bool:
+def agent_lives(home: Path | None) -> bool:
+    """Whether the process that last held the agent's lock of this home is there still; asks nobody."""
     try:
         holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
         return is_same_process(int(holder["pid"]), float(holder["began_s"]))
@@ -91,7 +92,8 @@ def _agent_lives(home: Path | None) -> bool:
         return False
 
 
-def _as_it_is(status: RunStatus) -> RunStatus:
+def as_it_is(status: RunStatus) -> RunStatus:
+    """A status that no agent keeps true: of a run whose processes are gone, that it failed."""
     if status.is_over or status.state == "queued" or is_same_process(status.pid, status.pid_created_unix_s):
         return status
     return status.replace(state="failed", message="lost: its processes are gone, and no agent saw them end")

@@ -2,13 +2,19 @@
 
 import re
 
+import holoviews as hv
 import pytest
-from hostile import hostile_cluster, hostile_run
+from bokeh.embed import file_html
+from bokeh.resources import INLINE
+from hostile import IMG, SCRIPT, SVG, hostile_cluster, hostile_plan, hostile_run
 from playwright.sync_api import Page, expect
 from served_dashboard import Dashboard, Server
 
+from hetplanner import plots
 from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cost.estimate import estimate_plan
 from hetplanner.runs.client import find_agent
+from hetplanner.simulator.simulation import simulate
 
 pytestmark = pytest.mark.browser
 PWNED = "window.pwned === undefined ? '' : String(window.pwned)"
@@ -37,7 +43,7 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     one = visit(link)
     assert one.page.url == f"http://localhost:{dashboard.port}/planner"
     assert one.page.evaluate("document.cookie") == ""
-    one.tab("3 Run")
+    one.tab("4 Run")
     one.sees("Launching is unlocked.")
 
     other = browser.new_context().new_page()
@@ -65,13 +71,16 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     assert said.count("token=") == 2  # one link for each start, and no line of a log
 
 
-def hover(page: Page) -> None:
-    """Moves over every figure that can be seen, so that tooltips are drawn."""
+def hover(page: Page) -> int:
+    """Moves over every figure that can be seen; returns how many tooltips were drawn."""
     boxes = """figures => figures.map(f => f.getBoundingClientRect()).map(b => [b.x, b.y, b.width, b.height])"""
+    drawn = 0
     for x, y, width, height in page.locator(".bk-Canvas").filter(visible=True).evaluate_all(boxes):
         for across in (0.1, 0.3, 0.5, 0.7, 0.9):
             for down in (0.25, 0.5, 0.75):
                 page.mouse.move(x + across * width, y + down * height)
+            drawn += page.locator(".bk-Tooltip").filter(visible=True).count()
+    return drawn
 
 
 def is_text(page: Page) -> None:
@@ -110,3 +119,36 @@ def test_hostile_names_are_text_on_every_page(tmp_path, visit):
         is_text(page)
     finally:
         server.stop()
+
+
+def hostile_plots() -> list:
+    """Bokeh figures of the notebook plots that show names."""
+    plan = hostile_plan()
+    plan = plan.replace(estimate=estimate_plan(plan))
+    trace = simulate(plan, steps=2)
+    plots_of = (
+        plots.cluster_map(plan.problem.cluster),
+        plots.heatmap(plan.problem.cluster),
+        plots.allocation(plan),
+        plots.allocation_grid(plan),
+        plots.cost({IMG: plan, SCRIPT: plan.estimate}),
+        plots.memory(plan),
+        plots.gantt(trace),
+        plots.convergence([], {IMG: plan, SVG: plan}),
+        plots.dag(plan.problem.workload),
+    )
+    return [hv.render(plot, backend="bokeh") for plot in plots_of]
+
+
+def test_hostile_names_are_text_in_plots_and_their_tooltips(tmp_path, browser):
+    path = tmp_path / "plots.html"
+    path.write_text(file_html(hostile_plots(), INLINE, title=SCRIPT))
+    page = browser.new_context(viewport={"width": 1200, "height": 6000}).new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle")
+    assert hover(page) > 0
+    is_text(page)
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.context.close()

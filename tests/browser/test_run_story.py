@@ -1,10 +1,21 @@
-"""Rehearsing: locked without the token; then launched, watched, found again after reload and restart, stopped."""
+"""Rehearsing: locked without the token; then launched, watched, found again after reload and restart, stopped, gone on
+with from its checkpoint. And a run that fails: why, when, and what the rank said last.
+"""
 
+import os
 import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from factories import chain_plan
+from fake_launcher import SCRIPT
+from playwright.sync_api import expect
 from served_dashboard import TOKEN, Server
 
+from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.processes import processes_of_run
 
@@ -29,7 +40,17 @@ def type_token(page, label: str, text: str) -> None:
     page.keyboard.type(text)
 
 
-def test_a_rehearsal_from_click_to_stop(own_server, visit):
+def fill(page, label: str, text: str) -> None:
+    field = page.get_by_label(label)
+    field.fill(text)
+    field.press("Tab")
+
+
+def section(page, name: str) -> None:
+    page.get_by_role("button", name=re.compile(f"^{name}")).filter(visible=True).first.click()
+
+
+def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, visit):
     one = visit(own_server.url)
     page = one.page
     one.tab("4 Run")
@@ -37,7 +58,11 @@ def test_a_rehearsal_from_click_to_stop(own_server, visit):
     one.sees("Launch the rehearsal?")
     one.sees("gpt3-xl on dtfm_5_worldwide, 8 × 8: the same sites and links, a tiny model")
     one.sees("torch.distributed.run")
+    fill(page, "Checkpoint every", "5")
+    fill(page, "Warm-up steps", "-1")
+    one.sees("must be from 0 to 1,000,000, got -1")
     launch = page.get_by_role("button", name="Launch", exact=True)
+    fill(page, "Warm-up steps", "3")
     launch.click()
     one.sees("launch: type the launch token first")
     type_token(page, "Launch token (printed", "not-the-token")
@@ -54,6 +79,12 @@ def test_a_rehearsal_from_click_to_stop(own_server, visit):
     folder = own_server.home / "runs" / status.run
     assert len(processes_of_run(folder)) >= 4
 
+    section(page, "Timeline")
+    one.sees("Follows the newest steps.")
+    page.get_by_role("button", name="Pause").click()
+    one.sees(re.compile(r"Steps up to \d+ of \d+; Follow goes back"))
+    section(page, "Network")
+    one.sees("Links, mean over the run's steps")
     page.wait_for_url(re.compile(f"run={status.run}"))
     page.reload()
     one.settle()
@@ -63,7 +94,7 @@ def test_a_rehearsal_from_click_to_stop(own_server, visit):
     own_server.start()
     again = visit(own_server.url)
     again.tab("4 Run")
-    again.sees(status.run)
+    again.sees(re.compile(status.run))
     again.sees(re.compile(r"step \d+ of 200"))
     assert AgentClient(own_server.home, start=False).status(status.run).state == "running"
 
@@ -76,3 +107,53 @@ def test_a_rehearsal_from_click_to_stop(own_server, visit):
     again.sees(re.compile("^stopped$"))
     assert AgentClient(own_server.home, start=False).status(status.run).state == "stopped"
     assert processes_of_run(folder) == []
+
+    with again.page.expect_download() as download:
+        again.page.get_by_role("button", name="Report").click()
+    report = Path(download.value.path()).read_text(encoding="utf-8")
+    assert download.value.suggested_filename == f"{status.run}.html"
+    assert "Where a step's time goes, by term" in report
+    section(again.page, "Text")
+    again.page.get_by_role("button", name="Generate").click()
+    expect(again.page.locator("[data-generated]")).to_contain_text("def main(", timeout=60_000)
+
+    again.page.get_by_role("button", name=re.compile(r"Restart from step \d+")).click()
+    again.sees("Go on from the checkpoint?")
+    again.page.get_by_role("button", name="Launch", exact=True).click()
+    again.sees(re.compile(r"training, resumed from step \d+"))
+    assert len(AgentClient(own_server.home, start=False).runs()) == 2
+    again.page.get_by_role("button", name="Stop run").click()
+    again.sees(re.compile("^stopped$"))
+
+
+def test_a_failed_rank_shows_its_last_words_and_when_it_failed(own_server, visit):
+    one = visit(own_server.url)
+    one.tab("4 Run")
+    one.sees("No run yet: press Rehearse here.")
+    # An agent whose ranks are scripted: the second one fails of its own, the others lose it.
+    environment = os.environ | {"HETPLANNER_HOME": str(own_server.home)}
+    agent = subprocess.Popen([sys.executable, str(SCRIPT.with_name("fake_launcher.py")), "crash"], env=environment)
+    try:
+        while find_agent(own_server.home) is None:
+            assert agent.poll() is None
+            time.sleep(0.05)
+        client = AgentClient(own_server.home, start=False)
+        run = client.start(chain_plan([8, 8], [5]), TrainConfig(steps=5))
+        one.sees(re.compile(r"rank 1 \(d1\) failed: ValueError: the data folder has 3 bytes of text"))
+        one.sees("What happened")
+        one.sees("rank 1: ValueError: the data folder has 3 bytes of text")
+        log = one.page.locator("[data-log]")
+        expect(log).to_contain_text("line of the worker")
+        one.page.get_by_label("Search the logs").fill("READY")
+        one.page.keyboard.press("Enter")
+        expect(log).to_contain_text("4 lines hold")
+        expect(log).to_contain_text("[3:2] ready")
+        marks = one.page.evaluate(
+            """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource')
+                 .map(m => m.data.marker ? [...m.data.marker] : []).flat()"""
+        )
+        assert "x" in marks
+        assert run.id in one.page.url or one.page.wait_for_url(re.compile(f"run={run.id}")) is None
+    finally:
+        AgentClient(own_server.home, start=False).shutdown(stop_runs=True)
+        agent.wait(30)

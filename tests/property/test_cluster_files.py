@@ -16,6 +16,7 @@ from hetplanner.cluster.tables import (
     cluster_from_site_json,
     cluster_from_site_tables,
 )
+from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
 
 VALID = {
@@ -240,3 +241,36 @@ def test_halving_round_trips(cluster):
     halved = cluster_from_device_tables(*tables, devices=files["devices"], round_trip=True)
     np.testing.assert_allclose(halved.latency_s_DD * 2, one_way.latency_s_DD, rtol=1e-15)
     assert "halved" in halved.provenance
+
+
+LIKE = cluster_from_json(json.dumps(VALID))
+PASTED_CELLS = st.sampled_from(["", "A", "B", "a-0", "a-1", "b", "per", "from", "to", "1", "1,5", "x", "device", "1 s"])
+
+
+def read_pasted(text: str, kind: str, round_trip: bool):
+    return cluster_from_uploads(files_from_text(text, kind), like=LIKE, round_trip=round_trip)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.lists(st.lists(PASTED_CELLS, max_size=5), max_size=5).map(lambda rows: "\n".join(map("\t".join, rows))),
+        st.lists(st.lists(PASTED_CELLS, max_size=5), max_size=5).map(lambda rows: "\n".join(map(";".join, rows))),
+    ),
+    st.sampled_from(["bandwidth", "latency"]),
+    st.booleans(),
+)
+def test_whatever_is_pasted_is_read_or_refused(text, kind, round_trip):
+    read_or_refuse(read_pasted, text, kind, round_trip)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3), st.sampled_from("\t,;"), st.booleans())
+def test_a_pasted_table_of_sites_is_taken_at_its_word(values, mark, round_trip):
+    texts = [repr(v).replace(".", ",") if mark == ";" and "e" not in repr(v) else repr(v) for v in values]
+    rows = [["", "A", "B"], ["A", *texts[:2]], ["B", texts[2], ""]]
+    cluster = read_pasted("\n".join(map(mark.join, rows)), "latency", round_trip)
+    found = {(k.from_site, k.to_site): k.latency for k in cluster.site_links}
+    for pair, value in zip([("A", "A"), ("A", "B"), ("B", "A")], values, strict=True):
+        assert found[pair] == value / (2000 if round_trip else 1000)

@@ -3,6 +3,7 @@
 import pytest
 from factories import sites_cluster, small_cluster
 
+from hetplanner.cluster.distance import INSIDE_SITE, distance_link
 from hetplanner.cluster.edits import (
     add_devices,
     copy_site,
@@ -15,7 +16,7 @@ from hetplanner.cluster.edits import (
 )
 from hetplanner.cluster.files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.generators import mixed_gpus
-from hetplanner.cluster.link_edits import INSIDE_SITE, LinkEnds, distance_link, set_link
+from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cluster.model import Cluster, Site
 from hetplanner.cluster.places import nearest_place, place_named, places
 from hetplanner.errors import InvalidInput

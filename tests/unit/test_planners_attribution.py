@@ -169,29 +169,33 @@ def test_divided_shares_add_up_to_the_whole_gain():
     )
     plan = make_planner("evolution").solve(problem, seed=0, budget="3000 evaluations").plan
     gain = divide_gain(plan)
-    whole = attribute_gain(plan)
-    assert (gain.value, gain.baseline) == (pytest.approx(step_s(plan)), whole.baseline)
+    assert (gain.value, gain.baseline) == (pytest.approx(step_s(plan)), attribute_gain(plan).baseline)
     assert sum(part.share for part in gain.parts) == pytest.approx(1.0)
-    assert {part.name for part in gain.parts} <= set(CHOICES), "only choices that the plan made differently"
-    alone = {part.name: part.value for part in whole.parts}
-    assert all(part.value == pytest.approx(alone[part.name]) for part in gain.parts if alone[part.name])
+    names = [name for part in gain.parts for name in part.name.split(" + ")]
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(CHOICES), "only choices that the plan made differently"
+    values = [part.value for part in gain.parts]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(gain.value)
 
 
 def test_a_single_choice_has_the_whole_gain():
     plan, _ = plain(cluster=small_cluster(4, latency="200 ms"))
     deep = plan.replace(stages=tuple(stage.replace(in_flight=8) for stage in plan.stages))
-    found = shares(divide_gain(deep))
-    assert found.pop("depth") == pytest.approx(1.0)
-    assert set(found.values()) <= {0.0}
+    found = divide_gain(deep)
+    assert found.parts[0].name == "depth"
+    assert found.parts[0].share == pytest.approx(1.0)
     assert divide_gain(plan).parts == ()
 
 
-def test_two_choices_divide_by_what_each_brings_first_and_last():
+def test_what_gains_most_is_made_first_and_the_next_one_beside_it():
     plan, _ = plain(cluster=small_cluster(4, bandwidth="1 Mbit/s", latency="100 ms"))
     both = with_codecs(plan.replace(stages=tuple(stage.replace(in_flight=8) for stage in plan.stages)))
     base, value = step_s(plan), step_s(both)
-    deep, sent = step_s(both.replace(link_codecs=())), step_s(with_codecs(plan))
-    expected = ((base - deep) + (sent - value)) / 2 / (base - value)
-    found = shares(divide_gain(both))
-    assert found["depth"] == pytest.approx(expected)
-    assert found["codecs"] == pytest.approx(1 - expected)
+    alone = {"depth": step_s(both.replace(link_codecs=())), "codecs": step_s(with_codecs(plan))}
+    first = min(alone, key=lambda name: alone[name])
+    found = divide_gain(both).parts
+    assert found[0].name == first
+    assert found[0].value == pytest.approx(alone[first])
+    assert found[0].share == pytest.approx((base - alone[first]) / (base - value))
+    assert sum(part.share for part in found) == pytest.approx(1.0)

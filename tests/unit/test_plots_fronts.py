@@ -6,7 +6,7 @@ from factories import chain_plan
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.planners.pareto import ParetoFront
 from hetplanner.plots import pareto
-from hetplanner.plots.data.fronts import front_axis, front_columns, named_points
+from hetplanner.plots.data.fronts import COLUMNS, front_axis, front_columns, log_ticks, named_points, point_columns
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATE = estimate_plan(PLAN)
@@ -51,3 +51,23 @@ def test_the_plot_shows_the_bound_that_lies_in_its_frame():
     points = next(layer for layer in found if isinstance(layer, hv.Points))
     assert points.dimension_values("step_s").tolist() == [1.0, 2.0, 5.0]
     hv.render(found, backend="bokeh")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (10.8, 11.9, [11.0, 11.5]),
+        (9.0, 120.0, [10.0, 20.0, 30.0, 50.0, 100.0]),
+        (0.001, 1000.0, [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]),
+        (0.0, 1.0, []),
+        (2.0, 2.0, []),
+    ],
+)
+def test_a_logarithmic_axis_has_round_ticks_however_long_it_is(low, high, ticks):
+    assert log_ticks(low, high) == ticks
+
+
+def test_points_on_the_way_have_what_the_live_figure_reads():
+    columns = point_columns([(1.0, 2.0)])
+    assert columns == {"step_s": [1.0], "usd_per_mtoken": [2.0], "text": ["still searching"]}
+    assert set(COLUMNS) <= set(front_columns(FRONT.to_rows()))

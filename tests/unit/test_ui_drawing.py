@@ -230,6 +230,13 @@ def test_excluded_devices_reach_the_problem_and_come_back(app):
     assert len(app.plan.excluded) == 8
 
 
+def test_devices_excluded_in_the_settings_are_so_on_the_map(app):
+    app.plan.excluded = ["ohio-1"]
+    assert app.cluster.editor.excluded == ("ohio-1",)
+    app.cluster.editor.undo()
+    assert app.plan.excluded == []
+
+
 def test_with_every_device_excluded_nothing_can_be_planned(app):
     app.drawing.use(app.cluster.cluster.device_ids, False, "all")
     app.plan.start()
@@ -238,7 +245,7 @@ def test_with_every_device_excluded_nothing_can_be_planned(app):
 
 def test_a_chosen_sample_and_an_import_can_be_undone(app):
     app.cluster.sample = "lab_2_sites_4"
-    app.cluster.import_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
+    app.exchange.take_files({"mine.json": cluster_to_json(small_cluster(3)).encode()})
     assert app.cluster.editor.undo_words == "imported small"
     app.cluster.editor.undo()
     assert app.cluster.sample == "lab_2_sites_4"

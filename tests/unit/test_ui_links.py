@@ -3,8 +3,9 @@
 import pytest
 from factories import sites_cluster, small_cluster
 
+from hetplanner.cluster.distance import DEFAULT_FORMULA
 from hetplanner.cluster.generators import r10
-from hetplanner.cluster.link_edits import DEFAULT_FORMULA, LinkEnds, link_in_force, remove_link, set_link
+from hetplanner.cluster.link_edits import LinkEnds, link_in_force, remove_link, set_link
 from hetplanner.cluster.model import Device
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.access import LaunchGuard

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 from bokeh.events import Tap
-from factories import sites_cluster
+from factories import sites_cluster, small_cluster
 
-from hetplanner.cluster.link_edits import LinkEnds, link_in_force
+from hetplanner.cluster.generators import r10j
+from hetplanner.cluster.link_edits import LinkEnds, link_in_force, set_link
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.links import MAX_SINGLES
 from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.links import LinksPart
 
@@ -106,6 +108,41 @@ def test_a_table_writes_shows_errors_and_is_drawn_when_its_page_comes(app):
     assert table.content["names"] == ["site-0", "site-1", "site-2"]
     table._handle_msg({"choose": [2, 0]})
     assert app.links.selected == LinkEnds("site", "site-2", "site-0")
+
+
+def test_wide_tables_get_room_and_none_is_shown_without_sites(app):
+    part = LinksPart(app)
+    assert part._columns[0].styles["flex"] == "1 1 430px"
+    app.cluster.editor.apply(small_cluster(12), "drawn")
+    assert part._columns[0].styles["flex"] == "1 1 608px"
+    app.cluster.editor.apply(small_cluster(41), "drawn")
+    assert (part._too_many.view.visible, part._pair.visible) == (True, False)
+    app.cluster.editor.apply(None, "emptied")
+    assert (part._too_many.view.visible, part._pair.visible) == (False, False)
+
+
+def test_links_of_single_devices_are_listed_and_chosen_by_a_click(app):
+    part = LinksPart(app)
+    listed = part._singles
+    assert not listed.view.visible
+    ends = LinkEnds("device", "d0", "d2")
+    app.cluster.editor.apply(set_link(sites_cluster([2, 1]), ends, latency_s=0.5, symmetric=False), "edited")
+    assert listed.view.visible
+    assert [item["label"] for item in listed._rows.items] == ["d0 → d2: 50 Mbit/s, 500 ms, specified"]
+    press(listed._rows, "link-0")
+    assert app.links.selected == ends
+    assert listed._rows.items[0]["pressed"]
+    press(listed._rows, "link-7")
+    cluster = r10j(0, num_devices=9)
+    app.cluster.editor.apply(cluster, "opened")
+    assert len(listed._rows.items) == MAX_SINGLES
+    assert "The first 30 of 72." in listed._words.view.object
+    sites = [cluster.site_of(d).name for d in cluster.device_ids[:2]]
+    app.links.choose(LinkEnds("site", *sites))
+    here = app.links.num_overrides
+    assert len(listed._rows.items) == here < 72
+    assert app.links.remove_overrides()
+    assert app.links.num_singles == 72 - here
 
 
 def test_filling_takes_what_stands_in_the_fields(app):

@@ -3,24 +3,18 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from dags import residual_network
-from factories import chain_plan
 
-from hetplanner.errors import InvalidInput, RunError
-from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.directory import create_run_directory
-from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.errors import InvalidInput
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, thinned
 from hetplanner.ui.models.problem import UPLOADED, default_shape
-from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.presets import preset_names
@@ -269,158 +263,6 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     kept = thinned(points, 1000)
     assert len(kept) < 1000
     assert (kept[0].seconds, kept[-1].seconds) == (0, 1000)
-
-
-# -- run ------------------------------------------------------------------------------------------
-
-
-class FakeAgent:
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.started: list = []
-        self.stopped: list[str] = []
-        self.error: Exception | None = None
-
-    def start(self, plan, config):
-        if self.error:
-            raise self.error
-        self.started.append((plan, config))
-        return SimpleNamespace(id=make_run(self.home, plan))
-
-    def stop(self, run_id):
-        self.stopped.append(run_id)
-
-
-def make_run(home: Path, plan, state="running", **changes) -> str:
-    run_id, directory = create_run_directory(plan, TrainConfig(steps=10), home=home)
-    status = {"run": run_id, "state": state, "created_unix_s": 1000.0, "ranks": len(plan.ranks)} | changes
-    write_status(directory.status_file, RunStatus(**status))
-    return run_id
-
-
-@pytest.fixture
-def run_model(app, tmp_path):
-    agent = FakeAgent(tmp_path)
-    model = RunModel(app.session, app.plan._service, tmp_path, agent=lambda: agent)
-    model.fake_agent = agent
-    return model
-
-
-def settled(model: RunModel) -> None:
-    deadline = time.monotonic() + 30
-    while model._calls:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        model.beat()
-
-
-def test_a_rehearsal_is_planned_anew_proposed_and_launched_only_with_the_token(app, run_model):
-    run_model.prepare_rehearsal(app.plan.problem())
-    assert run_model.preparing
-    job = app.plan._service.jobs[0]
-    assert job.request.problem.rehearsal_of == "gpt3-xl on dtfm_5_worldwide, 8 × 8"
-    job.plan, job.state = chain_plan([8, 8], [5]), "done"
-    run_model.beat()
-    proposal = run_model.proposal
-    assert proposal is not None
-    assert not run_model.preparing
-    assert proposal.config.emulate_links
-    assert "torch.distributed.run" in proposal.request.script()
-    run_model.confirm()
-    assert "launch token" in errors(app)[-1]
-    assert run_model.fake_agent.started == []
-    app.session.unlock(TOKEN)
-    run_model.confirm()
-    settled(run_model)
-    assert len(run_model.fake_agent.started) == 1
-    assert run_model.proposal is None
-    assert run_model.selected == run_model.runs[0].run
-    assert app.session.plan is job.plan
-
-
-def test_a_rehearsal_that_cannot_be_planned_is_a_notice(app, run_model):
-    run_model.prepare_rehearsal(app.plan.problem())
-    job = app.plan._service.jobs[0]
-    job.state, job.message = "failed", "search: the worker process ended"
-    run_model.beat()
-    assert errors(app) == ["search: the worker process ended"]
-    assert not run_model.preparing
-
-
-def test_an_agent_that_refuses_is_a_notice_and_the_proposal_stays(app, run_model):
-    app.session.unlock(TOKEN)
-    run_model.propose(chain_plan([8, 8], [5]))
-    run_model.fake_agent.error = RunError("the queue is full")
-    run_model.confirm()
-    settled(run_model)
-    assert errors(app) == ["the queue is full"]
-    assert run_model.proposal is not None
-    assert not run_model.launching
-
-
-def test_runs_of_the_home_are_found_newest_first_and_bad_ones_do_not_hide_them(app, run_model, tmp_path):
-    plan = chain_plan([8, 8], [5])
-    first = make_run(tmp_path, plan, "finished", created_unix_s=1.0)
-    second = make_run(tmp_path, plan, "running", rehearsal=True)
-    (tmp_path / "runs" / second / "status.json").write_text("{")
-    run_model.beat()
-    assert {row.run: row.state for row in run_model.runs} == {first: "finished", second: "unknown"}
-    run_model.select(first)
-    run_model.beat()
-    assert run_model.status.state == "finished"
-    run_model.select("../../etc/passwd")
-    assert run_model.selected == first
-
-
-def test_stop_needs_the_token_and_a_live_run(app, run_model, tmp_path):
-    run_id = make_run(tmp_path, chain_plan([8, 8], [5]))
-    run_model.beat()
-    run_model.stop()
-    assert run_model.fake_agent.stopped == []
-    app.session.unlock(TOKEN)
-    run_model.stop()
-    settled(run_model)
-    assert run_model.fake_agent.stopped == [run_id]
-
-
-def test_steps_phases_and_logs_appear_as_the_directory_grows(run_model, tmp_path):
-    plan = chain_plan([16], [5])
-    run_id = make_run(tmp_path, plan)
-    folder = tmp_path / "runs" / run_id
-    run_model._is_due = lambda what, every_s: True
-    run_model.beat()
-    assert run_model.reached["training"] == 0
-    lines = [{"type": "phase", "name": "training", "time_s": 1001.0}, {"type": "origin", "unix_s": 1002.0}]
-    step = {"type": "step", "step": 0, "start_s": 0.0, "end_s": 0.5, "loss_sum": 20.0, "num_tokens": 10,
-            "boundary_bytes": 5, "reduce_bytes": 0, "grad_norm": None, "memory_bytes": 1}  # fmt: skip
-    for rank in range(2):
-        text = "".join(json.dumps(line) + "\n" for line in [*lines, step | {"loss_sum": 20.0 if rank else None}])
-        (folder / f"rank-{rank}.jsonl").write_text(text)
-    (folder / "log-0.txt").write_text("hello\nwor")
-    run_model.beat()
-    assert run_model.reached["training"] == 2
-    assert run_model.reader.losses() == [(0, 2.0)]
-    assert run_model.seconds_to_first_loss() == pytest.approx(2.5)
-    assert list(run_model.log_lines) == ["hello", "wor"]
-    with (folder / "log-0.txt").open("a") as file:
-        file.write("ld\nend\n")
-    run_model.beat()
-    assert list(run_model.log_lines) == ["hello", "world", "end"]
-
-
-def test_a_failed_run_shows_the_log_of_the_rank_that_died(run_model, tmp_path):
-    plan = chain_plan([16], [5])
-    run_id = make_run(tmp_path, plan)
-    folder = tmp_path / "runs" / run_id
-    (folder / "log-1.txt").write_text("last words\n")
-    run_model._is_due = lambda what, every_s: True
-    run_model.beat()
-    assert list(run_model.log_lines) == []
-    over = {"state": "failed", "failed_rank": 1, "message": "rank 1 died", "created_unix_s": 1.0, "ranks": 2}
-    write_status(folder / "status.json", RunStatus(run=run_id, **over))
-    run_model.beat()
-    assert run_model.log_rank == "1"
-    assert list(run_model.log_lines) == ["last words"]
 
 
 # -- session, texts -------------------------------------------------------------------------------

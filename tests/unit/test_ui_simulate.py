@@ -1,7 +1,9 @@
 """The Simulate page's view-model: what controls ask for, what becomes of answers, what is refused where."""
 
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from factories import chain_plan, tiny_workload
@@ -21,6 +23,7 @@ from hetplanner.ui.models.simulate import (
     parse_depths,
     placed_error,
 )
+from hetplanner.ui.views.simulate import SimulateView
 
 
 class FakeDesk:
@@ -231,3 +234,30 @@ def test_the_model_imports_neither_panel_nor_numba():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_page_follows_the_model(opened, desk, tmp_path):
+    session = opened.session
+    session.page = "simulate"
+    view = SimulateView(SimpleNamespace(simulate=opened, session=session, save_derived=opened.save))
+    assert "against" not in view.metrics.view.object
+    assert len(view.gantt.sources["forward"].data["y"]) == 6 * 8
+    view.controls._handle_msg({"name": "schedule", "value": "gpipe"})
+    answered(opened, desk)
+    assert "the plan" in view.metrics.view.object
+    assert "schedule 1f1b → gpipe" in view.hint.view.object
+    view.controls._handle_msg({"name": "micro_batch", "value": "7"})
+    assert "must be one of those listed" in json.loads(view.controls.state)["errors"]["micro_batch"]
+    view.controls._handle_msg({"name": "session", "value": "x"})
+    view.pipeline._handle_msg({"name": "pipeline", "value": "1"})
+    assert len(view.gantt.sources["forward"].data["y"]) == 3 * 8
+    session.page = "plan"
+    opened.reset()
+    answered(opened, desk)
+    assert "schedule 1f1b → gpipe" in view.hint.view.object  # a hidden page is not redrawn
+    session.page = "simulate"
+    view.beat()
+    assert "Derived" not in view.hint.view.object
+    view.tools._handle_msg({"press": "perfetto"})
+    assert desk.questions[-1][2] == "perfetto"
+    view.tools._handle_msg({"press": "__init__"})

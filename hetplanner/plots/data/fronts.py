@@ -1,5 +1,6 @@
 """A front of step time and dollars: a point for every plan."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,19 @@ def front_axis(values: Sequence[float], words: float = 0.08) -> tuple[float, flo
         return low / (high / low) ** 0.08, high * (high / low) ** words, True
     span = (high - low) or abs(high) or 1.0
     return low - 0.08 * span, high + words * span, False
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values inside a logarithmic axis: 1, 2, 3, 5 times powers of ten, or equal steps where it is short."""
+    if not 0 < low < high:
+        return []
+    if high / low < 4:
+        step = 10.0 ** math.floor(math.log10((high - low) / 2))
+        step *= next(m for m in (5, 2, 1) if (high - low) / (m * step) >= 2)
+        return [round(k * step, 12) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 3, 5) if high / low < 1000 else (1,)
+    return [tick for e in powers for m in steps if low <= (tick := float(f"{m}e{e}")) <= high]
 
 
 def named_points(xs: Sequence[float], ys: Sequence[float], least: float = 0.07) -> list[int]:

@@ -125,7 +125,7 @@ def _drawn(columns: Columns, x: Sequence[float], y: Sequence[float], lift: float
             columns[name].append(value)
 
 
-ARC_NAMES = ("xs", "ys", "colour", "width", "bytes", "route", "link", "traffic", "latency", "bandwidth")
+ARC_NAMES = ("xs", "ys", "colour", "width", "bytes", "route", "link", "traffic", "latency", "bandwidth", "start", "end")
 
 
 def arc_columns(plan: Plan) -> Columns:
@@ -155,6 +155,8 @@ def arc_columns(plan: Plan) -> Columns:
             "traffic": short_bytes(num_bytes),
             "latency": short_seconds(link.latency),
             "bandwidth": short_rate(link.bandwidth),
+            "start": a,
+            "end": b,
         }
         lift = 0.10 + 0.035 * (lane % 8)
         _drawn(columns, (x_S[i], x_S[j]), (y_S[i], y_S[j]), lift, facts)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hetplanner.runs.comparison import WORDS
+from hetplanner.plots.theme import term_colours
+from hetplanner.runs.comparison import WORDS, Comparison
 from hetplanner.runs.report import RunReport
 from hetplanner.units import short_seconds
 
@@ -24,3 +25,36 @@ def report_columns(found: RunReport) -> dict[str, Columns]:
             "text": [short_seconds(seconds) for seconds in terms.values()],
         }
     return columns
+
+
+def term_pairs(found: Comparison | RunReport) -> dict[str, Columns]:
+    """Predicted and measured, one row a term: x, middle (of the pair), top (seconds), colour (of the term), term,
+    text, source, difference.
+
+    A source that is not known is left out.
+    """
+    pairs: dict[str, Columns] = {}
+    colours = list(term_colours(WORDS).values())
+    predicted, measured = found.terms.get("predicted"), found.terms.get("measured")
+    differences = [
+        f"{short_seconds(abs(getattr(measured, name) - getattr(predicted, name)))}"
+        f" {'more' if getattr(measured, name) >= getattr(predicted, name) else 'less'} than predicted"
+        if predicted and measured
+        else "not compared yet"
+        for name in WORDS
+    ]
+    for source, terms, shift in (("predicted", predicted, -0.2), ("measured", measured, 0.2)):
+        if terms is None:
+            continue
+        seconds = list(terms.to_dict().values())
+        pairs[source] = {
+            "x": [i + shift for i in range(len(seconds))],
+            "middle": list(range(len(seconds))),
+            "top": seconds,
+            "colour": colours,
+            "term": list(WORDS.values()),
+            "text": [short_seconds(value) for value in seconds],
+            "source": [source] * len(seconds),
+            "difference": differences,
+        }
+    return pairs

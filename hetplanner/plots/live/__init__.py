@@ -3,35 +3,45 @@
 from hetplanner.plots.live.allocation_grid import AllocationGrid
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
+from hetplanner.plots.live.cross_light import CrossLight
 from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.live.editable_map import EditableMap
 from hetplanner.plots.live.front_curve import FrontCurve
+from hetplanner.plots.live.lifelines import Lifelines
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.link_loads import LinkLoads
 from hetplanner.plots.live.loss_curve import LossCurve
 from hetplanner.plots.live.memory_bars import MemoryBars
 from hetplanner.plots.live.memory_curves import MemoryCurves
+from hetplanner.plots.live.run_memory import RunMemory
+from hetplanner.plots.live.run_terms import RunTerms
 from hetplanner.plots.live.stage_shares import StageShares
 from hetplanner.plots.live.step_gantt import StepGantt
 from hetplanner.plots.live.step_time_curve import StepTimes
 from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
+from hetplanner.plots.live.traffic_map import TrafficMap
 
 __all__ = [
     "AllocationGrid",
     "ConvergenceCurve",
     "CostBars",
+    "CrossLight",
     "DeviceMap",
     "EditableMap",
     "FrontCurve",
+    "Lifelines",
     "LinkHeatmap",
     "LinkLoads",
     "LossCurve",
     "MemoryBars",
     "MemoryCurves",
+    "RunMemory",
+    "RunTerms",
     "StageShares",
     "StepGantt",
     "StepTimes",
     "ThroughputCurve",
     "Timeline",
+    "TrafficMap",
 ]

@@ -134,7 +134,8 @@ class LiveFigure:
             return
         labels = [label for item in self._legend.items for label in _labels_of(item)]
         widest = max(map(len, labels), default=1) * LEGEND_CHAR_PX + LEGEND_SWATCH_PX
-        columns = int(self._frame_px(LEGEND_WIDTH_PX)[0] / widest)
+        # The page tells the width before the height.
+        columns = int((self._width_px or LEGEND_WIDTH_PX) / widest)
         # Rows of equal length look better than a full one and a rest.
         rows = -(-len(labels) // max(columns, 1)) or 1
         columns = -(-len(labels) // rows) or 1

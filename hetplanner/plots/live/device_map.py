@@ -51,6 +51,7 @@ TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
 
 # A metre must be as wide as it is high whatever the size of the frame, which only the browser knows.
 _FIT = """
+if (fig.properties.inner_width.is_unset) return  // not drawn yet
 const [west, east, south, north] = box.data.edge
 const w = fig.inner_width, h = fig.inner_height
 if (!(w > 40 && h > 40)) return  // not in view
@@ -122,7 +123,7 @@ class DeviceMap(LiveFigure):
         self._shared = self.figure.multi_line(
             "xs", "ys", source=self.shared_source, line_dash="dotted", line_width=1.6, line_alpha=0.8
         )
-        self._arcs = self.figure.multi_line(
+        self.arcs = self.figure.multi_line(
             "xs", "ys", source=self.arc_source, line_color="colour", line_width="width", line_alpha=0.85
         )
 
@@ -130,11 +131,11 @@ class DeviceMap(LiveFigure):
         self.site_source = empty_source(*SITE_NAMES)
         self.name_source = empty_source(*TEXT_NAMES)
         self.badge_source = empty_source(*TEXT_NAMES, "site", "devices")
-        self._sites = self.figure.scatter(
+        self.sites = self.figure.scatter(
             "x", "y", size="size", source=self.site_source, fill_color="colour", line_width=1.5
         )
         self._names = self._texts(self.name_source, text_font_size="12px", text_baseline="top", padding=1)
-        self._badges = self._texts(
+        self.badges = self._texts(
             self.badge_source, text_font_size="10px", text_baseline="top", padding=[4, 1], border_radius=8,
             text_font_style="bold", border_line_width=1,
         )  # fmt: skip
@@ -154,12 +155,12 @@ class DeviceMap(LiveFigure):
             ZoomOutTool(),
             ResetTool(),
             HoverTool(
-                renderers=[self._sites],
+                renderers=[self.sites],
                 tooltips=self.site_tooltips,
                 visible=False,
             ),
             HoverTool(
-                renderers=[self._arcs],
+                renderers=[self.arcs],
                 tooltips=[*arcs, ("bandwidth", "@bandwidth")],
                 line_policy="interp",
                 visible=False,
@@ -170,9 +171,7 @@ class DeviceMap(LiveFigure):
                 line_policy="interp",
                 visible=False,
             ),
-            HoverTool(
-                renderers=[self._badges], tooltips=[("stage", "@text at @site"), ("", "@devices")], visible=False
-            ),
+            HoverTool(renderers=[self.badges], tooltips=[("stage", "@text at @site"), ("", "@devices")], visible=False),
         )
         self.figure.toolbar.active_drag = self.figure.select_one(PanTool)
 
@@ -184,9 +183,9 @@ class DeviceMap(LiveFigure):
         self._borders.glyph.line_color = look.coast
         self._shared.glyph.line_color = shared_colour(look)
         self._key.update(text_color=look.muted, background_fill_color=look.paper, background_fill_alpha=0.7)
-        self._sites.glyph.line_color = look.outline
+        self.sites.glyph.line_color = look.outline
         self._names.glyph.update(text_color=look.text, background_fill_color=look.paper, background_fill_alpha=0.55)
-        self._badges.glyph.update(
+        self.badges.glyph.update(
             text_color=look.text,
             background_fill_color=look.paper,
             background_fill_alpha=0.9,

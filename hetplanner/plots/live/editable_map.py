@@ -40,8 +40,8 @@ const hit_site = (x, y) => {
 const say = (kind, site, device, x, y, shift) => {
   heard.count = (heard.count ?? 0) + 1
   heard.data = {
-    kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift], reach: [12 * per_px],
-    count: [heard.count],
+    kind: [kind], site: [site], device: [device], x: [x], y: [y], shift: [shift],
+    reach: [isFinite(per_px) ? 12 * per_px : 0], count: [heard.count],
   }
 }
 """
@@ -57,13 +57,18 @@ say('tap', site < 0 ? '' : sites.data.name[site], dot < 0 ? '' : dots.data.id[do
 _MOVE = (
     _HIT
     + """
-if (!heard.dragging) {
-  heard.over = hit_site(cb_obj.x, cb_obj.y)
-  pan.active = heard.over < 0
-}
+if (!heard.dragging) pan.active = hit_site(cb_obj.x, cb_obj.y) < 0
 """
 )
-_DRAG_START = "if (heard.over >= 0) heard.dragging = {row: heard.over}"
+# A finger comes from nowhere, so the place where the drag began is asked again.
+_DRAG_START = (
+    _HIT
+    + """
+const row = hit_site(cb_obj.x, cb_obj.y)
+heard.dragging = row < 0 ? null : {row}
+pan.active = row < 0
+"""
+)
 _DRAG = """
 if (heard.dragging) {
   const {row} = heard.dragging

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
-from hetplanner.plots.data.fronts import COLUMNS, front_columns, point_columns
+from hetplanner.plots.data.fronts import COLUMNS, front_columns, log_ticks, point_columns
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
 
@@ -65,6 +65,7 @@ class FrontCurve(LiveFigure):
         )
         for axis in (self.figure.xaxis, self.figure.yaxis):
             axis.formatter = NumeralTickFormatter(format="0,0.[0000]")
+            axis.ticker = FixedTicker(ticks=[])
         self._recolour()
         self.update([])
 
@@ -98,8 +99,11 @@ class FrontCurve(LiveFigure):
         put(self.bound_x, {"x": [least[0]] if least else []})
         put(self.bound_y, {"y": [least[1]] if least else []})
         shown = [*points, *([own] if own else [])]
-        for k, target in ((0, self.figure.x_range), (1, self.figure.y_range)):
-            set_range(target, *_ends([point[k] for point in shown]))
+        axes = ((self.figure.x_range, self.figure.xaxis[0]), (self.figure.y_range, self.figure.yaxis[0]))
+        for k, (target, axis) in enumerate(axes):
+            ends = _ends([point[k] for point in shown])
+            set_range(target, *ends)
+            axis.ticker.ticks = log_ticks(*ends)
         self._say("" if points else "find the front to see what time costs")
 
     def nearest(self, x: float, y: float) -> int | None:

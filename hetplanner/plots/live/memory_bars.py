@@ -22,7 +22,7 @@ class MemoryBars(LiveFigure):
             dark=dark, height=height, x_range=Range1d(-0.6, 0.6), y_range=Range1d(0, 1), y_axis_label="GiB"
         )
         self.source = empty_source(*MEMORY_NAMES)
-        self._limits = self.figure.vbar(
+        self.limits = self.figure.vbar(
             x="rank", top="limit_gib", width=0.82, source=self.source, fill_alpha=0.25, line_width=1
         )
         self._peaks = self.figure.vbar(
@@ -34,7 +34,7 @@ class MemoryBars(LiveFigure):
         )  # fmt: skip
         self.figure.add_tools(
             HoverTool(
-                renderers=[self._limits],
+                renderers=[self.limits],
                 tooltips=[
                     ("device", "@device (@kind), stage @stage"),
                     ("needs", "@peak of @limit (@share{0 %})"),
@@ -43,7 +43,9 @@ class MemoryBars(LiveFigure):
                 visible=False,
             )
         )
-        self._add_legend([("peak", [self._peaks]), ("limit", [self._limits])])
+        # Swatches: a legend draws nothing for a glyph of which a part is selected.
+        self._limit_key = self._swatch(self.look.grid, fill_alpha=0.25)
+        self._add_legend([("peak", [self._swatch(memory_colour(0.0))]), ("limit", [self._limit_key])])
         self.figure.xgrid.visible = False
         self.figure.xaxis.major_label_orientation = 0.7
         self._recolour()
@@ -52,7 +54,8 @@ class MemoryBars(LiveFigure):
     def _recolour(self) -> None:
         super()._recolour()
         self._numbers.glyph.text_color = self.look.text
-        self._limits.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
+        for renderer in (self.limits, self._limit_key):
+            renderer.glyph.update(fill_color=self.look.grid, line_color=self.look.axis)
 
     def update(self, plan: Plan | None) -> None:
         """Shows a plan's estimate; None, or a plan without one, empties the figure."""

@@ -72,7 +72,9 @@ class PlannerApp(param.Parameterized):
         # Typed in the side bar it is an edit like a click on the map: shown there, and undone there.
         editor = self.cluster.editor
         if self.plan.cluster is editor.cluster and set(event.new) != set(editor.excluded):
-            editor.exclude(event.new, f"excluded {len(event.new)} devices" if event.new else "excluded no device")
+            words = f"excluded {len(event.new)} devices" if event.new else "excluded no device"
+            with self.session.reporting():
+                editor.apply(editor.cluster, words, excluded=event.new)
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""
@@ -121,15 +123,17 @@ class PlannerApp(param.Parameterized):
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""
         with self.session.reporting():
             plan = self.session.plan
-            self.run.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
+            self.run.launch.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
             self.session.page = "run"
 
-    def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "") -> None:
+    def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "", shown: str = "") -> None:
         """What the page's address remembers over a reload; unknown values are ignored."""
         if job_id:
             self.plan.join(job_id)
+        if shown in self.explain.kept.names:
+            self.explain.open(shown)
         if draft_id:
-            # After the search: the cluster may have been edited since.
+            # After the search or the kept plan: the cluster may have been edited since.
             self.cluster.open_draft(draft_id)
         if run_id:
             self.run.select(run_id)

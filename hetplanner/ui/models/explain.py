@@ -12,6 +12,7 @@ from hetplanner.ui.desk import Desk
 from hetplanner.ui.models.kept import KeptModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import device_text, site_text, stage_text
 from hetplanner.ui.models.whatif import WhatIfModel
 from hetplanner.ui.models.why import WhyModel
 
@@ -24,7 +25,7 @@ class ExplainModel(param.Parameterized):
 
     Attributes:
         shown: name of the kept plan that is shown; '' when it is a search's.
-        focus: what a person clicked: ('device', id), ('stage', '3') or ('', '').
+        focus: what a person clicked: ('device', id), ('stage', '3'), ('site', name) or ('', '').
     """
 
     shown = param.String(default="")
@@ -44,11 +45,7 @@ class ExplainModel(param.Parameterized):
         plan = self.plan.plan
         if plan is not self.whatif.plan:
             self.whatif.plan = plan
-            kind, name = self.focus
-            if kind == "device" and (plan is None or name not in plan.ranks):
-                self.focus = ("", "")
-            if kind == "stage" and (plan is None or int(name) >= len(plan.stages)):
-                self.focus = ("", "")
+            self.set_focus(*self.focus)
         # While it searches the plan changes faster than it could be read.
         self.why.explain(None if self.plan.searching else plan)
 
@@ -108,14 +105,32 @@ class ExplainModel(param.Parameterized):
         self.plan.show(plan)
         return True
 
-    def toggle_focus(self, kind: str, name: str) -> None:
-        """A click on a device or a stage; the same again lets it go."""
+    def set_focus(self, kind: str, name: str) -> None:
+        """What a person clicked on the map or in the grid; what the plan does not have lets go."""
+        self.focus = (kind, name) if self._has(kind, name) else ("", "")
+
+    def _has(self, kind: str, name: str) -> bool:
         plan = self.plan.plan
-        known = plan is not None and (
-            (kind == "device" and name in plan.ranks)
-            or (kind == "stage" and name.isdecimal() and int(name) < len(plan.stages))
-        )
-        self.focus = (kind, name) if known and self.focus != (kind, name) else ("", "")
+        if plan is None:
+            return False
+        if kind == "device":
+            return name in plan.ranks
+        if kind == "stage":
+            return name.isdecimal() and int(name) < len(plan.stages)
+        return kind == "site" and any(site.name == name for site in plan.problem.cluster.sites)
+
+    @property
+    def focus_text(self) -> str:
+        """What is clicked, in a line; '' without anything."""
+        kind, name = self.focus
+        plan = self.plan.plan
+        if plan is None or not kind:
+            return ""
+        if kind == "device":
+            return device_text(plan, name)
+        if kind == "stage":
+            return stage_text(plan, int(name))
+        return site_text(plan, name)
 
     # -- the address ------------------------------------------------------------------------------
 
@@ -129,10 +144,8 @@ class ExplainModel(param.Parameterized):
             "whatif": text if len(text) <= MAX_REMEMBERED else "",
         }
 
-    def restore(self, shown: str, kept: str, changes: str) -> None:
-        """What the address remembers; unknown names are ignored."""
-        if shown in self.kept.names:
-            self.open(shown)
+    def restore(self, kept: str, changes: str) -> None:
+        """What the address remembers, once the plan is shown again; unknown names are ignored."""
         self.kept.restore(kept)
         if changes:
             with self.session.reporting():

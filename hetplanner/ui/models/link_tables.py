@@ -172,7 +172,6 @@ def _single_links_SS(cluster: Cluster) -> np.ndarray:
     """How many pairs of devices between two sites have a link of their own."""
     count_SS = np.zeros((len(cluster.sites), len(cluster.sites)), dtype=np.int64)
     if cluster.device_links:
-        first = len(cluster.site_links) + len(cluster.host_links)
-        start, end = np.nonzero(cluster.link_index_DD >= first)
+        start, end = np.nonzero(link_edits.overridden_DD(cluster))
         np.add.at(count_SS, (cluster.site_index_D[start], cluster.site_index_D[end]), 1)
     return count_SS

@@ -13,7 +13,8 @@ from typing import Any
 import param
 
 from hetplanner.cluster import link_edits
-from hetplanner.cluster.link_edits import DEFAULT_FORMULA, DistanceFormula, LinkEnds
+from hetplanner.cluster.distance import DEFAULT_FORMULA, DistanceFormula, fitted_formula
+from hetplanner.cluster.link_edits import LinkEnds
 from hetplanner.cluster.matrices import Quantity
 from hetplanner.cluster.model import Cluster, LinkValue
 from hetplanner.errors import HetplannerError
@@ -30,6 +31,8 @@ UNITS: dict[Quantity, str] = {"bandwidth": "Gbit/s", "latency": "ms"}
 """What a number without a unit is taken to be in."""
 MAX_TYPED = 60
 MAX_NAME = 120
+MAX_SINGLES = 30
+"""Most links of hosts and single devices in the list."""
 
 
 class LinksModel(param.Parameterized):
@@ -199,7 +202,7 @@ class LinksModel(param.Parameterized):
 
     def fit_formula(self) -> bool:
         """Takes the constants from the measured links of the cluster in hand."""
-        fitted = link_edits.fitted_formula(self.cluster) if self.cluster is not None else None
+        fitted = fitted_formula(self.cluster) if self.cluster is not None else None
         if fitted is None:
             return self._refuse("formula", "needs at least 3 measured links between sites at different places")
         self.param.update(formula=fitted, errors={})
@@ -274,6 +277,28 @@ class LinksModel(param.Parameterized):
             return 0
         return len(link_edits.overrides_between(cluster, ends.start, ends.end))
 
+    def singles(self) -> list[tuple[LinkEnds, str]]:
+        """Links of hosts and single pairs of devices, each in words: of the chosen sites if they have some, else all.
+
+        At most `MAX_SINGLES`; `num_singles` says how many there are.
+        """
+        cluster, ends = self.cluster, self.selected
+        if cluster is None:
+            return []
+        if self.num_overrides:
+            chosen: Sequence[LinkValue] = link_edits.overrides_between(cluster, ends.start, ends.end)[:MAX_SINGLES]
+        else:
+            chosen = (*cluster.host_links[:MAX_SINGLES], *cluster.device_links[:MAX_SINGLES])[:MAX_SINGLES]
+        return [(link_edits.ends_of(link), _in_words(link)) for link in chosen]
+
+    @property
+    def num_singles(self) -> int:
+        """How many links `singles` is about."""
+        cluster = self.cluster
+        if cluster is None:
+            return 0
+        return self.num_overrides or len(cluster.host_links) + len(cluster.device_links)
+
     @property
     def is_own(self) -> bool:
         """Whether the chosen link has an entry of its own, which could be removed."""
@@ -286,6 +311,10 @@ class LinksModel(param.Parameterized):
         links: Sequence[LinkValue] = self.cluster.links if self.cluster is not None else ()
         counted = Counter(link.source for link in links)
         return {source: counted[source] for source in ("measured", "specified", "assumed")}
+
+
+def _in_words(link: LinkValue) -> str:
+    return f"{short_rate(link.bandwidth)}, {short_seconds(link.latency)}, {link_edits.known_text(link)}"
 
 
 def typed_number(quantity: Quantity, text: str) -> float:

@@ -139,6 +139,20 @@ class SimulateModel(param.Parameterized):
 
     # -- controls ---------------------------------------------------------------------------------
 
+    def edit(self, name: str, raw: str) -> None:
+        """Takes what a person chose or typed; what cannot be is explained beside its field."""
+        if name not in (*FIELDS, "pipeline"):
+            return
+        law = self.param[name]
+        try:
+            if isinstance(law, param.Selector):
+                setattr(self, name, {str(value): value for value in law.objects}[raw])
+            else:
+                setattr(self, name, float(raw) if name == "ratio" else raw[:MOST_DEPTH_TEXT])
+        except (KeyError, ValueError):
+            most = f"from 1 to {1e5:,.0f}" if name == "ratio" else "one of those listed"
+            self._set_errors({name: f"must be {most}, got {raw!r:.40}"})
+
     def _changed(self, *events: param.parameterized.Event) -> None:
         if self._loading or self.original is None:
             return

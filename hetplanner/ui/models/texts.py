@@ -2,7 +2,8 @@
 
 import math
 
-from hetplanner.units import short_seconds
+from hetplanner.plan.model import Plan
+from hetplanner.units import short_bytes, short_seconds
 
 _DASH = "–"
 
@@ -48,3 +49,39 @@ def value_text(value: float | None, objective: str) -> str:
     if value is None or not math.isfinite(value):
         return _DASH
     return f"${value:.4g}" if objective == "cost" else f"{value:.6g} s" if objective == "dtfm" else short_seconds(value)
+
+
+def device_text(plan: Plan, device: str) -> str:
+    """A device of a plan in a line: what it is, what it serves, how busy and full it is."""
+    cluster = plan.problem.cluster
+    what = cluster.devices[cluster.device_index(device)]
+    rank = plan.rank_of(device)
+    stages = ", ".join(f"stage {s}, replica {r}" for s, r in plan.places_of_rank[rank])
+    text = f"{device} ({what.kind}, {cluster.site_of(device).name}), rank {rank}: {stages}"
+    expected = next((d for d in plan.estimate.devices if d.device == device), None) if plan.estimate else None
+    if expected is None:
+        return text
+    memory = f"{short_bytes(expected.peak_bytes)} of {short_bytes(expected.limit_bytes)}"
+    return f"{text}; computes {seconds_text(expected.busy_s)} a step, needs {memory}"
+
+
+def stage_text(plan: Plan, stage: int) -> str:
+    """A stage of a plan in a line: how much of the model, on what."""
+    ops, here = plan.ops_of(stage), plan.stages[stage]
+    layers = sorted({op.layer for op in ops if op.layer is not None})
+    held = f"layers {layers[0]}–{layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}" if layers else ops[0].name
+    devices = [device for replica in here.replicas for device in replica]
+    sites = sorted({plan.problem.cluster.site_of(device).name for device in devices})
+    places = ", ".join(sites[:4]) + (f" and {len(sites) - 4} more" if len(sites) > 4 else "")
+    count = f"{len(devices)} device{'' if len(devices) == 1 else 's'}"
+    return f"Stage {stage}: {held} on {count} in {places}; {here.in_flight} micro-batches in flight"
+
+
+def site_text(plan: Plan, site: str) -> str:
+    """A site in a line: how many of its devices the plan uses, and for what."""
+    cluster = plan.problem.cluster
+    here = [device for device in cluster.device_ids if cluster.site_of(device).name == site]
+    used = [device for device in here if device in plan.ranks]
+    stages = sorted({s for device in used for s, _ in plan.places_of_rank[plan.rank_of(device)]})
+    served = f", stages {', '.join(map(str, stages))}" if stages else ""
+    return f"{site}: {len(used)} of {len(here)} devices{served}"

@@ -11,13 +11,13 @@ from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import percent_text, seconds_text, value_text
 
 WORDS = {
-    "placement": "its placement (who sits where)",
-    "cut": "its cut (which layers form a stage)",
-    "shares": "its shares (how much each pipeline does)",
-    "depth": "its depth (micro-batches in flight)",
-    "codecs": "its codecs (what is sent compressed)",
-    "reducer": "its reducer (how gradients are added up)",
-    "local steps": "its local steps (fewer exchanges)",
+    "placement": "placement (who sits where)",
+    "cut": "cut (which layers form a stage)",
+    "shares": "shares (how much each pipeline does)",
+    "depth": "depth (micro-batches in flight)",
+    "codecs": "codecs (what is sent compressed)",
+    "reducer": "reducer (how gradients are added up)",
+    "local steps": "local steps (fewer exchanges)",
 }
 """A choice as the sentence names it."""
 WORTH_SAYING = 0.005
@@ -25,11 +25,11 @@ WORTH_SAYING = 0.005
 
 @dataclass(frozen=True)
 class Part:
-    """A choice of the plan: its name, its share of the gain, and words."""
+    """A choice of the plan (or several together), its share of the gain, and what the plan takes with it."""
 
     name: str
     share: float
-    words: str
+    value: str
 
 
 class WhyModel(param.Parameterized):
@@ -64,11 +64,14 @@ class WhyModel(param.Parameterized):
 
     @property
     def parts(self) -> list[Part]:
-        """The choices, the most important first; those that matter for nothing are left out."""
-        if not self.gain:
-            return []
-        parts = [Part(name, row["share"], _without(row, self._objective)) for name, row in self.gain["parts"].items()]
-        return sorted((p for p in parts if abs(p.share) >= WORTH_SAYING), key=lambda part: -part.share)
+        """The choices in the order in which they are made: what gains most comes first."""
+        rows = self.gain["parts"].items() if self.gain else ()
+        return [Part(name, row["share"], value_text(row["value"], self._objective)) for name, row in rows]
+
+    @property
+    def baseline(self) -> str:
+        """What the plan is compared with takes."""
+        return value_text(self.gain["baseline"], self._objective) if self.gain else ""
 
     @property
     def sentence(self) -> str:
@@ -87,14 +90,18 @@ class WhyModel(param.Parameterized):
             return (
                 f"It is no better than {shape} in rank order with equal layers: here it does not matter who sits where."
             )
-        value, base = (value_text(gain[name], self._objective) for name in ("value", "baseline"))
+        value, base = value_text(gain["value"], self._objective), self.baseline
         lead = (
             f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them (rank"
             " order, equal layers, usual depth)"
         )
         shares = [part for part in self.parts if part.share >= WORTH_SAYING]
-        said = [f"{percent_text(part.share, 0)} from {WORDS[part.name]}" for part in shares[:4]]
-        return f"{lead}; of what that saves, {_joined(said)}."
+        said = [f"{percent_text(part.share, 0)} from its {_named(part.name)}" for part in shares[:4]]
+        costs = [
+            f"its {_named(part.name)} cost {percent_text(-part.share, 0)}" for part in self.parts if part.share < 0
+        ]
+        paid = f" ({_joined(costs)} of it)" if costs else ""
+        return f"{lead}; of what that saves, {_joined(said)}{paid}."
 
     @property
     def bottleneck(self) -> str:
@@ -127,8 +134,9 @@ def bottleneck_text(estimate: Any) -> str:
     return f"{bottleneck.name}; if it took no time, a step would take {without}"
 
 
-def _without(row: dict[str, Any], objective: str) -> str:
-    return f"{value_text(row['value'], objective)} without it, all else kept"
+def _named(name: str) -> str:
+    """A choice in words; several together without their explanations."""
+    return WORDS[name] if name in WORDS else _joined(name.split(" + "))
 
 
 def _counted(number: int, noun: str) -> str:

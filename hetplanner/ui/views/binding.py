@@ -24,7 +24,8 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
         try:
             setattr(model, name, event.new)
         except ValueError as error:
-            session.notify("error", f"{widget.label}: {error}")
+            label = getattr(widget, "label", None) or widget.name
+            session.notify("error", f"{label}: {error}")
             widget.value = getattr(model, name)
 
     def to_widget(event: param.parameterized.Event) -> None:

@@ -25,7 +25,7 @@ CODE_STYLE = (
 )
 COLOURS = {"good": "#2e9d4f", "warn": "#d97706", "bad": "#e5484d", "": "inherit"}
 """Readable on the light and on the dark paper."""
-_METRIC_GRID = "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr))"
+_METRIC_GRID = "display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,{}px),1fr))"
 _METRIC = (
     f"{FONT}border:{BORDER};border-radius:6px;background:var(--panel-surface-color);"
     "color:var(--panel-on-surface-color);padding:9px 14px 10px;min-width:0"
@@ -54,9 +54,12 @@ def set_html(pane: pn.pane.HTML, text: str) -> None:
         pane.object = text
 
 
-def card(title: str, *objects: Any, margin: Any = 0) -> pn.Column:
-    """A framed card with a title."""
-    head = html_pane(f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>', margin=(10, 14, 2, 14))
+def card(title: str, *objects: Any, margin: Any = 0, tools: Any = None) -> pn.Column:
+    """A framed card with a title, and with `tools` at its right end."""
+    text = f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>'
+    if tools is None:
+        return frame(html_pane(text, margin=(10, 14, 2, 14)), *objects, margin=margin)
+    head = toolbar(html_pane(text, margin=(6, 8), styles={"flex": "1 1 auto"}, sizing_mode=None), tools)
     return frame(head, *objects, margin=margin)
 
 
@@ -103,8 +106,9 @@ def page(*rows: Any) -> pn.Column:
 class MetricRow:
     """Cards with a name, one number, and a line of words; `set` changes one, and only what differs is sent."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, least: int = 190) -> None:
         self._content = dict.fromkeys(names, ("–", "", ""))
+        self._grid = _METRIC_GRID.format(least)
         self._pane = html_pane(margin=(6, 10))
         self.view = self._pane
         self._draw()
@@ -121,7 +125,7 @@ class MetricRow:
 
     def _draw(self) -> None:
         cards = "".join(_metric(name, *content) for name, content in self._content.items())
-        set_html(self._pane, f'<div style="{_METRIC_GRID}">{cards}</div>')
+        set_html(self._pane, f'<div style="{self._grid}">{cards}</div>')
 
 
 def _metric(name: str, value: str, words: str, colour: str) -> str:

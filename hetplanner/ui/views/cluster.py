@@ -7,6 +7,7 @@ import panel as pn
 import panel_material_ui as pmui
 from panel.models.tabulator import CellClickEvent
 
+from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind
 from hetplanner.ui.views.cards import Coloured, Words, card, frame, full_width, page
@@ -47,7 +48,13 @@ def _device_table(app: PlannerApp) -> pn.Column:
         margin=(4, 12, 12, 12),
     )
 
+    shown: list[Cluster | None] = [None]
+
     def show(*_: Any) -> None:
+        before, now = shown[0], model.cluster
+        shown[0] = now
+        if before is not None and now is not None and _same_rows(before, now):
+            return
         rows = pd.DataFrame(model.device_rows())
         if len(rows):
             rows.insert(1, DELETE, DELETE)
@@ -79,6 +86,11 @@ def _device_table(app: PlannerApp) -> pn.Column:
     show()
     hint = Words("Click a tick to exclude a device from plans, a cross to include it again; ✕ deletes it.", size=12)
     return card("Devices", hint.view, table)
+
+
+def _same_rows(one: Cluster, two: Cluster) -> bool:
+    """Whether the tables of two clusters are alike: sites may have moved. Making a large one takes a while."""
+    return one.devices == two.devices and one.hosts == two.hosts and one.links == two.links
 
 
 def _chooser(app: PlannerApp, exchange: ExchangePart) -> Any:

@@ -35,7 +35,7 @@ export function render({model}) {
     node.addEventListener('click', () => send(item.name))
     const update = (now) => {
       node.textContent = now.label
-      node.className = (now.primary ? 'primary' : '') + (now.pressed ? ' pressed' : '')
+      node.className = ['primary', 'pressed'].filter((c) => now[c]).join(' ')
       node.title = now.title ?? ''
       node.disabled = !!now.disabled
       if ('pressed' in now) node.setAttribute('aria-pressed', now.pressed ? 'true' : 'false')

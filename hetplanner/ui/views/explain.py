@@ -24,32 +24,36 @@ EMPTY_WHATIF = (
     "Drop a device, change a link or a codec: the new step time appears at once, without a search. The plan keeps all"
     " it can, so a search under the same changes may do better."
 )
+_CHOOSE = "choose …"
 NO_PLAN = "Press Search first; what-if is about the best plan found."
 
 
-def gain_bars(parts: list[Part]) -> str:
-    """A bar for the share of the gain that goes without each choice; HTML."""
-    rows = "".join(_gain_row(part) for part in parts)
-    grid = "display:grid;grid-template-columns:max-content minmax(60px,1fr) max-content;gap:7px 12px;align-items:center"
+def gain_bars(baseline: str, parts: list[Part]) -> str:
+    """From the baseline's step to the plan's, a bar for every choice; HTML."""
+    rows = _gain_row("rank order, equal layers, usual depth", None, baseline)
+    rows += "".join(_gain_row(f"+ {part.name}", part.share, part.value) for part in parts)
+    grid = (
+        "display:grid;grid-template-columns:fit-content(45%) minmax(60px,1fr) max-content max-content;gap:7px 12px;"
+        "align-items:center"
+    )
     return (
         f'<div style="{FONT}font-size:13px;color:var(--panel-on-surface-color);{grid}">{rows}</div>'
         f'<div style="{FONT}font-size:12px;opacity:.72;margin-top:10px;color:var(--panel-on-surface-color)">'
-        "What each choice brings on average, whichever is made first; the shares add up to 100 %.</div>"
+        "The choice that gains most is made first, the next one on top of it.</div>"
     )
 
 
-def _gain_row(part: Part) -> str:
-    width = f"{100 * min(max(part.share, 0.0), 1.0):.1f}%"
-    text = percent_text(part.share, 0)
+def _gain_row(name: str, share: float | None, value: str) -> str:
+    width = f"{100 * min(max(share or 0.0, 0.0), 1.0):.1f}%"
     bar = (
         f'<div style="height:14px;border-radius:3px;background:{_TRACK}"><div style="height:14px;border-radius:3px;'
         f'width:{width};background:{_BAR}"></div></div>'
     )
-    note = escape(part.words)
+    text = "" if share is None else percent_text(share, 0)
     return (
-        f'<div title="{note}">{escape(part.name)}</div><div title="{note}">{bar}</div>'
-        f'<div title="{note}" style="font-weight:600;text-align:right" data-gain="{escape(part.name)}">'
-        f"{escape(text)}</div>"
+        f"<div>{escape(name)}</div><div>{bar if share is not None else ''}</div>"
+        f'<div style="font-weight:600;text-align:right" data-gain="{escape(name)}">{escape(text)}</div>'
+        f'<div style="text-align:right;opacity:.8">{escape(value)}</div>'
     )
 
 
@@ -69,7 +73,7 @@ class WhyCard:
         model = self.model
         self.sentence.set(model.sentence, bold="Why this plan:" if model.sentence else "")
         if model.parts:
-            set_html(self.bars, gain_bars(model.parts))
+            set_html(self.bars, gain_bars(model.baseline, model.parts))
         else:
             text = model.sentence if model.gain is not None or model.error else EMPTY_WHY
             style = f"{FONT}font-size:13px;opacity:.8;color:var(--panel-on-surface-color)"
@@ -82,20 +86,12 @@ class WhatIfCard:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.explain.whatif
         self.figure = CostBars(height=170)
-        self.drop = pmui.AutocompleteInput(
-            label="Drop a device",
-            options=[],
-            restrict=True,
-            case_sensitive=False,
-            min_characters=0,
-            width=210,
-            **_SMALL,
-        )
-        self.link = pmui.Select(label="Link", options=[""], width=250, **_SMALL)
+        self.drop = self._select("Drop a device", [_CHOOSE], 210)
+        self.link = self._select("Link", [""], 250)
         self.bandwidth = self._number("bandwidth_mbit_s", "Mbit/s")
         self.latency = self._number("latency_ms", "Latency (ms)")
-        self.where = pmui.Select(label="What is sent over", options=[""], width=250, **_SMALL)
-        self.codec = pmui.Select(label="Codec", options=self.model.param.codec.objects, width=110, **_SMALL)
+        self.where = self._select("What is sent over", [""], 250)
+        self.codec = self._select("Codec", list(self.model.param.codec.objects), 110)
         self.ratio = self._number("ratio", "Ratio (topk)")
         self.changes = pn.FlexBox(margin=(2, 6), gap="6px", align_items="center")
         self.answer = html_pane(margin=(6, 14, 4, 14))
@@ -110,7 +106,10 @@ class WhatIfCard:
 
     def _number(self, name: str, label: str) -> Any:
         bounds = self.model.param[name].bounds
-        return pmui.FloatInput(label=label, start=bounds[0], end=bounds[1], width=150, **_SMALL)
+        return pn.widgets.FloatInput(name=label, start=bounds[0], end=bounds[1], width=130, margin=(4, 6))
+
+    def _select(self, label: str, options: list[str], width: int) -> Any:
+        return pn.widgets.Select(name=label, options=options, width=width, margin=(4, 6))  # a plain one opens at once
 
     def _wire(self) -> None:
         model, session = self.model, self.app.session
@@ -130,10 +129,10 @@ class WhatIfCard:
         self.app.plan.param.watch(self.show_outcome, "state")
 
     def _drop(self, event: Any) -> None:
-        if event.new:
+        if event.new in self.model.droppable:
             with pn.io.hold():
                 self.model.drop(event.new)
-                self.drop.value = ""
+                self.drop.value = _CHOOSE
 
     def _remove(self, index: int, _: Any) -> None:
         self.model.remove(index)
@@ -166,7 +165,7 @@ class WhatIfCard:
 
     def show_choices(self, *_: Any) -> None:
         """What can be dropped; fields that have no meaning now."""
-        devices = self.model.droppable
+        devices = [_CHOOSE, *self.model.droppable]
         if devices != self.drop.options:
             self.drop.options = devices
         nothing = self.model.plan is None

@@ -80,7 +80,6 @@ class ExportView:
         style = f"{FONT}font-size:13px;line-height:1.45;color:{COLOURS['bad']};overflow-wrap:anywhere"
         text = self.model.error
         set_html(self.error, f'<div role="alert" style="{style}">{escape(text)}</div>' if text else "")
-        self.error.visible = bool(text)
 
     def changed(self, *_: Any) -> None:
         """Redrawn while the page is looked at; a hidden page catches up when it is shown."""
@@ -95,10 +94,11 @@ class ExportView:
         self._drawn = (plan, self.model.form)
         self.download.disabled = self.form.disabled = plan is None
         self.hint.set(_EMPTY if plan is None else summary_text(plan))
-        self.text.visible = plan is not None
-        if plan is not None and self.model.form == "tree":
+        if plan is None:
+            set_html(self.text, "")
+        elif self.model.form == "tree":
             set_html(self.text, f'<div style="{CODE_STYLE};{_HEIGHT}">{tree_html(plan_to_data(plan))}</div>')
-        elif plan is not None:
+        else:
             set_html(self.text, f'<pre style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
         lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan))
         for pane, text in zip(self.snippets, lines, strict=True):

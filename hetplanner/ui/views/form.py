@@ -6,19 +6,31 @@ Some forty Material fields would be forty React roots, seconds of drawing; these
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import panel as pn
 import param
 from panel.custom import JSComponent
 
-from hetplanner.ui.models.form import SettingsForm
-
 _HERE = Path(__file__).parent
 
 
+class Form(Protocol):
+    """What can be drawn: view-models such as `models.form.SettingsForm`; `edit` is all that the page can do."""
+
+    groups: Any
+    values: Any
+    errors: Any
+    notes: Any
+    disabled: Any
+    param: Any
+
+    def edit(self, name: str, raw: object) -> None:
+        """Takes what was typed or chosen in a field."""
+
+
 class SettingsPanel(JSComponent):
-    """Draws a :class:`SettingsForm`; both parameters are JSON text."""
+    """Draws a form; both parameters are JSON text. Ctrl-Enter calls `on_search`."""
 
     groups = param.String(default="[]")
     state = param.String(default='{"values":{},"errors":{},"notes":{},"disabled":[]}')
@@ -26,8 +38,8 @@ class SettingsPanel(JSComponent):
     _esm = (_HERE / "form.js").read_text(encoding="utf-8")
     _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8")]
 
-    def __init__(self, form: SettingsForm, on_search: Callable[[], object], **params: Any) -> None:
-        super().__init__(sizing_mode="stretch_width", **params)
+    def __init__(self, form: Form, on_search: Callable[[], object], **params: Any) -> None:
+        super().__init__(**{"sizing_mode": "stretch_width"} | params)
         self._form, self._on_search = form, on_search
         form.param.watch(self._show_groups, "groups")
         form.param.watch(self._show, ["values", "errors", "notes", "disabled"])

@@ -27,6 +27,7 @@ from hetplanner.ui.views.controls import Controls, Item, button, field, note
 from hetplanner.ui.views.site_table import SiteTable
 
 HEIGHT = 500
+LEAST_TABLE_PX = 430
 QUANTITIES = {"Bandwidth": "bandwidth", "Latency": "latency", "How known": "known"}
 WIDE = 205
 """Pixels: two fields in a line of a narrow page."""
@@ -65,7 +66,12 @@ class LinksPart:
         self._stale = False
         self.filling = _Filling(app)
         beside = pn.Column(self._form.view, self.filling.view, sizing_mode="stretch_width")
-        self.rows = [side_by_side(self._heat_card(), beside, least=400), full_width(self._tables_card())]
+        self._singles = _Singles(app)
+        self.rows = [
+            side_by_side(self._heat_card(), beside, least=400),
+            full_width(self._tables_card()),
+            full_width(self._singles.view),
+        ]
         app.cluster.editor.param.watch(self._show, "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
         app.link_tables.param.watch(self._show_tables, "errors")
@@ -101,11 +107,11 @@ class LinksPart:
         self._too_many = Words(
             f"Tables are shown for up to {MAX_TABLE_SITES} sites: use the heat map and the form.", margin=(0, 14, 8, 14)
         )
-        self._pair = side_by_side(
+        self._columns = [
             pn.Column(_caption("Bandwidth, Gbit/s"), self._tables["bandwidth"], sizing_mode="stretch_width"),
             pn.Column(_caption("One-way latency, ms"), self._tables["latency"], sizing_mode="stretch_width"),
-            least=430,
-        )
+        ]
+        self._pair = side_by_side(*self._columns, least=LEAST_TABLE_PX)
         self._pair.margin = 0
         return card("Between sites", hint.view, self._too_many.view, self._pair, self._table_error.view, self._legend)
 
@@ -138,8 +144,13 @@ class LinksPart:
             if table.content != content:
                 table.content = content
         cluster = self.links.cluster
-        many = cluster is not None and len(cluster.sites) > MAX_TABLE_SITES
-        self._too_many.view.visible, self._pair.visible = many, not many
+        sites = len(cluster.sites) if cluster is not None else 0
+        self._too_many.view.visible, self._pair.visible = sites > MAX_TABLE_SITES, 0 < sites <= MAX_TABLE_SITES
+        # Wide tables stand below each other where the page is narrow.
+        least = max(LEAST_TABLE_PX, 80 + 44 * min(sites, 20))
+        for column in self._columns:
+            if column.styles.get("flex") != f"1 1 {least}px":
+                column.styles = {**column.styles, "flex": f"1 1 {least}px"}
         self._table_error.set(self.tables.error_text)
 
     def _show_chosen(self, *_: Any) -> None:
@@ -147,6 +158,7 @@ class LinksPart:
             return
         self.heat.mark(self.links.selected)
         self._form.show()
+        self._singles.show()
         for table in self._tables.values():
             chosen = self.tables.chosen
             if table.content["names"] and table.content["chosen"] != chosen:
@@ -205,6 +217,35 @@ class _Form:
             links.enter(*(str(values.get(key, "")) for key in ("start", "end", "bandwidth", "latency")))
         elif name in ("remove", "singles"):
             (links.remove if name == "remove" else links.remove_overrides)()
+
+
+class _Singles:
+    """Links of hosts and of single devices: a click puts one into the form. Not shown where there are none."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.links = app.links
+        self._words = Words(margin=(0, 14, 4, 14), size=12)
+        self._rows = Controls(self._press, margin=(2, 14, 10, 14))
+        self.view = card("Links of hosts and of single devices", self._words.view, self._rows)
+
+    def show(self) -> None:
+        """Those of the chosen sites, else all, as many as one reads."""
+        links, total = self.links, self.links.num_singles
+        singles = links.singles()
+        more = f" The first {len(singles)} of {total:,}." if total > len(singles) else ""
+        self._words.set(f"They stand above the link of their sites; click one to edit it.{more}")
+        self._rows.put(
+            [
+                button(f"link-{i}", f"{ends.text}: {words}", pressed=ends == links.selected)
+                for i, (ends, words) in enumerate(singles)
+            ]
+        )
+        self.view.visible = bool(singles)
+
+    def _press(self, name: str, _: dict[str, Any]) -> None:
+        singles, place = self.links.singles(), int(name.removeprefix("link-"))
+        if place < len(singles):
+            self.links.choose(singles[place][0])
 
 
 class _Filling:

@@ -140,7 +140,7 @@ class MapView:
                 note("about", f"{selected[0]}: {self.model.about_selected}"),
                 field("text", "rename", "Name of the site", selected[0], width=150,
                       error=self.model.site_errors.get("rename")),
-                button("rename_site", "Rename", beside=True),
+                button("rename_site", "Rename"),
                 *USE_BUTTONS,
                 button("copy", "Copy site", "A second site like this one beside it; drag it to its place"),
             ]  # fmt: skip
@@ -157,7 +157,7 @@ class MapView:
             field("text", "bandwidth", "Bandwidth", links.bandwidth, error=wrong.get("bandwidth"), width=120),
             field("text", "latency", "One-way latency", links.latency, error=wrong.get("latency"), width=120),
             field("check", "symmetric", "Both ways", links.symmetric),
-            button("link", "Set link", primary=True, beside=True),
+            button("link", "Set link", primary=True),
             note("refused", wrong.get("link") or wrong.get("ends") or ""),
             *USE_BUTTONS,
         ]

@@ -5,7 +5,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
-from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap, MemoryBars
+from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.ui.models.why import bottleneck_text
@@ -29,6 +29,7 @@ from hetplanner.units import short_bytes
 
 HEIGHT = 330
 _NONE = "–"
+_POINT = "Point at a device, a stage or a site, here or on the map, to see it in all figures; click to hold it."
 
 
 class PlanView:
@@ -44,6 +45,11 @@ class PlanView:
         self.memory = MemoryBars(height=260)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
         self.front = FrontCard(app.front, HEIGHT)
+        self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
+        self.focus = Words(_POINT, margin=(0, 14, 8, 14))
+        self.gone = pmui.Button(
+            label="What if it were gone?", variant="outlined", size="small", visible=False, margin=(0, 14, 8, 14)
+        )
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
@@ -65,12 +71,15 @@ class PlanView:
         self.kept.set_dark(dark)
         for live in self.figures:
             live.set_dark(dark)
+        self.light.recolour()
 
     def _wire(self) -> None:
         model = self.model
         on_click(self.rehearse, lambda _: self.app.rehearse())
         on_click(self.export, lambda _: setattr(self.app.session, "page", "export"))
+        on_click(self.gone, lambda _: self.app.explain.whatif.drop(self.app.explain.focus[1]))
         self.recent.param.watch(self._join, "value")
+        self.app.explain.param.watch(self.show_focus, "focus")
         model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound", "state"])
         model.param.watch(self.show_plan, ["plan", "cluster"])
         model.param.watch(self.show_costs, ["plan", "baselines_changed"])
@@ -92,7 +101,8 @@ class PlanView:
                 card("Best allocation on the map", chart(self.world)),
             ),
             side_by_side(
-                card("Stage × replica", chart(self.places)), card("Cost terms against baselines", chart(self.bars))
+                card("Stage × replica", chart(self.places), self.focus.view, self.gone),
+                card("Cost terms against baselines", chart(self.bars)),
             ),
             side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
             full_width(self.whatif.card),
@@ -100,6 +110,10 @@ class PlanView:
             full_width(self.kept.card),
             full_width(self.kept.comparison),
         )
+
+    def _clicked(self, focus: tuple[str, str]) -> None:
+        with pn.io.hold():
+            self.app.explain.set_focus(str(focus[0]), str(focus[1]))
 
     # -- redrawing --------------------------------------------------------------------------------
 
@@ -119,6 +133,13 @@ class PlanView:
             self.world.update(cluster, plan)
         self.places.update(plan)
         self.memory.update(plan)
+
+    def show_focus(self, *_: Any) -> None:
+        """What is clicked on the map, in the grid or among the memory bars."""
+        explain = self.app.explain
+        self.light.show(explain.focus)
+        self.focus.set(explain.focus_text or _POINT)
+        self.gone.visible = explain.focus[0] == "device"
 
     def show_costs(self, *_: Any) -> None:
         """Terms of the best plan and of the baselines."""

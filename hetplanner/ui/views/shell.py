@@ -129,7 +129,7 @@ class Shell:
         cluster, figures = cluster_view(app)
         self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
         self.simulate = SimulateView(app)
-        self.figures: list[Coloured] = [*figures, *self.simulate.figures, *self.run.figures]
+        self.figures: list[Coloured] = [*figures, *self.simulate.figures]
         self._bodies = {
             "cluster": cluster,
             "plan": self.plan.view,
@@ -250,6 +250,7 @@ class Shell:
         for live in self.figures:
             live.set_dark(dark)
         self.plan.set_dark(dark)
+        self.run.set_dark(dark)
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan
@@ -263,9 +264,9 @@ class Shell:
         def value(name: str, most: int = 120) -> str:
             return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
 
-        self.app.restore(value("page"), value("search"), value("run"), value("draft"))
+        self.app.restore(value("page"), value("search"), value("run"), value("draft"), value("shown"))
         self.app.settings.restore(value("settings", MAX_EDITED))
-        self.app.explain.restore(value("shown"), value("kept", 400), value("whatif", MAX_REMEMBERED))
+        self.app.explain.restore(value("kept", 400), value("whatif", MAX_REMEMBERED))
 
     def _remember(self, *_: Any) -> None:
         location = pn.state.location

@@ -1,0 +1,276 @@
+"""Starting runs: settings, a rehearsal re-planned, going on from a checkpoint; a proposal, confirmed before it runs.
+
+Everything that a page may choose is a number, a word of a list, or a name that the agent offers.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import param
+
+from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.launchers.capacity import check_capacity
+from hetplanner.launchers.interface import LaunchRequest
+from hetplanner.launchers.registry import make_launcher
+from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
+from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
+from hetplanner.plan.rehearsal import rehearsal_problem
+from hetplanner.plan.train import LrSchedule, TrainConfig
+from hetplanner.runs.home import runs_directory
+from hetplanner.runs.offers import Choice, read_offers
+from hetplanner.runs.reader import RunReader
+from hetplanner.ui.jobs import SearchJob, SearchRequest, SearchService
+from hetplanner.ui.models.calls import Calls
+from hetplanner.ui.models.session import Session
+from hetplanner.workload.presets import preset
+
+_log = logging.getLogger(__name__)
+
+REHEARSAL_MODELS = ("tiny-gpt", "tiny-llama", "small-gpt")
+REHEARSAL_BUDGET_S = 2.0
+OWN_DATA = "the default (Python's own sources; digits for images)"
+OWN_RUNS = "the agent's own folder"
+SETTINGS = (
+    "steps",
+    "learning_rate",
+    "lr_schedule",
+    "warmup_steps",
+    "checkpoint_every",
+    "max_restarts",
+    "seed",
+    "data",
+    "output",
+)
+LOCKED = "launch: type the launch token first; it is printed in the server's terminal"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What would run, for a person to confirm. `resume` is the run it goes on from, `done` the steps done there."""
+
+    plan: Plan
+    config: TrainConfig
+    choice: Choice
+    request: LaunchRequest
+    done: int = 0
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether it rehearses a larger problem."""
+        return self.plan.problem.rehearsal_of is not None
+
+
+class LaunchModel(param.Parameterized):
+    """Settings and the proposal made of them. A changed setting makes the open proposal anew."""
+
+    rehearsal_model: Any = param.Selector(default=REHEARSAL_MODELS[0], objects=list(REHEARSAL_MODELS))
+    rehearsal_stages = param.Integer(default=2, bounds=(1, 16))
+    rehearsal_replicas = param.Integer(default=2, bounds=(1, 16))
+
+    steps = param.Integer(default=200, bounds=(1, 1_000_000))
+    learning_rate = param.Number(default=1e-3, bounds=(0, 10), inclusive_bounds=(False, True))
+    lr_schedule: Any = param.Selector(default="constant", objects=list(get_args(LrSchedule)))
+    warmup_steps = param.Integer(default=20, bounds=(0, 1_000_000))
+    checkpoint_every = param.Integer(default=50, bounds=(0, 1_000_000), doc="Steps; 0 writes no checkpoints.")
+    max_restarts = param.Integer(default=0, bounds=(0, 100))
+    seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
+    data: Any = param.Selector(default=OWN_DATA, objects=[OWN_DATA], doc="A name that the agent offers.")
+    output: Any = param.Selector(default=OWN_RUNS, objects=[OWN_RUNS], doc="A name that the agent offers.")
+
+    preparing = param.Boolean(default=False, doc="A rehearsal is being re-planned.")
+    launching = param.Boolean(default=False, doc="The agent is being asked.")
+    proposal = param.ClassSelector(class_=Proposal, default=None)
+    error = param.String(default="", doc="Why the proposal as it stands cannot be launched; '' if it can.")
+
+    def __init__(
+        self,
+        session: Session,
+        service: SearchService,
+        home: Path | None,
+        agent: Callable[[], Any] | None,
+        launched: Callable[[str], None],
+        **params: Any,
+    ) -> None:
+        super().__init__(**params)
+        self.session, self.home = session, home
+        self.agent = agent or self._connect
+        self.calls = Calls(session)
+        self._service = service
+        self._launched_run = launched
+        self._job: SearchJob | None = None
+        self._resume: str | None = None
+        self._base = TrainConfig(emulate_links=True)
+        self.param.watch(self._again, list(SETTINGS))
+
+    # -- preparing --------------------------------------------------------------------------------
+
+    def prepare_rehearsal(self, problem: Problem) -> None:
+        """Re-plans `problem` small enough for this machine; the outcome is a proposal to confirm.
+
+        Raises:
+            InvalidInput: if the shape does not fit the cluster or the model.
+        """
+        if self.preparing:
+            return
+        small = rehearsal_problem(
+            problem,
+            preset(self.rehearsal_model),
+            stages=self.rehearsal_stages,
+            replicas=self.rehearsal_replicas,
+        )
+        title = f"rehearsal of {small.rehearsal_of}"
+        self._job = self._service.start(SearchRequest(small, budget_s=REHEARSAL_BUDGET_S, title=title))
+        self.preparing = True
+
+    def propose(self, plan: Plan) -> None:
+        """Proposes to run a plan as it is, on this machine with emulated links. Raises what the launcher refuses."""
+        check_capacity(plan)
+        self._resume, self._base = None, TrainConfig(emulate_links=True)
+        self._offer()
+        self.error = ""
+        self.proposal = self._proposal(plan)
+
+    def propose_resume(self, run_id: str, reader: RunReader) -> None:
+        """Proposes to go on from a run's last checkpoint, with its settings and, if those are done, more steps.
+
+        Raises:
+            InvalidInput: it has none, or its data is not offered.
+        """
+        done = next(iter(checkpoint_steps(reader.directory.path)), None)
+        if done is None:
+            raise InvalidInput(f"restart: run {run_id} holds no checkpoint; set 'Checkpoint every' at the launch")
+        check_capacity(reader.plan)
+        old = reader.config
+        self._offer()
+        with param.parameterized.discard_events(self):
+            self.param.update(
+                steps=old.steps if done < old.steps else done + old.steps,
+                learning_rate=old.learning_rate,
+                lr_schedule=old.lr_schedule,
+                warmup_steps=old.warmup_steps,
+                checkpoint_every=old.checkpoint_every or 0,
+                max_restarts=min(old.max_restarts, 100),
+                seed=old.seed,
+                data=self._name_of(old.data),
+            )
+        self.param.trigger(*SETTINGS)
+        self._resume, self._base = run_id, old.replace(data=None, resume=None)
+        self.error = ""
+        self.proposal = self._proposal(reader.plan)
+
+    def _name_of(self, data: str | None) -> str:
+        if data is None:
+            return OWN_DATA
+        offered = read_offers(self.home).data
+        name = next((name for name, path in offered.items() if str(Path(path).expanduser()) == data), None)
+        if name is None:
+            raise InvalidInput(
+                "restart: this run's data is not offered to pages; add it to agent.toml, or go on with"
+                " `hetplanner train --resume`"
+            )
+        return name
+
+    def _offer(self) -> None:
+        """Data and folders as the agent's file offers them now; a file that is not right is said, and offers none."""
+        data, output = [OWN_DATA], [OWN_RUNS]
+        with self.session.reporting():
+            offers = read_offers(self.home)
+            data += offers.data_names
+            output += offers.output_names
+        for name, objects in (("data", data), ("output", output)):
+            if self.param[name].objects != objects:
+                self.param[name].objects = objects
+            if getattr(self, name) not in objects:
+                setattr(self, name, objects[0])
+
+    def _proposal(self, plan: Plan) -> Proposal:
+        config = self._base.replace(
+            steps=self.steps,
+            learning_rate=float(self.learning_rate),
+            lr_schedule=self.lr_schedule,
+            warmup_steps=self.warmup_steps,
+            checkpoint_every=self.checkpoint_every or None,
+            max_restarts=self.max_restarts,
+            seed=self.seed,
+        )
+        choice = Choice(
+            data=None if self.data == OWN_DATA else self.data,
+            output=None if self.output == OWN_RUNS else self.output,
+            resume=self._resume,
+        )
+        done = 0
+        if self._resume is not None:
+            folder = (runs_directory(self.home) / self._resume).resolve()
+            check_resumable(plan, config.replace(resume=str(folder)))
+            done = next(iter(checkpoint_steps(folder)), 0)
+        request = make_launcher("local").request(plan, runs_directory(self.home) / "new-run", config)
+        return Proposal(plan, config, choice, request, done)
+
+    def _again(self, *_: Any) -> None:
+        if self.proposal is None:
+            return
+        try:
+            self.proposal = self._proposal(self.proposal.plan)
+            self.error = ""
+        except HetplannerError as error:
+            self.error = str(error)
+
+    # -- confirming -------------------------------------------------------------------------------
+
+    def dismiss(self) -> None:
+        """Drops the proposal."""
+        self.proposal = None
+
+    def confirm(self) -> None:
+        """Launches the proposal. The lock is checked here, in the server, not only in the page."""
+        proposal = self.proposal
+        if proposal is None or self.launching or self.error:
+            return
+        if not self.session.unlocked:
+            self.session.notify("error", LOCKED)
+            return
+        self.launching = True
+        _log.info("launching %s: %s", proposal.plan.problem.workload.name, proposal.request.script().strip())
+        self.calls.make(lambda: self._submit(proposal), self._launched, self._refused)
+
+    def _connect(self) -> Any:
+        from hetplanner.runs.client import AgentClient  # httpx is needed only by who launches
+
+        return AgentClient(self.home, caller="dashboard")  # starts an agent when none is there
+
+    def _submit(self, proposal: Proposal) -> str:
+        return str(self.agent().start(proposal.plan, proposal.config, choice=proposal.choice).id)
+
+    def _launched(self, run_id: str) -> None:
+        self.launching, self.proposal = False, None
+        self._launched_run(run_id)
+        self.session.notify("success", f"Launched {run_id}; it goes on when this page is closed.")
+
+    def _refused(self, text: str) -> None:
+        self.launching = False
+        self.session.notify("error", text)
+
+    def stop(self, run_id: str, then: Callable[[], None]) -> None:
+        """Asks the agent to stop a run."""
+        if not self.session.unlocked:
+            self.session.notify("error", LOCKED.replace("launch:", "stop:"))
+            return
+        _log.info("stopping %s", run_id)
+        self.calls.make(lambda: self.agent().stop(run_id), lambda _: then())
+
+    def take(self) -> None:
+        """Takes answers of the agent and of the re-planning."""
+        self.calls.take()
+        job = self._job
+        if job is None or not job.ended:
+            return
+        self._job, self.preparing = None, False
+        with self.session.reporting():
+            if job.state == "failed" or job.plan is None:
+                raise InvalidInput(job.message or "rehearsal: the search found no plan")
+            self.session.plan = job.plan
+            self.propose(job.plan)

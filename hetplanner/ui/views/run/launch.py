@@ -1,0 +1,168 @@
+"""Starting runs: the bar with the rehearsal, and the dialog that shows what will run before anything does."""
+
+import html
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.launch import Proposal
+from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
+from hetplanner.ui.models.texts import seconds_text
+from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
+from hetplanner.ui.views.form import SettingsPanel
+
+_SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
+_IN_A_ROW = [".grid{grid-template-columns:112px 62px 68px;margin:2px 4px}"]
+_IN_DIALOG = [".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"]
+NOTE = (
+    "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it for real"
+    " on this machine; every transfer is delayed as its link would."
+)
+
+
+class LaunchBar:
+    """What to rehearse, the two buttons that propose a run, and the launch token."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.launch, self.session = app, app.run.launch, app.session
+        form = LaunchForm(self.launch, REHEARSAL)
+        size: dict[str, Any] = {"sizing_mode": "fixed", "width": 275, "height": 58}
+        self.fields = SettingsPanel(form, app.rehearse, stylesheets=_IN_A_ROW, margin=(4, 4), **size)
+        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 4))
+        self.propose = pmui.Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
+        on_click(self.rehearse, lambda _: app.rehearse())
+        on_click(self.propose, lambda _: self._propose())
+        self.token = pmui.PasswordInput(label="Launch token", width=165, **_SMALL)
+        self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 4))
+        self.words = Words(margin=(14, 12))
+        self.words.view.sizing_mode = None
+        on_click(self.unlock, lambda _: self._unlock())
+        self.token.param.watch(lambda _: self._unlock(), "enter_pressed")
+        bar = toolbar(
+            pn.Row(self.fields, self.rehearse, self.propose, margin=0, align="center"),
+            pn.Row(self.token, self.unlock, self.words.view, margin=0),
+        )
+        self.note = Words(NOTE, margin=(0, 14, 8, 14), size=12)
+        self.view = frame(bar, self.note.view)
+        self.session.param.watch(self.show, ["unlocked", "plan"])
+        self.launch.param.watch(self.show, ["preparing", "launching"])
+        app.run.param.watch(self.show, "runs")
+        self.show()
+
+    def _propose(self) -> None:
+        with self.session.reporting():
+            if self.session.plan is not None:
+                self.launch.propose(self.session.plan)
+
+    def _unlock(self) -> None:
+        text, self.token.value = self.token.value_input or self.token.value or "", ""
+        if text:
+            self.session.unlock(text)
+
+    def show(self, *_: Any) -> None:
+        """Which buttons can be pressed."""
+        busy = self.launch.preparing or self.launch.launching
+        self.rehearse.disabled = busy
+        self.rehearse.label = "Re-planning…" if self.launch.preparing else "Rehearse here"
+        self.propose.disabled = busy or self.session.plan is None
+        unlocked = self.session.unlocked
+        self.token.visible = self.unlock.visible = not unlocked
+        self.words.set("Launching is unlocked." if unlocked else "")
+        self.note.view.visible = not self.app.run.runs  # who has rehearsed once knows it
+
+
+class ConfirmDialog:
+    """Shows what will run, where, on what, and with which command; its settings can still be changed."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.launch = app, app.run.launch
+        self.text, self.command = html_pane(), html_pane()
+        self.form = LaunchForm(self.launch, TRAINING, offers=True)
+        self.fields = SettingsPanel(self.form, self._confirm, stylesheets=_IN_DIALOG)
+        self.token = pmui.PasswordInput(
+            label="Launch token (printed in the server's terminal)", sizing_mode="stretch_width"
+        )
+        self.confirm = pmui.Button(label="Launch", icon="rocket_launch", variant="contained")
+        self.cancel = pmui.Button(label="Cancel", variant="text")
+        buttons = pn.Row(pn.HSpacer(), self.cancel, self.confirm, sizing_mode="stretch_width")
+        parts = (self.text, self.fields, self.command, self.token, buttons)
+        self.view = pmui.Dialog(*parts, title="Launch?", open=False, show_close_button=True, width_option="md")
+        on_click(self.confirm, lambda _: self._confirm())
+        self.token.param.watch(lambda _: self._confirm(), "enter_pressed")
+        on_click(self.cancel, lambda _: self.launch.dismiss())
+        self.view.param.watch(lambda e: None if e.new else self.launch.dismiss(), "open")
+        self.launch.param.watch(self.show, "proposal")
+        self.launch.param.watch(self._show_buttons, ["launching", "error"])
+        self.form.param.watch(self._show_buttons, "errors")
+        app.session.param.watch(self._show_lock, "unlocked")
+
+    def _confirm(self) -> None:
+        session = self.app.session
+        text, self.token.value = self.token.value_input or self.token.value or "", ""
+        if self.form.refusal():
+            session.notify("error", self.form.refusal())
+        elif session.unlocked or (text and session.unlock(text)):
+            self.launch.confirm()
+        elif not text:
+            session.notify("error", "launch: type the launch token first; it is printed in the server's terminal")
+
+    def _show_buttons(self, *_: Any) -> None:
+        self.confirm.disabled = self.launch.launching or bool(self.launch.error)
+
+    def _show_lock(self, *_: Any) -> None:
+        self.token.visible = not self.app.session.unlocked
+
+    def show(self, *_: Any) -> None:
+        """Opens with the proposal, closes without one."""
+        proposal = self.launch.proposal
+        if proposal is not None:
+            set_html(self.text, proposal_words(proposal))
+            set_html(self.command, command_words(proposal))
+            title = "Launch the rehearsal?" if proposal.is_rehearsal else "Launch the plan?"
+            self.view.title = "Go on from the checkpoint?" if proposal.choice.resume else title
+            self._show_lock()
+            self._show_buttons()
+        if self.view.open != (proposal is not None):
+            self.view.open = proposal is not None
+
+
+def _block(text: str) -> str:
+    return f'<div style="{FONT}font-size:14px;color:var(--panel-on-surface-color)">{text}</div>'
+
+
+def proposal_words(proposal: Proposal) -> str:
+    """HTML: what will run, of what precision, and where its links are emulated."""
+    plan, problem = proposal.plan, proposal.plan.problem
+    shape = f"{len(plan.stages)} stages × {max(len(s.replicas) for s in plan.stages)} replicas"
+    sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in plan.ranks))
+    facts = [
+        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape}, {len(plan.ranks)} ranks"),
+        ("Links emulated between", sites),
+    ]
+    if problem.rehearsal_of:
+        facts.insert(0, ("A rehearsal of", f"{problem.rehearsal_of}: the same sites and links, a tiny model"))
+    if proposal.choice.resume:
+        left = proposal.config.steps - proposal.done
+        facts.insert(
+            0, ("Goes on from", f"{proposal.choice.resume}, step {proposal.done}: {left} steps are left to do")
+        )
+    if plan.estimate is not None:
+        facts.append(("Estimated", f"{seconds_text(plan.estimate.step_s)} a step; {plan.estimate.bottleneck.text}"))
+    rows = (f'<p style="margin:6px 0"><b>{html.escape(n)}</b> {html.escape(t)}</p>' for n, t in facts)
+    return _block("".join(rows))
+
+
+def command_words(proposal: Proposal) -> str:
+    """HTML: which hosts run which command."""
+    parts = []
+    for command in proposal.request.commands:
+        host = html.escape(command.host)
+        parts.append(
+            f'<p style="margin:6px 0"><b>Host {host}</b> runs {command.num_ranks} processes, on the loopback interface'
+            " only:</p>"
+        )
+        parts.append(f'<pre style="{CODE_STYLE};max-height:170px;overflow:auto">{html.escape(command.script())}</pre>')
+    return _block("".join(parts))

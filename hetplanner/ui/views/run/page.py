@@ -1,0 +1,296 @@
+"""The Run page: start a run, say what it is doing, and one of its sections."""
+
+import asyncio
+import html
+import io
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+
+from hetplanner.runs.status import RunStatus
+from hetplanner.runs.telemetry import PHASES
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.run import SECTIONS
+from hetplanner.ui.models.texts import change_text, count_text, seconds_text
+from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.cards import (
+    BORDER,
+    COLOURS,
+    FONT,
+    MetricRow,
+    Words,
+    frame,
+    full_width,
+    html_pane,
+    page,
+    set_html,
+    toolbar,
+)
+from hetplanner.ui.views.run.away import note_when_closed
+from hetplanner.ui.views.run.events import Events
+from hetplanner.ui.views.run.launch import ConfirmDialog, LaunchBar
+from hetplanner.ui.views.run.memory import Memory
+from hetplanner.ui.views.run.network import Network
+from hetplanner.ui.views.run.progress import Progress
+from hetplanner.ui.views.run.run_list import RunList
+from hetplanner.ui.views.run.section import Section
+from hetplanner.ui.views.run.text import TextSection
+from hetplanner.ui.views.run.timeline import TimelineSection
+from hetplanner.units import short_bytes
+
+_KINDS: dict[str, type[Section]] = {
+    "progress": Progress,
+    "timeline": TimelineSection,
+    "network": Network,
+    "memory": Memory,
+    "events": Events,
+    "text": TextSection,
+    "runs": RunList,
+}
+_TITLES = {
+    "progress": "Progress",
+    "timeline": "Timeline",
+    "network": "Network",
+    "memory": "Memory",
+    "events": "Events\u00a0&\u00a0logs",
+    "text": "Text",
+    "runs": "All\u00a0runs",
+}
+_STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
+_STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
+
+
+class RunView:
+    """Widgets of the page; sections are made when they are first opened."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app, self.model, self.session = app, app.run, app.session
+        self.dark = False
+        self.sections: dict[str, Section] = {}
+        self.bar, self.dialog = LaunchBar(app), ConfirmDialog(app)
+        self.metrics = MetricRow("State", *_STEP_METRICS, least=165)
+        self.alerts = html_pane(margin=(6, 10))
+        self.choice = pmui.RadioButtonGroup(
+            options={_TITLES[name]: name for name in SECTIONS},
+            value=SECTIONS[0],
+            size="small",
+            margin=(6, 10),
+        )
+        self.body = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.view = page(
+            full_width(self.bar.view),
+            self._news_bar(),
+            full_width(self._run_bar()),
+            self.alerts,
+            self.metrics.view,
+            self.choice,
+            self.body,
+            self.dialog.view,
+        )
+        self._wire()
+        note_when_closed(self.model)
+
+    def set_dark(self, dark: bool) -> None:
+        """Colours for a dark or a light page, also of sections that are still to be made."""
+        self.dark = dark
+        for section in self.sections.values():
+            for live in section.figures:
+                live.set_dark(dark)
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _news_bar(self) -> Any:
+        self.news = html_pane(margin=(8, 14))
+        self.read = pmui.Button(label="Dismiss", variant="text", size="small", margin=(6, 8))
+        on_click(self.read, lambda _: self.model.dismiss_news())
+        self.news_bar = pn.Row(self.news, self.read, sizing_mode="stretch_width", visible=False, margin=(6, 10))
+        self.news_bar.styles = {"border": f"1px solid {COLOURS['warn']}", "border-radius": "6px"}
+        return self.news_bar
+
+    def _run_bar(self) -> Any:
+        self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10))
+        self.phases = html_pane(margin=(14, 8), sizing_mode=None)
+        small: dict[str, Any] = {"size": "small", "margin": (10, 4)}
+        self.stop = pmui.Button(label="Stop run", icon="stop", variant="contained", color="error", **small)
+        self.restart = pmui.Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", **small)
+        self.report = pmui.FileDownload(
+            callback=self._report, filename="report.html", label="Report", icon="download", variant="outlined", **small
+        )
+        on_click(self.stop, lambda _: self.model.stop())
+        on_click(self.restart, lambda _: self.model.restart())
+        self.name.param.watch(self._chosen, "value")
+        self.message = Words()
+        bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.report, self.restart, self.stop, margin=0))
+        return frame(bar, self.message.view)
+
+    def _wire(self) -> None:
+        model = self.model
+        model.param.watch(self.show_runs, ["runs", "selected"])
+        model.param.watch(self.show_news, "news")
+        model.param.watch(self.show_status, ["status", "selected", "phase_changed", "detail_changed"])
+        model.param.watch(self.show_steps, ["steps_changed", "status"])
+        self.session.param.watch(self.show_status, "unlocked")
+        model.param.watch(self._open_section, "section")
+        self.choice.param.watch(self._section_chosen, "value")
+        signals = {name for kind in _KINDS.values() for name in kind.signals}
+        model.param.watch(self._redraw, sorted(signals), queued=False)
+        self.session.param.watch(lambda e: self._open_section() if e.new == "run" else None, "page")
+        for show in (self.show_runs, self.show_news, self.show_status, self.show_steps):
+            show()
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def _chosen(self, event: Any) -> None:
+        if event.new and event.new != self.model.selected:
+            with pn.io.hold():
+                self.model.select(event.new)
+
+    def _section_chosen(self, event: Any) -> None:
+        if event.new and event.new != self.model.section:
+            with pn.io.hold():
+                self.model.section = event.new
+
+    async def _report(self) -> io.BytesIO:
+        self.report.filename = f"{self.model.selected or 'run'}.html"
+        content: bytes = await asyncio.wrap_future(self.model.report())
+        return io.BytesIO(content)
+
+    # -- sections ---------------------------------------------------------------------------------
+
+    def _open_section(self, *_: Any) -> None:
+        name = self.model.section
+        if self.choice.value != name:
+            self.choice.value = name
+        if self.session.page != "run" and name not in self.sections:
+            return
+        if name not in self.sections:
+            self.sections[name] = _KINDS[name](self.model, self.session, self.dark)
+            self.body.append(self.sections[name].view)
+        for other, section in self.sections.items():
+            if section.view.visible != (other == name):
+                section.view.visible = other == name
+        self.sections[name].show()
+
+    def _redraw(self, *events: Any) -> None:
+        section = self.sections.get(self.model.section)
+        if section is not None and any(event.name in section.signals for event in events):
+            section.show()
+
+    # -- redrawing --------------------------------------------------------------------------------
+
+    def show_runs(self, *_: Any) -> None:
+        """The list to choose from; each with its state."""
+        model = self.model
+        options = {f"{row.run} · {row.state}": row.run for row in model.runs}
+        if model.selected and model.selected not in options.values():
+            options[model.selected] = model.selected
+        value = model.selected or None
+        if self.name.options != options or self.name.value != value:
+            self.name.param.update(options=options, value=value)
+
+    def show_news(self, *_: Any) -> None:
+        """What happened while the page was closed."""
+        news, closed_s = self.model.news, self.model.closed_s
+        self.news_bar.visible = bool(news)
+        if not news or closed_s is None:
+            return
+        since = time.strftime("%H:%M on %d %B", time.localtime(closed_s))
+        lines = "".join(
+            f"<div>{time.strftime('%H:%M:%S', time.localtime(r.time_s))} <b>{html.escape(r.run)}</b>"
+            f" {html.escape(r.text[:300])}</div>"
+            for r in news
+        )
+        style = f"{FONT}font-size:13px;color:var(--panel-on-background-color);overflow-wrap:anywhere"
+        set_html(self.news, f'<div style="{style}"><div>Since this page was closed ({since}):</div>{lines}</div>')
+
+    def show_status(self, *_: Any) -> None:
+        """State, stages of starting, the message, who is late, and what can be done."""
+        model, status = self.model, self.model.status
+        unlocked = self.session.unlocked
+        self.stop.disabled = not model.can_stop or not unlocked
+        self.stop.visible = status is None or model.can_stop
+        self.restart.visible = model.can_restart
+        label = f"Restart from step {model.checkpoint}" if model.checkpoint is not None else "Restart from checkpoint"
+        if self.restart.label != label:
+            self.restart.label = label
+        self.report.disabled = status is None
+        set_html(self.phases, phase_chips(model.reached, status))
+        self._show_alerts()
+        if status is None:
+            self.metrics.clear()
+            self.message.set("" if model.runs else "No run yet: press Rehearse here.")
+            return
+        restarts = f", restarted {status.restarts} ×" if status.restarts else ""
+        self.metrics.set("State", status.state, f"{status.ranks} ranks{restarts}", _STATE_COLOURS.get(status.state, ""))
+        last = [line for line in status.last_lines[-6:] if status.state == "failed" and line not in status.message]
+        message = status.message if status.message != status.state else ""
+        self.message.set("\n".join(filter(None, (message, *last))))
+
+    def _show_alerts(self) -> None:
+        detail, silent_s = self.model.detail, self.model.silent_s()
+        lines = []
+        if silent_s is not None:
+            lines.append(f"No rank has written anything for {silent_s:.0f} s.")
+        if detail is not None and self.model.can_stop:
+            lines += [late.text for late in detail.stragglers[:2]]
+        style = (
+            f"{FONT}border:1px solid {COLOURS['warn']};border-radius:6px;padding:9px 14px;font-size:14px;"
+            "color:var(--panel-on-background-color);overflow-wrap:anywhere"
+        )
+        shown = "".join(f"<div>⚠ {html.escape(line)}</div>" for line in lines)
+        set_html(self.alerts, f'<div style="{style}">{shown}</div>' if lines else "")
+        self.alerts.visible = bool(lines)
+
+    def show_steps(self, *_: Any) -> None:
+        """Numbers of the steps so far."""
+        reader = self.model.reader
+        summaries = reader.steps() if reader is not None else []
+        if reader is None or not summaries:
+            for name in _STEP_METRICS:
+                self.metrics.set(name, "–")
+            return
+        last = summaries[-1]
+        loss = next((s.loss for s in reversed(summaries) if s.loss is not None), None)
+        words = f"step {last.step + 1} of {reader.config.steps}"
+        self.metrics.set("Loss", f"{loss:.4f}" if loss is not None else "–", words)
+        measured_s, predicted_s = reader.measured_step_s(), reader.predicted_step_s()
+        note = f"predicted {seconds_text(predicted_s)}" if predicted_s else "not predicted"
+        if predicted_s and measured_s:
+            note += f" ({change_text(measured_s, predicted_s)})"
+        self.metrics.set("Step time, measured", seconds_text(measured_s), note)
+        sent = f"{short_bytes(reader.bytes_boundary)} boundary, {short_bytes(reader.bytes_reduce)} reduction"
+        rate = reader.tokens_per_s()
+        self.metrics.set("Throughput", f"{count_text(rate)} tokens/s" if rate else "–", sent)
+        late, late_s = reader.late
+        words = f"{seconds_text(late_s)} in all" if late else "the emulator kept every link's time"
+        if not reader.config.emulate_links:
+            words = "links are not emulated"
+        self.metrics.set("Late deliveries", str(late), words)
+
+
+def phase_chips(reached: Mapping[str, int], status: RunStatus | None) -> str:
+    """HTML: whether the run is a rehearsal; while it starts, the stages of a worker's life and how far the ranks are,
+    afterwards only the last one.
+    """
+    ranks = status.ranks if status is not None else 0
+    chips = []
+    if status is not None and status.rehearsal:
+        chips.append(_chip("REHEARSAL", f"background:{COLOURS['warn']};color:#fff;font-weight:700"))
+    is_starting = status is not None and status.state in ("queued", "starting")
+    known = [name for name in PHASES if reached.get(name)]
+    for name in PHASES if is_starting else known[-1:]:
+        count = reached.get(name, 0)
+        look = f"opacity:.45;border:{BORDER}"
+        if count:
+            look = f"background:{COLOURS['good'] if count >= ranks else '#4477AA'};color:#fff"
+        text = f"{name} {count}/{ranks}" if 0 < count < ranks else name
+        chips.append(_chip(text, look))
+    style = f"{FONT}display:flex;flex-wrap:wrap;gap:5px;color:var(--panel-on-surface-color)"
+    return f'<div style="{style}">{"".join(chips)}</div>'
+
+
+def _chip(text: str, look: str) -> str:
+    return f'<span style="font-size:12px;padding:2px 9px;border-radius:11px;{look}">{html.escape(text)}</span>'

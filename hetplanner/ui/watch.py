@@ -1,0 +1,167 @@
+"""Runs as the pages of this process see them: each directory is read once, however many pages look at it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from hetplanner.errors import HetplannerError
+from hetplanner.plan.checkpoints import checkpoint_steps
+from hetplanner.plan.trace import Trace
+from hetplanner.runs.audit import audit_records
+from hetplanner.runs.comparison import Comparer, Comparison
+from hetplanner.runs.directory import RunDirectory, list_run_ids
+from hetplanner.runs.events import LifeSpan, RunEvent, life_spans, run_events
+from hetplanner.runs.home import runs_directory
+from hetplanner.runs.loads import LinkLoad, SiteLoad, link_loads, site_loads
+from hetplanner.runs.reader import RunReader
+from hetplanner.runs.run import agent_lives, as_it_is
+from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.runs.stragglers import Straggler, stragglers
+
+_log = logging.getLogger(__name__)
+
+POLL_EVERY_S = 0.35
+DETAIL_EVERY_S = 1.5
+LIST_EVERY_S = 1.5
+COMPARED_STEPS = 8
+MAX_RUNS = 50
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A line of the list of runs."""
+
+    run: str
+    state: str
+    kind: str
+    began: str
+    lasted_s: float | None
+    ranks: int
+    message: str
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """What takes some milliseconds to find out, so it is looked at less often than the steps."""
+
+    trace: Trace
+    comparison: Comparison
+    stragglers: tuple[Straggler, ...]
+    loads: tuple[LinkLoad, ...]
+    sites: tuple[SiteLoad, ...]
+    events: tuple[RunEvent, ...]
+    life: tuple[LifeSpan, ...]
+    checkpoints: tuple[int, ...]
+
+
+class RunWatch:
+    """One run. `refresh` may be called as often as one likes; `version` rises when its files told something new.
+
+    Attributes:
+        status: as last read; None before the first look.
+        heard_s: monotonic time of the last news.
+    """
+
+    def __init__(self, home: Path | None, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.home, self.run_id = home, run_id
+        self.reader = RunReader((runs_directory(home) / run_id).resolve())
+        self.status: RunStatus | None = None
+        self.version = 0
+        self.heard_s = clock()
+        self._clock = clock
+        self._comparer = Comparer(self.reader)
+        self._polled_s = self._detailed_s = float("-inf")
+        self._detail: tuple[tuple[int, RunStatus | None], RunDetail] | None = None
+
+    def refresh(self) -> None:
+        """Reads on, unless another page has done so a moment ago. Raises InvalidInput for a damaged directory."""
+        now = self._clock()
+        if now - self._polled_s < POLL_EVERY_S:
+            return
+        self._polled_s = now
+        status = self.reader.status()
+        status = status if status.is_over or agent_lives(self.home) else as_it_is(status)
+        if self.reader.poll() or status != self.status:
+            self.version += 1
+            self.heard_s = now
+        self.status = status
+
+    def detail(self) -> RunDetail | None:
+        """The rest, at most some moments old; None before the first look."""
+        if self.status is None:
+            return None
+        key = (self.version, self.status)
+        now = self._clock()
+        if self._detail is not None:
+            fresh = now - self._detailed_s < DETAIL_EVERY_S and not (self.status.is_over and key != self._detail[0])
+            if fresh or key == self._detail[0]:
+                return self._detail[1]
+        self._detailed_s = now
+        self._detail = key, self._look(self.status)
+        return self._detail[1]
+
+    def _look(self, status: RunStatus) -> RunDetail:
+        reader = self.reader
+        trace = reader.trace(COMPARED_STEPS)
+        found = self._comparer.compare(trace)
+        step_s = found.step_s.get("measured")
+        loads = link_loads(reader, step_s)
+        return RunDetail(
+            trace=trace,
+            comparison=found,
+            stragglers=tuple(stragglers(found.ranks, found.links, step_s)),
+            loads=tuple(loads),
+            sites=tuple(site_loads(reader, loads)),
+            events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
+            life=tuple(life_spans(reader, status, time.time())),
+            checkpoints=tuple(checkpoint_steps(reader.directory.path)),
+        )
+
+
+_watches: "WeakValueDictionary[tuple[Path | None, str], RunWatch]" = WeakValueDictionary()
+_lists: dict[Path | None, tuple[float, list[RunRow]]] = {}
+_lock = threading.Lock()
+
+
+def watch_run(home: Path | None, run_id: str) -> RunWatch:
+    """The one watch of a run in this process; it is forgotten when the last page that holds it is closed."""
+    with _lock:
+        watch = _watches.get((home, run_id))
+        if watch is None:
+            watch = _watches[home, run_id] = RunWatch(home, run_id)
+        return watch
+
+
+def run_rows(home: Path | None, *, anew: bool = False) -> list[RunRow]:
+    """The newest runs of a home, newest first, at most some moments old; `anew` looks now."""
+    now = time.monotonic()
+    with _lock:
+        known = _lists.get(home)
+        if known is not None and not anew and now - known[0] < LIST_EVERY_S:
+            return known[1]
+    lives = agent_lives(home)
+    rows = [_row(home, run_id, lives) for run_id in list_run_ids(home)[::-1][:MAX_RUNS]]
+    with _lock:
+        _lists.clear()  # one home a process, but for tests
+        _lists[home] = now, rows
+    return rows
+
+
+def _row(home: Path | None, run_id: str, lives: bool) -> RunRow:
+    try:
+        status = read_status(RunDirectory((runs_directory(home) / run_id).resolve()).status_file)
+    except HetplannerError:
+        return RunRow(run_id, "unknown", "", "", None, 0, "its status cannot be read")
+    status = status if lives else as_it_is(status)
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created_unix_s))
+    lasted_s = None
+    if status.ended_unix_s is not None and status.started_unix_s is not None:
+        lasted_s = status.ended_unix_s - status.started_unix_s
+    message = "" if status.message == status.state else status.message[:200]
+    return RunRow(
+        run_id, status.state, "rehearsal" if status.rehearsal else "run", began, lasted_s, status.ranks, message
+    )

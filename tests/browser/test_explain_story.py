@@ -1,0 +1,59 @@
+"""Understanding a plan: what if, keeping plans, comparing them, and finding them again after a reload."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from test_plan_story import budget, choose, metric
+
+pytestmark = pytest.mark.browser
+
+
+def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
+    one = visit(server.url)
+    page = one.page
+    choose(page, "Sample cluster", "laptop_8_cities")
+    one.sees("laptop_8_cities: 8 devices")
+    choose(page, "Model", "tiny-gpt")
+    budget(page, "2")
+    page.get_by_role("button", name="Search").click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.sees("Why this plan:")
+    one.sees(re.compile(r"as a launcher places them|in rank order with equal layers"))
+    one.sees("Bottleneck:")
+
+    page.get_by_label("Drop a device").select_option(index=2)
+    one.sees(re.compile(r"against .* now"))
+    one.sees("Bottleneck then:")
+    page.get_by_label("Codec", exact=True).select_option("int8")
+    one.sees("all links between stages: int8")
+    one.sees(re.compile("quality not modelled: int8 on"))
+    changed = metric(page, "what-if")
+
+    keep_found, keep_changed = (page.get_by_role("button", name="Keep this plan").nth(n) for n in (1, 0))
+    page.get_by_label("Name (optional)").fill("as found")
+    keep_found.click()
+    one.sees("Kept as as found.")
+    page.get_by_label("Name (optional)").fill("without one")
+    keep_changed.click()
+    one.sees("Kept as without one.")
+    table = page.locator("[data-comparison]")
+    expect(table).to_contain_text("same place")
+    expect(table.locator("thead")).to_contain_text("as found")
+    expect(table).to_contain_text(changed)
+    assert sorted(path.stem for path in (server.home / "plans").iterdir()) == ["as found", "without one"]
+
+    page.wait_for_url(re.compile("kept=as.found.*without.one"))
+    page.reload()
+    one.settle()
+    expect(page.locator("[data-comparison] thead")).to_contain_text("without one")
+    one.sees("Bottleneck then:")
+    assert metric(page, "what-if") == changed
+
+    page.get_by_role("button", name="Search again from here").click()
+    one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left|comparing the best plans|Done: "))
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    expect(page.locator("[data-metric='what-if']")).to_have_count(0)
+    late = visit(server.url)
+    late.tab("2 Plan")
+    late.sees("without one")
