@@ -103,6 +103,7 @@ def chromium() -> Iterator[Browser]:
 def opened(browser: Browser, url: str) -> Visit:
     """A page in a context of its own, ready to use; requests and complaints are noted."""
     page = browser.new_context(viewport=SIZE).new_page()
+    page.set_default_timeout(PATIENCE_MS)  # the machine may be busy; what is measured has a clock of its own
     one = Visit(page)
     page.on("request", lambda r: one.requests.append(r.url))
     page.on("console", lambda m: one.complaints.append(m.text) if m.type == "error" else None)
