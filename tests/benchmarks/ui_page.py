@@ -27,6 +27,7 @@ ANSWER_MS = 15_000
 # `arm` waits for an answer: from the last key, button or change before it, to the frame after the one that shows it.
 SCRIPT = """
 window.bench = (() => {
+  const LOOK_MS = 15
   const visible = node => { const box = node.parentElement?.getBoundingClientRect(); return box && box.width > 0 }
   function* nodes(root) {
     for (const node of root.childNodes) {
@@ -68,7 +69,7 @@ window.bench = (() => {
       const look = () => {
         if (begun !== null && test(was)) requestAnimationFrame(() => resolve(performance.now() - begun))
         else if (performance.now() - armed > limit) resolve(null)
-        else requestAnimationFrame(look)
+        else setTimeout(() => requestAnimationFrame(look), LOOK_MS)  // looking takes time itself
       }
       look()
     })
