@@ -50,7 +50,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     one.sees("Bottleneck then:")
     assert metric(page, "what-if") == changed
 
-    page.get_by_role("button", name="Search again from here").click()
+    page.get_by_role("button", name="Plan again from here").click()
     one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left|comparing the best plans|Done: "))
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     expect(page.locator("[data-metric='what-if']")).to_have_count(0)
