@@ -10,7 +10,7 @@ from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import AGENT_FILE, agent_directory
 from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.status import RunStatus, write_status
-from hetplanner.ui.models.agent import LOOK_EVERY_S, AgentWatch
+from hetplanner.ui.models.agent import LOOK_EVERY_S, AgentWatch, start_line
 
 
 def test_only_a_live_run_without_an_agent_is_alarming(tmp_path):
@@ -43,10 +43,9 @@ def test_only_a_live_run_without_an_agent_is_alarming(tmp_path):
     assert look() == ""
 
 
-def test_the_usual_home_needs_no_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    run_id, directory = create_run_directory(chain_plan(shares=(1, 1), cuts=(4,)), TrainConfig())
-    write_status(directory.status_file, RunStatus(run=run_id, state="queued", created_unix_s=1.0, ranks=2))
-    watch = AgentWatch()
-    watch.beat()
-    assert "with `hetplanner agent`" in watch.words
+def test_only_the_usual_home_needs_no_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv("HETPLANNER_HOME", raising=False)
+    assert start_line() == "hetplanner agent"
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path / "a home"))  # another terminal may not have it
+    assert start_line() == f"HETPLANNER_HOME='{tmp_path}/a home' hetplanner agent"
+    assert start_line(tmp_path) == f"HETPLANNER_HOME={tmp_path} hetplanner agent"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import param
+import platformdirs
 
 from hetplanner.errors import HetplannerError
 from hetplanner.runs.directory import RunDirectory, list_run_ids
@@ -65,7 +66,8 @@ def agent_is_alive(home: Path | None = None) -> bool:
 
 
 def start_line(home: Path | None = None) -> str:
-    """What a person types to start the agent of a home."""
-    if home is None or home == home_directory():
+    """What a person types to start the agent of a home, in a terminal that may not know this process's variables."""
+    home = home or home_directory()
+    if home == platformdirs.user_data_path("hetplanner"):
         return "hetplanner agent"
     return f"HETPLANNER_HOME={shlex.quote(str(home))} hetplanner agent"

@@ -21,7 +21,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
-from hetplanner.ui.views.cards import Coloured, Words, frame
+from hetplanner.ui.views.cards import COLOURS, FRAME, Coloured, Words, frame
 from hetplanner.ui.views.cluster import cluster_view
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.export import ExportView
@@ -148,6 +148,7 @@ class Shell:
         self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
+        self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
         self.page = pmui.Page(
             title="hetplanner",
             header=[self.subject],
