@@ -128,7 +128,7 @@ def short_seconds(value: float) -> str:
 
 def short_rate(value: float) -> str:
     """A network rate for a person ('1.12 Gbit/s'); not meant to be read back."""
-    return _short(value, [("Gbit/s", 1e9 / 8), ("Mbit/s", 1e6 / 8), ("kbit/s", 1e3 / 8)])
+    return _short(value, [("Tbit/s", 1e12 / 8), ("Gbit/s", 1e9 / 8), ("Mbit/s", 1e6 / 8), ("kbit/s", 1e3 / 8)])
 
 
 def _short(value: float, units: list[tuple[str, float]]) -> str:

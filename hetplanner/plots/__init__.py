@@ -32,6 +32,9 @@ _HOMES = {
     "step_times": "training",
     "throughput": "training",
     "report": "reports",
+    "memory_of_run": "run_figures",
+    "traffic_of_run": "run_figures",
+    "life_of_run": "run_figures",
 }
 
 __all__ = ["live", *_HOMES]

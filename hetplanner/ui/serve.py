@@ -47,6 +47,7 @@ def serve_dashboard(
     import panel as pn
 
     from hetplanner.ui.gate import MAX_BODY_BYTES, Gate
+    from hetplanner.ui.views.run.away import COOKIE as SEEN_COOKIE
     from hetplanner.ui.views.shell import planner_page
 
     port = _free_port(host, port)
@@ -66,9 +67,9 @@ def serve_dashboard(
         # Signed: a session cannot be opened with a token of somebody's own making.
         sign_sessions=True,
         secret_key=secrets.token_bytes(32),
-        # Bokeh writes what it keeps of a request into the page, where scripts read it: no cookie may be there.
+        # Bokeh writes what it keeps of a request into the page, where scripts read it: our cookie may not be there.
         include_headers=["Host"],
-        include_cookies=[],
+        include_cookies=[SEEN_COOKIE],
         http_server_kwargs={"max_body_size": MAX_BODY_BYTES},
         websocket_max_message_size=MAX_MESSAGE_BYTES,
         verbose=False,

@@ -35,7 +35,7 @@ from hetplanner.cluster.edits import add_devices
 from hetplanner.cluster.files import cluster_to_json, load_cluster
 from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.session import PAGES
-from tests.benchmarks.ui_actions import MARKS, actions, button, show
+from tests.benchmarks.ui_actions import actions, button, show
 from tests.benchmarks.ui_page import REPOSITORY, chromium, latency_ms, opened, outside, sees, settle
 from tests.served_dashboard import Server
 
@@ -137,7 +137,9 @@ def measure_actions(browser: Browser, report: Report, asked: argparse.Namespace)
                     action.prepare(page)
                     settle(page)
                     seen = action.seen if isinstance(action.seen, str) else action.seen(page)
-                    times.setdefault(action.name, []).append(latency_ms(page, seen, action.do))
+                    found_ms = latency_ms(page, seen, action.do)
+                    times.setdefault(action.name, []).append(found_ms)
+                    print(f"          {action.name}: {found_ms and round(found_ms)} ms", flush=True)
             for name, found in times.items():
                 known = [t for t in found if t is not None]
                 value = statistics.median(known) if len(known) == len(found) else None
@@ -267,9 +269,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
-    missing = [name for name in PAGES if name not in MARKS]
-    if missing:
-        parser.error(f"ui_actions.MARKS says nothing of {', '.join(missing)}")
     report = Report()
     with chromium() as browser:
         for name in asked.what or [n for n in MEASURES if n != "memory"]:

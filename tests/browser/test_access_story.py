@@ -13,7 +13,8 @@ from served_dashboard import Dashboard, Server
 from hetplanner import plots
 from hetplanner.cluster.files import cluster_to_json
 from hetplanner.cost.estimate import estimate_plan
-from hetplanner.runs.client import find_agent
+from hetplanner.plots.report_page import report_page
+from hetplanner.runs.run import open_run
 from hetplanner.simulator.simulation import simulate
 
 pytestmark = pytest.mark.browser
@@ -29,34 +30,27 @@ def dashboard(tmp_path):
     one.stop()
 
 
-def press_everything(page: Page) -> None:
-    """Sends clicks for all buttons as a script in the page could: hidden and disabled ones too."""
-    page.evaluate(
-        """() => { for (const model of Bokeh.documents[0]._all_models.values()) {
-             if (typeof model.send_event === 'function' && 'disabled' in model.attributes) {
-               try { model.disabled = false; model.send_event('click', {}) } catch { } } } }"""
-    )
-
-
 def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, browser):
     link = dashboard.link()
     one = visit(link)
     assert one.page.url == f"http://localhost:{dashboard.port}/planner"
-    assert one.page.evaluate("document.cookie") == ""
+    hidden = next(c for c in one.page.context.cookies() if c["name"] == f"hetplanner-{dashboard.port}")
+    assert (hidden["httpOnly"], hidden["sameSite"]) == (True, "Strict")
+    assert hidden["value"] not in one.page.content() + one.page.evaluate("document.cookie")
     one.tab("4 Run")
     one.sees("Launching is unlocked.")
 
     other = browser.new_context().new_page()
     assert other.goto(link).status == 403
     other.get_by_role("link", name="look and plan without it").click()
-    other.get_by_role("button", name="Search").wait_for()
-    press_everything(other)
+    other.get_by_role("button", name="Search", exact=True).wait_for()
+    other.get_by_role("tab", name="4 Run").click()
+    other.get_by_label("Launch token").filter(visible=True).first.wait_for()
     expect(other.get_by_text("Launching is unlocked.")).to_have_count(0)
-    assert find_agent(dashboard.home) is None
     other.goto(f"http://localhost:{dashboard.port}/unlock")
     other.get_by_label("Launch token").fill("test-launch-token")
     other.get_by_role("button", name="Unlock").click()
-    other.get_by_role("button", name="Search").wait_for()
+    other.get_by_role("button", name="Search", exact=True).wait_for()
     other.context.close()
 
     dashboard.stop()
@@ -107,7 +101,7 @@ def test_hostile_names_are_text_on_every_page(tmp_path, visit):
         is_text(page)
         page.get_by_label("Model", exact=True).filter(visible=True).first.click()
         page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
-        page.get_by_role("button", name="Search").click()
+        page.get_by_role("button", name="Search", exact=True).click()
         one.sees("Bottleneck:")
         for tab in page.get_by_role("tab", name=re.compile(r"^\d ")).all():
             tab.click()
@@ -140,15 +134,19 @@ def hostile_plots() -> list:
     return [hv.render(plot, backend="bokeh") for plot in plots_of]
 
 
-def test_hostile_names_are_text_in_plots_and_their_tooltips(tmp_path, browser):
-    path = tmp_path / "plots.html"
-    path.write_text(file_html(hostile_plots(), INLINE, title=SCRIPT))
+def test_hostile_names_are_text_in_plots_and_in_a_runs_report(tmp_path, browser):
+    run_id = hostile_run(tmp_path)
+    plot_page, report = tmp_path / "plots.html", tmp_path / "report.html"
+    plot_page.write_text(file_html(hostile_plots(), INLINE, title=SCRIPT))
+    report.write_text(report_page(open_run(run_id, tmp_path)))
     page = browser.new_context(viewport={"width": 1200, "height": 6000}).new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle")
-    assert hover(page) > 0
-    is_text(page)
+    for path in (plot_page, report):
+        page.goto(path.as_uri())
+        page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle")
+        assert hover(page) > 0
+        is_text(page)
+    expect(page.get_by_text("rank 1 died: \"'><svg onload=").first).to_be_visible()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     page.context.close()

@@ -17,7 +17,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     one.sees("laptop_8_cities: 8 devices")
     choose(page, "Model", "tiny-gpt")
     budget(page, "2")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.sees("Why this plan:")
     one.sees(re.compile(r"as a launcher places them|in rank order with equal layers"))

@@ -33,7 +33,7 @@ def test_two_sites_and_a_link_are_drawn_planned_reloaded_and_undone(server, visi
     one.sees("Began an empty cluster.")
     for place, name in ((FRANKFURT, "Frankfurt"), (TOKYO, "Tokyo")):
         page.mouse.click(*spot(page, place))
-        one.sees(f"Added {name} with a A100-80.")
+        one.sees(f"Added {name} with 1 × A100-80.")
     press(page, "Add")
     one.sees("Name of the site")  # what was added last is selected
     page.keyboard.down("Shift")

@@ -15,15 +15,21 @@ from bokeh.embed import components
 from bokeh.plotting import figure
 from dags import cut_plan, random_dag
 from factories import chain_plan, small_cluster
+from fake_ranks import phase, step_record, write
 from nbclient import NotebookClient
 
 import hetplanner.plots as plots
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Trace
+from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.plots.notebook.offline import without_links
+from hetplanner.runs.directory import RunDirectory, save_config
 from hetplanner.runs.report import RunReport
+from hetplanner.runs.run import Run
+from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import StepTerms
@@ -131,6 +137,24 @@ PAGE_CALLS: dict[str, Any] = {
     "memory of a pipeline": lambda: plots.memory_over_time(PLAN, pipeline=0),
 }
 """Calls that return the page's own figure."""
+
+
+@pytest.mark.parametrize("call", [plots.memory_of_run, plots.traffic_of_run, plots.life_of_run])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_figures_of_a_run_show_themselves(call: Any, has_begun: bool, tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path / "run")
+    folder.path.mkdir()
+    save_plan(PLAN, folder.plan_file)
+    save_config(TrainConfig(steps=4), folder.config_file)
+    status = RunStatus(run="run", state="stopped", created_unix_s=1.0, ended_unix_s=9.0, ranks=len(PLAN.ranks))
+    write_status(folder.status_file, status)
+    if has_begun:
+        for rank in range(len(PLAN.ranks)):
+            write(folder.path, rank, phase("training"), {"type": "origin", "unix_s": 2.0})
+            write(folder.path, rank, *(step_record(rank, step, len(PLAN.ranks), 0.1 * step) for step in range(3)))
+    html = call(Run(folder.path))._repr_mimebundle_()["text/html"]
+    assert html.count("data-root-id") == 1
+    assert "http://" not in html
 
 
 @pytest.mark.parametrize("name", PAGE_CALLS)

@@ -107,6 +107,14 @@ def test_a_drag_moves_a_site_and_names_are_those_of_the_sample_no_more(app):
     assert "there is no 'Atlantis'" in complaints(app)[-1]
 
 
+def test_names_that_a_browser_made_up_do_nothing(app):
+    tap(app, 0, 0, "<b>Atlantis</b>")
+    tap(app, 0, 0, "Atlantis", shift=True)
+    app.drawing.act(Gesture("tap", device="<b>gpu</b>"))
+    assert app.drawing.selected == ()
+    assert (app.cluster.editor.words, app.cluster.editor.undo_words) == ("", "")
+
+
 def test_keys_delete_and_release(app):
     tap(app, 0, 0, "Ohio")
     app.drawing.act(Gesture("key", "delete"))
@@ -228,6 +236,7 @@ def test_excluded_devices_reach_the_problem_and_come_back(app):
     assert app.plan.problem().constraints.excluded == ()
     app.cluster.editor.undo()
     assert len(app.plan.excluded) == 8
+    assert app.cluster.editor.words == "Undone: included Oregon"
 
 
 def test_devices_excluded_in_the_settings_are_so_on_the_map(app):
@@ -305,9 +314,13 @@ def test_the_view_stays_while_one_edits_and_moves_to_another_cluster(app):
         return world.figure.x_range.start, world.figure.x_range.end
 
     before = view()
-    app.drawing.add_site("Sydney", "T4", 1, 1)
+    app.drawing.add_site("Rome", "T4", 1, 1)
     world.show(app.cluster.cluster)
     assert view() == before
+    app.drawing.add_site("Honolulu", "T4", 1, 1)  # out of sight
+    world.show(app.cluster.cluster)
+    assert view() != before
+    before = view()
     world.show(small_cluster(3))
     assert view() != before
     world.show(None)

@@ -141,7 +141,6 @@ def test_one_way_and_assumed_if_so_chosen():
         ("bandwidth", "fast", "must be a number with a unit, as in '1.12 Gbit/s', got"),
         ("bandwidth", "0", "must be above 0"),
         ("bandwidth", "1 Gbps", "did you mean Gbit/s?"),
-        ("bandwidth", "", "must be a number with a unit"),
         ("bandwidth", "1e308", "must be"),
         ("latency", "-1", "must be 0 or more"),
         ("latency", "nan", "must be"),
@@ -162,6 +161,15 @@ def test_a_bad_number_is_explained_at_its_field_and_changes_nothing(field, text,
     setattr(links, field, "1 Mbit/s" if field == "bandwidth" else "1 ms")
     assert links.submit()
     assert links.errors == {}
+
+
+def test_a_blank_number_stays_as_it_is_unless_there_is_none():
+    links = model(remove_link(sites_cluster([1, 1, 1]), LinkEnds("site", "site-1", "site-2")))
+    assert links.enter("site-0", "site-1", " ", "9")
+    assert (held(links).latency, held(links).bandwidth) == (0.009, GBIT_S / 20)
+    assert (links.bandwidth, links.latency) == ("50 Mbit/s", "9 ms")
+    assert not links.enter("site-1", "site-2", "", "9")
+    assert "must be a number with a unit, as in '1.12 Gbit/s', got ''" in links.errors["bandwidth"]
 
 
 def test_what_would_cut_devices_off_is_refused():

@@ -174,7 +174,7 @@ class EditableMap(DeviceMap):
             self._listener(gesture)
 
     def show(self, cluster: Cluster | None, excluded: Collection[str] = (), selected: Collection[str] = ()) -> None:
-        """Shows a draft. The view moves only where all sites are other ones than before.
+        """Shows a draft. The view stays while one edits; see `_fit_view`.
 
         Args:
             cluster: None shows an empty map.
@@ -206,9 +206,15 @@ class EditableMap(DeviceMap):
         )
 
     def _fit_view(self, sites: Columns) -> None:
+        """Looks at all sites where none of the ones before is left, or where a new one is out of sight."""
         names = set(sites["name"])
-        first_drawn = self._shown_empty and len(names) == 1
-        if not names & self._shown_sites and not first_drawn:
+        new = [i for i, name in enumerate(sites["name"]) if name not in self._shown_sites]
+        across, up = self.figure.x_range, self.figure.y_range
+        hidden = any(
+            not (across.start <= sites["x"][i] <= across.end and up.start <= sites["y"][i] <= up.end) for i in new
+        )
+        is_other = not names & self._shown_sites and not (self._shown_empty and len(names) == 1)
+        if is_other or hidden:
             self._look_at(view_box(sites["x"], sites["y"]))
         self._shown_sites, self._shown_empty = names, False
 

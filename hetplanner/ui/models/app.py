@@ -64,7 +64,7 @@ class PlannerApp(param.Parameterized):
 
     def _plan_changed(self, event: param.parameterized.Event) -> None:
         # A joined search brings its own cluster along.
-        if event.new is not self.cluster.cluster and event.new is not None:
+        if event.new is not self.cluster.editor.cluster and event.new is not None:
             words = f"opened the cluster of a search, {event.new.name}"
             self.cluster.adopt(event.new, words, tuple(self.plan.excluded))
 

@@ -50,13 +50,15 @@ class DrawingModel(param.Parameterized):
         self.param.watch(self._selection_changed, "selected")
 
     def _cluster_changed(self, *_: Any) -> None:
-        cluster = self.editor.cluster
-        known = {s.name for s in cluster.sites} if cluster is not None else set()
-        self._select(tuple(name for name in self.selected if name in known))
+        self._select(self.selected)
 
     def _select(self, names: tuple[str, ...]) -> None:
-        if names != self.selected:
-            self.selected = names
+        """Selects the sites of these names that there are."""
+        cluster = self.editor.cluster
+        known = {s.name for s in cluster.sites} if cluster is not None else set()
+        chosen = tuple(name for name in names if name in known)
+        if chosen != self.selected:
+            self.selected = chosen
 
     def _selection_changed(self, *_: Any) -> None:
         if len(self.selected) == 2:
@@ -112,11 +114,11 @@ class DrawingModel(param.Parameterized):
         # The page may not show yet what the click before this one has added.
         name = gesture.site or self._site_near(gesture)
         if name:
-            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _known(c, name)), f"added a {kind} at {name}")
+            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _known(c, name)), f"added 1 × {kind} at {name}")
         else:
             site = _new_site(self.editor.cluster, "", *_point(gesture))
             name = site.name
-            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _fresh(c, site)), f"added {name} with a {kind}")
+            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _fresh(c, site)), f"added {name} with 1 × {kind}")
         self._select((name,))
 
     def _site_near(self, gesture: Gesture) -> str:
@@ -286,7 +288,7 @@ class DrawingModel(param.Parameterized):
         if self.editor.cluster is None and not self.adding:
             return "Nothing is drawn yet: press Add and click on the map, add a whole site, or choose a sample."
         if self.adding:
-            return f"Click: a new site with a {self.kind}, or one more at the site you hit. Esc ends adding."
+            return f"Click: a new site with one {self.kind}, or one more at the site you hit. Esc ends adding."
         return (
             "Click a site to see its devices, click a device to exclude it. Drag moves a site. Shift-click a second"
             " one for their link."

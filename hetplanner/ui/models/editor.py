@@ -57,14 +57,15 @@ class Editor(param.Parameterized):
         """
         with self._draft.lock:
             self._refuse_stale()
-            self._push(cluster, words, excluded)
-        self._show(words)
+            changed = self._push(cluster, words, excluded)
+        if changed:
+            self._show(words)
 
     def edit(self, change: Callable[[Cluster | None], Cluster | None], words: str) -> None:
         """Applies `change` to the newest state, also if another page made it. Raises what `change` raises."""
         with self._draft.lock:
-            self._push(change(self._draft.step.cluster), words, None)
-        self._show(words)
+            changed = self._push(change(self._draft.step.cluster), words, None)
+        self._show(words if changed else self.words)
 
     def exclude(self, device_ids: Iterable[str], words: str) -> None:
         """Plans must not use these devices either."""
@@ -77,8 +78,8 @@ class Editor(param.Parameterized):
     def _choose(self, words: str, add: Set[str] = frozenset(), drop: Set[str] = frozenset()) -> None:
         with self._draft.lock:
             now = self._draft.step
-            self._push(now.cluster, words, (set(now.excluded) | add) - drop)
-        self._show(words)
+            changed = self._push(now.cluster, words, (set(now.excluded) | add) - drop)
+        self._show(words if changed else self.words)
 
     def undo(self) -> None:
         """Takes the newest change back. Raises InvalidInput if another page made one in the meantime."""
@@ -96,14 +97,16 @@ class Editor(param.Parameterized):
         if words:
             self._show(words)
 
-    def _push(self, cluster: Cluster | None, words: str, excluded: Iterable[str] | None) -> None:
+    def _push(self, cluster: Cluster | None, words: str, excluded: Iterable[str] | None) -> bool:
+        """A new step; False if it is like the one there is."""
         now = self._draft.step
         chosen = set(now.excluded if excluded is None else excluded)
         left_out = tuple(d for d in cluster.device_ids if d in chosen) if cluster is not None else ()
         if cluster == now.cluster and left_out == now.excluded:
-            return
+            return False
         self._draft.push(Step(cluster, left_out, words))
         self._store.keep(self._draft)
+        return True
 
     # -- two pages with one draft -----------------------------------------------------------------
 

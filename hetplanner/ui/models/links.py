@@ -131,16 +131,19 @@ class LinksModel(param.Parameterized):
     # -- the form ---------------------------------------------------------------------------------
 
     def submit(self) -> bool:
-        """The typed numbers for the chosen link; False if one was refused."""
+        """The typed numbers for the chosen link (blank: as it is); False if one was refused."""
         ends = self.selected
         if ends is None:
             return self._refuse(
                 "ends", self.errors.get("ends") or "choose a link first: click a cell, or name two ends"
             )
-        numbers = {}
+        held = link_edits.link_in_force(self.cluster, ends) if self.cluster is not None else None
+        numbers: dict[str, float] = {}
         for quantity in ("bandwidth", "latency"):
+            text = getattr(self, quantity)
             try:
-                numbers[quantity] = typed_number(quantity, getattr(self, quantity))
+                blank = held is not None and not text.strip()
+                numbers[quantity] = getattr(held, quantity) if blank else typed_number(quantity, text)
             except HetplannerError as error:
                 return self._refuse(quantity, str(error))
         words = f"link {ends.text}: {short_rate(numbers['bandwidth'])}, {short_seconds(numbers['latency'])}"

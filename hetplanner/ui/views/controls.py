@@ -78,7 +78,7 @@ export function render({model}) {
     }
     const update = (now) => {
       name.textContent = now.label
-      if (!now.label) input.setAttribute('aria-label', now.title ?? now.name)
+      input.setAttribute('aria-label', now.label || now.title || now.name)  // not the hint with it
       node.title = now.title ?? ''
       node.style.width = now.width ? `${now.width}px` : ''
       const text = JSON.stringify(now.options ?? [])

@@ -68,7 +68,7 @@ class ExchangePart:
             self._options,
             self._text,
             self._text_error.view,
-            pn.Row(self._forms, self._tables, align="end", margin=(0, 0, 8, 0)),
+            pn.Row(self._forms, self._tables, margin=(0, 0, 8, 0)),
         )
         self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors"])
         app.cluster.param.watch(self._show_forms, "cluster")

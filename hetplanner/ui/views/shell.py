@@ -137,6 +137,8 @@ class Shell:
             "run": self.run.view,
             "export": self.export.view,
         }
+        for name, body in self._bodies.items():
+            body.css_classes = [*body.css_classes, f"page-{name}"]
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
