@@ -189,15 +189,6 @@ class Shell:
     def _start_beat(self) -> None:
         # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
         pn.state.add_periodic_callback(self._beat, period=POLL_MS)
-        document = pn.state.curdoc
-        if document is not None:
-            self.app.session.wake = lambda: document.add_next_tick_callback(self._hear)
-
-    def _hear(self) -> None:
-        """An answer has come: it is shown at once, not at the next beat."""
-        with pn.io.hold():
-            self.app.explain.poll()
-            self.app.simulate.poll()
 
     def _fill(self, name: str) -> None:
         """Sends a page to the browser: on its first visit, or when there is time. All at once take seconds."""
