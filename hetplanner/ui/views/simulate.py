@@ -57,7 +57,7 @@ class SimulateView:
             *save_tools(self.gantt, "step"),
             acts={"perfetto": self.model.ask_perfetto}, margin=(6, 4),
         )  # fmt: skip
-        self.pipeline = ControlsPanel(self.model, ("pipeline",), sizing_mode=None, width=140, margin=(0, 6))
+        self.pipeline = ControlsPanel(self.model, ("pipeline",), sizing_mode=None, width=140, height=44, margin=(0, 6))
         self.save = pmui.Button(label="Save derived plan", icon="save", variant="contained", margin=(8, 6))
         self.reset = pmui.Button(label="Back to the plan", icon="undo", variant="outlined", margin=(8, 6))
         self._stale = True
