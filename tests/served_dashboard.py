@@ -97,7 +97,7 @@ class Visit:
 
     def settle(self) -> None:
         """Until the first page is drawn and answers."""
-        self.page.get_by_role("button", name="Search").wait_for(timeout=PATIENCE_MS)
+        self.page.get_by_role("button", name="Search", exact=True).wait_for(timeout=PATIENCE_MS)
         self.page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle", timeout=PATIENCE_MS)
 
     def tab(self, name: str) -> None:

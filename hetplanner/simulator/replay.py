@@ -310,18 +310,21 @@ def _memory(plan: Plan, model: CostModel, spans: SpanTable, step_s: float) -> Ar
     base_N -= np.bincount(rank_C, weights=once_C, minlength=len(base_N))
     chunk_SN = np.full((len(plan.stages), len(plan.ranks)), -1)
     chunk_SN[tuple(np.array([(s, rank) for rank, s in plan.chunks]).T)] = np.arange(len(rank_C))
-    forwards, backwards = (spans.take(spans.kind_J == kind) for kind in (FORWARD, BACKWARD))
+    place_F, place_K = (np.flatnonzero(spans.kind_J == kind) for kind in (FORWARD, BACKWARD))
+    forwards, backwards = spans.take(place_F), spans.take(place_K)
     here, back = (chunk_SN[part.stage_J, part.rank_J] for part in (forwards, backwards))
-    rank_E = np.concatenate((forwards.rank_J, backwards.rank_J, backwards.rank_J))
-    time_s_E = np.concatenate((forwards.start_s_J, backwards.start_s_J, backwards.end_s_J))
-    change_E = np.concatenate((each_C[here], once_C[back], -each_C[back] - once_C[back]))
+    # Spans stand in the order of the tasks. Times cannot tell it: of neighbours they may differ in the last digit.
+    order = np.argsort(np.concatenate((2 * place_F, 2 * place_K, 2 * place_K + 1)))
+    rank_E = np.concatenate((forwards.rank_J, backwards.rank_J, backwards.rank_J))[order]
+    time_s_E = np.concatenate((forwards.start_s_J, backwards.start_s_J, backwards.end_s_J))[order]
+    change_E = np.concatenate((each_C[here], once_C[back], -each_C[back] - once_C[back]))[order]
     return base_N[:, None] + _binned_peaks(rank_E, time_s_E, change_E, len(base_N), step_s)
 
 
 def _binned_peaks(rank_E: Array, time_s_E: Array, change_E: Array, num_ranks: int, step_s: float) -> Array:
-    """Greatest level of every rank in each of `MEMORY_PARTS` parts of the step, from changes of it (E of them)."""
-    order = np.lexsort((change_E, time_s_E, rank_E))  # at one moment what is freed comes first
-    rank_E, time_s_E, change_E = rank_E[order], time_s_E[order], change_E[order]
+    """Greatest level of every rank in each of `MEMORY_PARTS` parts of the step, from changes of it (E of them, rank by
+    rank in their order).
+    """
     total_E = np.cumsum(change_E)
     first_N = np.searchsorted(rank_E, np.arange(num_ranks))
     level_E = total_E - np.concatenate(([0.0], total_E))[first_N][rank_E]

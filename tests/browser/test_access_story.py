@@ -43,14 +43,14 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     other = browser.new_context().new_page()
     assert other.goto(link).status == 403
     other.get_by_role("link", name="look and plan without it").click()
-    other.get_by_role("button", name="Search").wait_for()
+    other.get_by_role("button", name="Search", exact=True).wait_for()
     other.get_by_role("tab", name="4 Run").click()
     other.get_by_label("Launch token").filter(visible=True).first.wait_for()
     expect(other.get_by_text("Launching is unlocked.")).to_have_count(0)
     other.goto(f"http://localhost:{dashboard.port}/unlock")
     other.get_by_label("Launch token").fill("test-launch-token")
     other.get_by_role("button", name="Unlock").click()
-    other.get_by_role("button", name="Search").wait_for()
+    other.get_by_role("button", name="Search", exact=True).wait_for()
     other.context.close()
 
     dashboard.stop()
@@ -101,7 +101,7 @@ def test_hostile_names_are_text_on_every_page(tmp_path, visit):
         is_text(page)
         page.get_by_label("Model", exact=True).filter(visible=True).first.click()
         page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
-        page.get_by_role("button", name="Search").click()
+        page.get_by_role("button", name="Search", exact=True).click()
         one.sees("Bottleneck:")
         for tab in page.get_by_role("tab", name=re.compile(r"^\d ")).all():
             tab.click()

@@ -16,7 +16,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     one.sees("laptop_8_cities: 8 devices")
     choose(page, "Model", "tiny-gpt")
     budget(page, "2")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.sees("Why this plan:")
     one.sees(re.compile(r"as a launcher places them|in rank order with equal layers"))
@@ -50,7 +50,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     one.sees("Bottleneck then:")
     assert metric(page, "what-if") == changed
 
-    page.get_by_role("button", name="Search again from here").click()
+    page.get_by_role("button", name="Plan again from here").click()
     one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left|comparing the best plans|Done: "))
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     expect(page.locator("[data-metric='what-if']")).to_have_count(0)

@@ -41,7 +41,7 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
     page = one.page
     one.sees("dtfm_5_worldwide: 64 devices")
     budget(page, "5")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left"))
     one.sees("Bottleneck:")
     one.sees(re.compile(r"Done: [\d,]+ placements"))
@@ -73,7 +73,7 @@ def test_a_search_stops_when_asked_and_a_reload_finds_its_result(server, visit):
     one.sees("laptop_8_cities: 8 devices")
     choose(page, "Model", "tiny-gpt")
     budget(page, "50")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     one.sees("Bottleneck:")
     page.get_by_role("button", name="Stop", exact=True).click()
     one.sees(re.compile(r"Stopped: [\d,]+ placements"))
@@ -83,7 +83,7 @@ def test_a_search_stops_when_asked_and_a_reload_finds_its_result(server, visit):
     page.keyboard.press("Control+a")
     page.keyboard.type("40")
     page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search").dispatch_event("click")
+    page.get_by_role("button", name="Search", exact=True).dispatch_event("click")
     one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left"))
     page.get_by_role("button", name="Stop", exact=True).click()
     one.sees(re.compile(r"Stopped: [\d,]+ placements"))
@@ -105,8 +105,8 @@ def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, vi
     choose(second.page, "Sample cluster", "lab_2_sites_4")
     choose(second.page, "Model", "tiny-gpt")
     second.sees("lab_2_sites_4: 4 devices")
-    first.page.get_by_role("button", name="Search").click()
-    second.page.get_by_role("button", name="Search").click()
+    first.page.get_by_role("button", name="Search", exact=True).click()
+    second.page.get_by_role("button", name="Search", exact=True).click()
     for one in (first, second):
         one.sees(re.compile(r"Done: [\d,]+ placements"))
         one.sees("Bottleneck:")
@@ -153,7 +153,7 @@ def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visi
     config.set_input_files({"name": "network.json", "mimeType": "application/json", "buffer": captured})
     one.sees("residual: 0.6 M parameters, 87 ops, to plan with, not to train")
     expect(page.get_by_label("Layers", exact=True)).to_be_disabled()
-    page.get_by_role("button", name="Search").wait_for()
+    page.get_by_role("button", name="Search", exact=True).wait_for()
 
 
 def test_dark_mode_recolours_the_maps(server, visit):

@@ -34,7 +34,7 @@ def test_another_schedule_is_simulated_saved_found_again_and_exported(server, vi
     page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
     field(page, "Budget (s)").fill("2")
     page.keyboard.press("Tab")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.tab("3 Simulate")
     one.sees(re.compile(r"busiest \d+ of \d+ links in use"))

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from factories import chain_plan, small_cluster
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_plans import random_plan
 
@@ -57,6 +57,7 @@ def test_links_carry_what_is_sent(plan):
 
 
 @settings(max_examples=40, deadline=None)
+@example(random_plan(1771, nics=False), False)
 @given(plans, st.booleans())
 def test_memory_stays_below_the_peak_that_plans_are_checked_for(plan, recompute):
     plan = plan.replace(stages=tuple(stage.replace(recompute=recompute) for stage in plan.stages))

@@ -12,6 +12,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.planners.attribution import divide_gain
+from hetplanner.planners.schedules import reschedule
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Ticket
@@ -119,6 +120,12 @@ def test_what_was_asked_of_another_plan_is_not_shown(app, desk, plan):
     app.explain.poll()
     assert app.explain.why.plan is other
     assert "2 stages × 1 replica" in app.explain.why.sentence
+
+
+def test_an_interleaved_plan_has_no_counterpart_to_compare_with(app, desk):
+    show(app, desk, estimated(reschedule(chain_plan([8, 8], [3]), "interleaved", chunks=2)))
+    assert app.explain.why.sentence.startswith("its devices serve several stages each")
+    assert not app.explain.why.waiting
 
 
 def test_words_for_bottlenecks_and_shapes(plan):

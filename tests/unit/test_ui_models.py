@@ -135,6 +135,7 @@ def test_a_hugging_face_config_is_taken_and_a_bad_one_refused(app):
     for bad in (b"nonsense", b"[]", b'{"model_type":"resnet"}', b'{"model_type":"gpt2"}'):
         app.plan.upload_model("config.json", bad)
     assert len(errors(app)) == 4
+    assert app.plan.upload_error == errors(app)[-1]
     assert app.plan.problem().workload.graph.num_layers == 10
     app.plan.preset = "gpt2"
     assert app.plan.problem().workload.graph.num_params == 124_439_808

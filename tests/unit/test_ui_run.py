@@ -327,6 +327,19 @@ def test_steps_phases_and_logs_appear_as_the_directory_grows(model, tmp_path):
     assert list(model.log.lines) == ["hello", "world", "end"]
 
 
+def test_a_live_run_that_writes_nothing_is_said_to_be_silent(model, tmp_path):
+    grow(tmp_path / "runs" / make_run(tmp_path, plan_2()), range(2))
+    model.beat()
+    assert model.silent_s() is None
+    seen = []
+    model.param.watch(lambda event: seen.append(model.silent_s()), "phase_changed")
+    model.watch.heard_s -= 30
+    model.beat()
+    model.beat()
+    assert len(seen) == 1
+    assert seen[0] == pytest.approx(30, abs=5)
+
+
 def test_a_failed_run_opens_its_events_and_the_log_of_the_rank_that_died(model, tmp_path):
     run_id = make_run(tmp_path, plan_2())
     other = make_run(tmp_path, plan_2(), "finished")

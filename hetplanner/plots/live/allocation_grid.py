@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 from bokeh.models import HoverTool, Legend, LegendItem, Range1d
 
 from hetplanner.plan.model import Plan
@@ -98,7 +99,7 @@ class AllocationGrid(LiveFigure):
         cells = cell_columns(plan, num_rows, width_px, height_px)
         put(self.source, cells)
         sites = dict(zip(cells["site"], cells["colour"], strict=True))
-        nowhere = [float("nan")] * len(sites)
+        nowhere = [np.nan] * len(sites)
         put(self.key_source, {"x": nowhere, "y": nowhere, "site": list(sites), "colour": list(sites.values())})
         put(self.head_source, heads)
         layers = [layers_text(plan, s) for s in range(num_stages)] if num_stages <= 14 else heads["text"]

@@ -9,8 +9,10 @@ from hetplanner.plan.estimate import Estimate
 from hetplanner.plots.data.costs import cost_columns, total_columns
 from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.theme import DARK_INK, LIGHT_INK
 
 COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", "text", "value", "share")
+INK_COLUMNS = {DARK_INK: "text_dark", LIGHT_INK: "text_light"}
 FRAME_PX = 460
 NUMBER_PX = 42
 """Room that a number inside a bar needs."""
@@ -25,15 +27,17 @@ class CostBars(LiveFigure):
         super().__init__(
             dark=dark, height=height, x_range=Range1d(0, 1), y_range=Range1d(-0.6, 0.6), x_axis_label="seconds a step"
         )
-        self.source = empty_source(*COST_NAMES)
+        self.source = empty_source(*COST_NAMES, *INK_COLUMNS.values())
         self.total_source = empty_source("y", "label", "total", "text")
         self._bars = self.figure.hbar(
             y="y", left="left", right="right", height=0.62, source=self.source, fill_color="colour", line_color=None
         )
-        self.figure.text(
-            "middle", "y", text="text", source=self.source, text_color="ink", text_align="center",
-            text_baseline="middle", text_font=TEXT_FONT, text_font_size="11px",
-        )  # fmt: skip
+        # One glyph for each ink: while rows go, Bokeh's text glyph reads a column of colours behind its end.
+        for ink, column in INK_COLUMNS.items():
+            self.figure.text(
+                "middle", "y", text=column, source=self.source, text_color=ink, text_align="center",
+                text_baseline="middle", text_font=TEXT_FONT, text_font_size="11px",
+            )  # fmt: skip
         self._totals = self.figure.text(
             "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
             text_font=TEXT_FONT, text_font_size="12px", text_font_style="bold",
@@ -61,7 +65,11 @@ class CostBars(LiveFigure):
         """Shows estimates by label (`planned`, `rank order`, …), the first one on top."""
         self._again = partial(self.update, estimates)
         totals = total_columns(estimates)
-        put(self.source, cost_columns(estimates, NUMBER_PX * ROOM / self._frame_px(FRAME_PX)[0]))
+        columns = cost_columns(estimates, NUMBER_PX * ROOM / self._frame_px(FRAME_PX)[0])
+        for ink, name in INK_COLUMNS.items():
+            pairs = zip(columns["text"], columns["ink"], strict=True)
+            columns[name] = [text if colour == ink else "" for text, colour in pairs]
+        put(self.source, columns)
         put(self.total_source, totals)
         labels = [shortened(label, 22) for label in totals["label"]]
         self._label_axis(self.figure.yaxis[0], totals["y"], labels)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 REHEARSAL_MODELS = ("tiny-gpt", "tiny-llama", "small-gpt")
 REHEARSAL_BUDGET_S = 2.0
-OWN_DATA = "the default (Python's own sources; digits for images)"
+OWN_DATA = "default: Python sources, or digits"
 OWN_RUNS = "the agent's own folder"
 SETTINGS = (
     "steps",

@@ -212,8 +212,10 @@ class PlanModel(ProblemSettings):
         self.param.trigger("points_changed", "baselines_changed")
 
     def _follow(self, job: SearchJob) -> None:
-        self._job, self._cursor, self._seconds = job, 0, 0
-        self.points, self.baselines, self.baseline_estimates = [], {}, {}
+        before, self._job = self._job, job
+        self._cursor, self._seconds, self.points = 0, 0, []
+        if before is None or before.id != job.request.continues or before.request.problem != job.request.problem:
+            self.baselines, self.baseline_estimates = {}, {}  # else they hold until their like comes again
         self.earlier = self._earlier_than(job)
         start = job.request.start
         self.param.update(

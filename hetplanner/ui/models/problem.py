@@ -8,7 +8,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
 from hetplanner.cost.check import check_problem
 from hetplanner.dtypes import DType
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.schema import checked, parse_json
@@ -34,6 +34,7 @@ class ProblemSettings(param.Parameterized):
     uploaded = param.ClassSelector(
         class_=Workload, default=None, doc="From a Hugging Face config.json or a workload file."
     )
+    upload_error = param.String(default="", doc="Why the last file was refused.")
     layers = param.Integer(default=24, bounds=(1, MAX_LAYERS))
     global_batch = param.Integer(default=1024, bounds=(1, 1_000_000))
     micro_batch = param.Integer(default=1, bounds=(1, 1_000_000))
@@ -62,6 +63,7 @@ class ProblemSettings(param.Parameterized):
     # -- what follows from a choice ---------------------------------------------------------------
 
     def _model_chosen(self, *_: Any) -> None:
+        self.upload_error = ""
         if self.preset == UPLOADED and self.uploaded is None:
             return
         self._take_sizes(self._base_workload())
@@ -207,10 +209,15 @@ class ProblemSettings(param.Parameterized):
 
     def upload_model(self, name: str, content: bytes) -> None:
         """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families) or a workload file, which holds a
-        captured model as data. Errors become a notice.
+        captured model as data. Errors become a notice, and stay in `upload_error`.
         """
-        with self.session.reporting():
+        self.upload_error = ""
+        try:
             self.param.update(uploaded=_uploaded_workload(content, name), preset=UPLOADED)
+        except HetplannerError as error:
+            self.upload_error = str(error)
+            self.session.notify("error", str(error))
+        else:
             self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
 
     @property

@@ -70,6 +70,7 @@ class RunModel(param.Parameterized):
         self.launch = LaunchModel(session, service, home, agent, self._launched)
         self.log, self.replay, self.text = LogModel(), ReplayModel(), TextModel(session)
         self._version = -1
+        self._silent = 0
         self._section_before = ""
         """Where the page was before a failure opened another section."""
         self.param.watch(self._selected, "selected")
@@ -108,6 +109,10 @@ class RunModel(param.Parameterized):
             self.detail = detail
             self.param.trigger("detail_changed")
         self.log.read()
+        silent = int((self.silent_s() or 0.0) // LONG_SILENCE_S)
+        if silent != self._silent:
+            self._silent = silent
+            self.param.trigger("phase_changed")
 
     def _show_status(self, status: RunStatus | None) -> None:
         had_failed = self.status is not None and self.status.state == "failed"

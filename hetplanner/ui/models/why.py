@@ -20,6 +20,7 @@ WORDS = {
     "local steps": "local steps (fewer exchanges)",
 }
 """A choice as the sentence names it."""
+INTERLEAVED = "its devices serve several stages each; there is no plan of this shape in rank order to compare it with."
 WORTH_SAYING = 0.005
 
 
@@ -50,8 +51,9 @@ class WhyModel(param.Parameterized):
         if plan is self.plan and (self.waiting or self.gain is not None):
             return
         self._ticket = None
-        self.param.update(plan=plan, gain=None, error="", waiting=plan is not None)
-        if plan is not None:
+        ask = plan is not None and not plan.is_interleaved
+        self.param.update(plan=plan, gain=None, error="" if ask or plan is None else INTERLEAVED, waiting=ask)
+        if plan is not None and ask:
             self._ticket = self._desk.ask(f"{self._session.id} why", "explain", plan, on_done=self._session.wake)
 
     def poll(self) -> None:

@@ -22,7 +22,8 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
             widget.value = getattr(model, name)  # an emptied number field
             return
         try:
-            setattr(model, name, event.new)
+            with pn.io.hold():  # for the same reason as clicks, see `on_click`
+                setattr(model, name, event.new)
         except ValueError as error:
             label = getattr(widget, "label", None) or widget.name
             session.notify("error", f"{label}: {error}")

@@ -96,7 +96,7 @@ class WhatIfCard:
         self.changes = pn.FlexBox(margin=(2, 6), gap="6px", align_items="center")
         self.answer = html_pane(margin=(6, 14, 4, 14))
         self.bars = chart(self.figure)
-        self.again = pmui.Button(label="Search again from here", icon="replay", variant="contained", **_SMALL)
+        self.again = pmui.Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
         self.keep = pmui.Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
         self.clear = pmui.Button(label="Clear", icon="close", variant="text", **_SMALL)
         self._wire()

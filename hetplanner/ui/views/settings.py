@@ -7,7 +7,7 @@ import panel_material_ui as pmui
 
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind, on_click, upload_button
-from hetplanner.ui.views.cards import Words
+from hetplanner.ui.views.cards import ErrorWords, Words
 from hetplanner.ui.views.form import SettingsPanel
 
 _BUTTON: dict[str, Any] = {"sizing_mode": "stretch_width", "size": "small", "margin": (3, 5)}
@@ -41,14 +41,15 @@ def _model_part(app: PlannerApp) -> list[Any]:
         plan.upload_model(*next(iter(files.items())))
 
     upload = upload_button("config.json or workload", ".json", app.session, take)
-    name = Words(margin=(2, 10))
+    name, refused = Words(margin=(2, 10)), ErrorWords(margin=(2, 10))
 
     def show_uploaded(*_: Any) -> None:
         name.set(plan.uploaded_text)
+        refused.set(plan.upload_error)
 
-    plan.param.watch(show_uploaded, ["uploaded", "preset"])
+    plan.param.watch(show_uploaded, ["uploaded", "preset", "upload_error"])
     show_uploaded()
-    return [preset, upload, name.view]
+    return [preset, upload, refused.view, name.view]
 
 
 def _search_part(app: PlannerApp) -> list[Any]:

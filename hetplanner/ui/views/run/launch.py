@@ -99,6 +99,11 @@ class ConfirmDialog:
         self.form.param.watch(self._show_buttons, "errors")
         app.session.param.watch(self._show_lock, "unlocked")
 
+    def set_dark(self, dark: bool) -> None:
+        """A dialog's parts stand outside of the page's own tree: they have to be told."""
+        for part in (self.view, self.token, self.confirm, self.cancel):
+            part.dark_theme = dark
+
     def _confirm(self) -> None:
         session = self.app.session
         text, self.token.value = self.token.value_input or self.token.value or "", ""

@@ -96,6 +96,7 @@ class RunView:
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page, also of sections that are still to be made."""
         self.dark = dark
+        self.dialog.set_dark(dark)
         for section in self.sections.values():
             for live in section.figures:
                 live.set_dark(dark)
