@@ -26,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 TOKEN = "SCREENSHOT-TOKEN"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_MS = 120_000
+COLOURS = """JSON.stringify([...Bokeh.documents[0]._all_models.values()].filter(m => m.type === "LinearAxis")
+  .map(m => m.axis_label_text_color))"""
 DRAWN_MS = 3000
 """Until a page that was opened, or has changed its colours, is drawn."""
 
@@ -36,6 +38,7 @@ def seen(page: Page, text: str | re.Pattern) -> None:
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=re.compile(rf"^\d+ {name}$", re.IGNORECASE)).click()
+    page.locator(f".page-{name}").first.wait_for(state="visible", timeout=PATIENCE_MS)
 
 
 def search(page: Page) -> None:
@@ -70,7 +73,9 @@ def pictures(page: Page, name: str, folder: Path) -> None:
         page.evaluate("window.scrollTo(0, 0)")
         page.wait_for_timeout(DRAWN_MS)
         page.screenshot(path=folder / f"{name}{suffix}.png")
+        before = page.evaluate(COLOURS)
         page.get_by_role("button", name="Toggle theme").click()
+        page.wait_for_function(f"before => {COLOURS} !== before", arg=before, timeout=PATIENCE_MS)
     page.mouse.move(700, 70)
 
 
