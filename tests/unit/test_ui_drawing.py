@@ -299,7 +299,7 @@ def test_the_map_tells_gestures_and_shows_what_is_selected(app):
     assert len(world.ring_source.data["x"]) == 1
     world.show(cluster, (), ("Ohio", "Tokyo"))
     assert len(world.tie_source.data["x"]) == 2
-    assert world.dot_source.data["id"] == []
+    assert set(world.dot_source.data["id"]) == {""}  # blank rows
     world.put_back()
     world.show(None)
     assert world.site_source.data["name"] == world.ring_source.data["x"] == []

@@ -7,7 +7,7 @@ from bokeh.models import HoverTool, Legend, LegendItem, Range1d
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.grid import Columns, grid_columns, layers_text, ops_text
-from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import INK_COLUMNS, TEXT_FONT, LiveFigure, by_ink, empty_source, put, set_range
 
 GRID_NAMES = (
     "stage", "replica", "device", "kind", "site", "host", "rank", "colour", "ink", "line_1", "line_2", "ops",
@@ -25,14 +25,11 @@ class AllocationGrid(LiveFigure):
 
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
         super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-0.5, 0.5))
-        self.source = empty_source(*GRID_NAMES)
+        self.source = empty_source(*GRID_NAMES, *INK_COLUMNS.values())
         self.cells = self.figure.rect(
             "stage", "y", width=0.95, height=0.9, source=self.source, fill_color="colour", line_color=None
         )
-        self.figure.text(
-            "stage", "y", text="text", source=self.source, text_align="center", text_baseline="middle",
-            text_color="ink", text_font=TEXT_FONT, text_font_size="11px", text_line_height=1.1,
-        )  # fmt: skip
+        self._ink_texts("stage", "y", self.source, text_line_height=1.1)
         self.head_source = empty_source(*HEAD_NAMES)
         self.heads = self.figure.rect(
             "stage", "y", width=0.95, height="height", source=self.head_source, line_color=None, fill_alpha=0.9
@@ -85,7 +82,7 @@ class AllocationGrid(LiveFigure):
         """Shows a plan; None empties the grid."""
         self._again = partial(self.update, plan)
         if plan is None:
-            put(self.source, {name: [] for name in GRID_NAMES})
+            put(self.source, {name: [] for name in self.source.column_names})
             put(self.head_source, {name: [] for name in HEAD_NAMES})
             put(self.key_source, {name: [] for name in ("x", "y", "site", "colour")})
             self._label_axis(self.figure.xaxis[0], [], [])
@@ -97,7 +94,7 @@ class AllocationGrid(LiveFigure):
         width_px, height_px = self._frame_px(FRAME_PX)
         heads = head_columns(plan, num_rows, height_px)
         cells = cell_columns(plan, num_rows, width_px, height_px)
-        put(self.source, cells)
+        put(self.source, by_ink(cells))
         sites = dict(zip(cells["site"], cells["colour"], strict=True))
         nowhere = [np.nan] * len(sites)
         put(self.key_source, {"x": nowhere, "y": nowhere, "site": list(sites), "colour": list(sites.values())})

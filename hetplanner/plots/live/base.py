@@ -11,13 +11,15 @@ from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, GlyphRenderer,
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
 
-from hetplanner.plots.theme import Look, look_of
+from hetplanner.plots.theme import DARK_INK, LIGHT_INK, Look, look_of
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 FONT = "Roboto, Helvetica, Arial, sans-serif"
 TEXT_FONT = value(FONT)
 """For text glyphs, which take a bare string for the name of a column."""
 
+INK_COLUMNS = {DARK_INK: "text_dark", LIGHT_INK: "text_light"}
+"""Columns of a text by the colour that is read on what lies below it."""
 
 SMALLEST_RESIZE_PX = 8.0
 SMALLEST_FRAME_PX = 40.0
@@ -116,6 +118,17 @@ class LiveFigure:
         nowhere = ColumnDataSource({"x": [np.nan], "y": [np.nan]})
         return self.figure.rect("x", "y", width=1, height=1, source=nowhere, color=colour, **options)
 
+    def _ink_texts(self, x: str, y: str, source: ColumnDataSource, **options: Any) -> None:
+        """Texts on coloured boxes; the source's columns come from `by_ink`.
+
+        One glyph for each ink: while rows go, Bokeh's text glyph reads a column of colours behind its end.
+        """
+        for ink, column in INK_COLUMNS.items():
+            self.figure.text(
+                x, y, text=column, source=source, text_color=ink, text_align="center", text_baseline="middle",
+                text_font=TEXT_FONT, text_font_size="11px", **options,
+            )  # fmt: skip
+
     def _stroke(self, **options: Any) -> GlyphRenderer:
         """A line for a legend."""
         nowhere = ColumnDataSource({"x": [np.nan, np.nan], "y": [np.nan, np.nan]})
@@ -194,6 +207,14 @@ def _labels_of(item: LegendItem) -> list[str]:
 def empty_source(*names: str) -> ColumnDataSource:
     """A source with empty columns."""
     return ColumnDataSource({name: [] for name in names})
+
+
+def by_ink(columns: Columns) -> dict[str, Any]:
+    """Columns with `text` split by `ink`, for `_ink_texts`."""
+    pairs = list(zip(columns["text"], columns["ink"], strict=True))
+    return dict(columns) | {
+        name: [text if colour == ink else "" for text, colour in pairs] for ink, name in INK_COLUMNS.items()
+    }
 
 
 def put(source: ColumnDataSource, columns: Columns) -> None:

@@ -8,11 +8,9 @@ from bokeh.models import HoverTool, LegendItem, Range1d
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plots.data.costs import cost_columns, total_columns
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
-from hetplanner.plots.theme import DARK_INK, LIGHT_INK
+from hetplanner.plots.live.base import INK_COLUMNS, TEXT_FONT, LiveFigure, by_ink, empty_source, put, set_range
 
 COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", "text", "value", "share")
-INK_COLUMNS = {DARK_INK: "text_dark", LIGHT_INK: "text_light"}
 FRAME_PX = 460
 NUMBER_PX = 42
 """Room that a number inside a bar needs."""
@@ -32,12 +30,7 @@ class CostBars(LiveFigure):
         self._bars = self.figure.hbar(
             y="y", left="left", right="right", height=0.62, source=self.source, fill_color="colour", line_color=None
         )
-        # One glyph for each ink: while rows go, Bokeh's text glyph reads a column of colours behind its end.
-        for ink, column in INK_COLUMNS.items():
-            self.figure.text(
-                "middle", "y", text=column, source=self.source, text_color=ink, text_align="center",
-                text_baseline="middle", text_font=TEXT_FONT, text_font_size="11px",
-            )  # fmt: skip
+        self._ink_texts("middle", "y", self.source)
         self._totals = self.figure.text(
             "total", "y", text="text", source=self.total_source, text_baseline="middle", x_offset=6,
             text_font=TEXT_FONT, text_font_size="12px", text_font_style="bold",
@@ -66,10 +59,7 @@ class CostBars(LiveFigure):
         self._again = partial(self.update, estimates)
         totals = total_columns(estimates)
         columns = cost_columns(estimates, NUMBER_PX * ROOM / self._frame_px(FRAME_PX)[0])
-        for ink, name in INK_COLUMNS.items():
-            pairs = zip(columns["text"], columns["ink"], strict=True)
-            columns[name] = [text if colour == ink else "" for text, colour in pairs]
-        put(self.source, columns)
+        put(self.source, by_ink(columns))
         put(self.total_source, totals)
         labels = [shortened(label, 22) for label in totals["label"]]
         self._label_axis(self.figure.yaxis[0], totals["y"], labels)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, PanTool
 
 from hetplanner.cluster.model import Cluster
@@ -12,6 +13,7 @@ from hetplanner.plots.data.gestures import Gesture, gesture_of
 from hetplanner.plots.data.maps import DOT_NAMES, DOT_PX, Columns, dot_columns, site_columns, view_box
 from hetplanner.plots.live.base import empty_source, put
 from hetplanner.plots.live.device_map import DeviceMap
+from hetplanner.plots.theme import DARK_INK
 
 EMPTY_NOTE = "an empty map: press Add, then click where the first site stands"
 SELECTED_COLOUR = "#EE6677"
@@ -184,8 +186,9 @@ class EditableMap(DeviceMap):
         if cluster is None:
             self.update(None)
             self._again = partial(self.show, None)
-            for source in (self.tie_source, self.ring_source, self.dot_source):
+            for source in (self.tie_source, self.ring_source):
                 put(source, {name: [] for name in source.column_names})
+            put(self.dot_source, _no_fewer_rows({name: [] for name in DOT_NAMES}, len(self.dot_source.data["x"])))
             self._shown_sites, self._shown_empty = set(), True
             self._say(EMPTY_NOTE)
             return
@@ -200,10 +203,7 @@ class EditableMap(DeviceMap):
         marks = {axis: [sites[axis][i] for i in rows] for axis in ("x", "y")}
         put(self.ring_source, marks | {"size": [sites["size"][i] + 7 for i in rows]})
         put(self.tie_source, marks if len(rows) == 2 else {"x": [], "y": []})
-        put(
-            self.dot_source,
-            dot_columns(cluster, selected, excluded) if len(rows) == 1 else {name: [] for name in DOT_NAMES},
-        )
+        put(self.dot_source, _no_fewer_rows(dots, len(self.dot_source.data["x"])))
 
     def _fit_view(self, sites: Columns) -> None:
         """Looks at all sites where none of the ones before is left, or where a new one is out of sight."""
@@ -224,6 +224,13 @@ class EditableMap(DeviceMap):
             count = len(source.data["x"])
             if count:
                 source.patch({axis: [(slice(count), list(source.data[axis]))] for axis in ("x", "y")})
+
+
+def _no_fewer_rows(dots: Columns, count: int) -> Columns:
+    """Blank rows up to `count`: while rows go, Bokeh's text glyph reads its column of colours behind its end."""
+    missing = max(0, count - len(dots["x"]))
+    blank: dict[str, Any] = {"x": np.nan, "y": np.nan, "dx": 0.0, "dy": 0.0, "colour": DARK_INK}
+    return {name: [*values, *[blank.get(name, "")] * missing] for name, values in dots.items()}
 
 
 def _with_room(sites: Columns, dots: Columns) -> Columns:
