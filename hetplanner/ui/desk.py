@@ -184,7 +184,8 @@ class _Child:
         self._known: OrderedDict[int, Plan] = OrderedDict()
         self._complaints: deque[str] = deque(maxlen=20)
         self._count = 0
-        threading.Thread(target=self._read_complaints, daemon=True, name="desk-stderr").start()
+        self._listener = threading.Thread(target=self._read_complaints, daemon=True, name="desk-stderr")
+        self._listener.start()
 
     @property
     def alive(self) -> bool:
@@ -242,6 +243,7 @@ class _Child:
         except Exception:
             self.kill()
             code = self._process.wait()
+        self._listener.join(1.0)  # its last words may still be in the pipe
         last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
         return f"desk: the process that computes this ended (exit code {code}): {last}; try again"[:600]
 

@@ -233,7 +233,8 @@ class _Worker:
         self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None
         self._lock = threading.Lock()
         threading.Thread(target=self._read, daemon=True, name="search-worker-reader").start()
-        threading.Thread(target=self._read_complaints, daemon=True, name="search-worker-stderr").start()
+        self._listener = threading.Thread(target=self._read_complaints, daemon=True, name="search-worker-stderr")
+        self._listener.start()
 
     @property
     def alive(self) -> bool:
@@ -313,6 +314,7 @@ class _Worker:
         if job.stop_asked:
             self._finish("stopped", "the search worker was killed because it did not stop in time")
             return
+        self._listener.join(1.0)  # its last words may still be in the pipe
         last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
         code = self._process.returncode
         self._finish("failed", f"search: the worker process ended (exit code {code}): {last}"[:600])

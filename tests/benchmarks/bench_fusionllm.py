@@ -88,8 +88,8 @@ def resnet() -> Workload:
 
 MODELS: dict[str, Callable[[], Workload]] = {"gpt": gpt, "resnet": resnet}
 LEARNING_RATE = 2e-3
-STEPS = {"gpt": 1000, "resnet": 1500}
-NOISE = 90.0
+STEPS = {"gpt": 1000, "resnet": 2000}
+NOISE = 180.0
 CLIP_NORM = 1.0
 SLOW_LINK = {"gpt": 1, "resnet": 0}
 """Which of the two boundaries crosses the slow link: where a message is largest."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import holoviews as hv
 from holoviews.plotting.bokeh import BokehRenderer
+from holoviews.plotting.renderer import config
 
 _LINK = re.compile(r'https://cdn\.holoviz\.org/panel/[^/"\\]+/dist/([\w./-]+\.css)(?:\?[^"\\]*)?')
 
@@ -34,7 +35,9 @@ class OfflineRenderer(BokehRenderer):
 
     def components(self, *args: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Output of a notebook cell by MIME type, and its metadata."""
-        data, metadata = super().components(*args, **options)
+        # Another design, which some library of the kernel chose for its own widgets, would bring scripts of its own.
+        with config.set(design=None):
+            data, metadata = super().components(*args, **options)
         return {kind: without_links(v) if isinstance(v, str) else v for kind, v in data.items()}, metadata
 
 
