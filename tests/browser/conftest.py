@@ -1,10 +1,12 @@
 """A browser for tests: Debian's Chromium, headless."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser
-from served_dashboard import Server, Visit
+from served_dashboard import REPOSITORY, Server, Visit
 
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -16,6 +18,17 @@ CHROMIUM_FLAGS = [
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict:
     return {"executable_path": "/usr/bin/chromium", "args": CHROMIUM_FLAGS}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels(tmp_path_factory) -> None:
+    """Compiles the planners' kernels once: on a busy machine that outlasts a story's patience."""
+    cluster = REPOSITORY / "sample_clusters" / "laptop_8_cities.json"
+    plan = ["plan", cluster, "tiny-gpt", "--codecs", "none,int8", "--evaluations", "2000"]
+    out = tmp_path_factory.mktemp("kernels") / "plan.json"
+    subprocess.run(
+        [sys.executable, "-m", "hetplanner.cli", *map(str, plan), "-o", str(out)], check=True, capture_output=True
+    )
 
 
 @pytest.fixture(scope="session")
