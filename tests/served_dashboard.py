@@ -10,11 +10,17 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Page, TimeoutError
+from playwright.sync_api import Locator, Page, TimeoutError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TOKEN = "TEST-LAUNCH-TOKEN"
 PATIENCE_MS = 120_000  # the first search of an installation compiles its kernels
+
+SHOWN_JS = """() => {
+  const read = n => [...n.childNodes].filter(c => !/^(STYLE|SCRIPT)$/.test(c.nodeName))
+    .map(c => c.nodeType == Node.TEXT_NODE ? c.data : read(c.shadowRoot ?? c)).join(" ")
+  return read(document.body)
+}"""
 
 
 def free_port() -> int:
@@ -107,10 +113,14 @@ class Visit:
         try:
             self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
         except TimeoutError:
-            shown = " ".join(self.page.locator("body").inner_text().split())
+            shown = " ".join(self.page.evaluate(SHOWN_JS).split())
             raise AssertionError(
                 f"{text!r} does not appear; the page complains {self.complaints}, shows: {shown}"
             ) from None
+
+    def upload(self, button: str) -> Locator:
+        """What takes the files of the button with this text."""
+        return self.page.locator("label", has_text=button).locator("input[type=file]")
 
     def leave(self) -> None:
         """Closes the page; it must not have left the machine nor logged an error."""

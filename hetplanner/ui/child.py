@@ -1,7 +1,9 @@
-"""How the page's helper processes are started: fresh ones with pipes, one thread each, never a fork."""
+"""The page's helper processes: fresh ones with pipes, one thread each, never a fork."""
 
 import os
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Sequence
 
 NICENESS = 5
@@ -9,16 +11,54 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 """With a library's default of a thread for every core, a click beside a busy helper takes several times as long."""
 
 
-def start_child(command: Sequence[str]) -> "subprocess.Popen[str]":
-    """A process that is spoken to in lines of text over its pipes."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1"),
-        text=True,
-        encoding="utf-8",
-        bufsize=1,
-        start_new_session=True,  # Ctrl-C in the terminal stops the server; the helper then sees its pipe close
-    )
+class Child:
+    """A process that is spoken to in lines of text over its pipes, and the last lines of its complaints."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1"),
+            text=True,
+            encoding="utf-8",
+            bufsize=1,
+            start_new_session=True,  # Ctrl-C in the terminal stops the server; the helper then sees its pipe close
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.complaints: deque[str] = deque(maxlen=20)
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=f"stderr of {self.process.pid}")
+        self._listener.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self.alive:
+            self.process.kill()
+
+    def last_words(self) -> str:
+        """Exit code and last complaints of a process that ends; one that does not is killed."""
+        try:
+            code = self.process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self.process.wait()
+        self._listener.join(1.0)  # its last words may still be in the pipe
+        return f"(exit code {code}): {'; '.join(list(self.complaints)[-3:]) or 'it left no message'}"
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.complaints.append(line.rstrip()[:300])

@@ -2,7 +2,7 @@
 
 A long-lived process (`python -m hetplanner.ui.desk_worker`) does them one after the other and speaks JSON lines. The
 newest question of a slot (of one session, say, and one card) wins; a session asks, goes on, and looks at its ticket
-when the next beat comes, or is called by `on_done`. Simulations, which may take seconds, have a desk of their own.
+when the next beat comes. Simulations, which may take seconds, have a desk of their own.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ import logging
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hetplanner.plan.model import Plan
-from hetplanner.ui.child import start_child
+from hetplanner.ui.child import Child
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,6 @@ class _Question:
     plan: Plan
     fields: Mapping[str, Any]
     ticket: Ticket
-    on_done: Callable[[], None]
 
 
 class Desk:
@@ -76,7 +75,7 @@ class Desk:
         self._waiting: OrderedDict[str, _Question] = OrderedDict()
         self._running: tuple[str, _Question] | None = None
         self._changed = threading.Condition()
-        self._child: _Child | None = None
+        self._child: _DeskChild | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -91,7 +90,6 @@ class Desk:
         what: str,
         plan: Plan,
         fields: Mapping[str, Any] | None = None,
-        on_done: Callable[[], None] = lambda: None,
     ) -> Ticket:
         """Asks a question.
 
@@ -100,9 +98,8 @@ class Desk:
             what: `evaluate`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
             plan: what it is about.
             fields: more of the request, plain data.
-            on_done: called from another thread when the ticket has its answer.
         """
-        question = _Question(what, plan, fields or {}, Ticket(), on_done)
+        question = _Question(what, plan, fields or {}, Ticket())
         with self._changed:
             self._begin()
             self._supersede(slot)
@@ -154,14 +151,11 @@ class Desk:
                 result, error = None, f"desk: {type(failure).__name__}: {failure}"[:300]
             with self._changed:
                 self._running = None
-                current = not question.ticket.stale
                 question.ticket.settle(result, error)
-            if current:
-                question.on_done()
 
-    def _living_child(self) -> "_Child":
+    def _living_child(self) -> "_DeskChild":
         if self._child is None or not self._child.alive:
-            self._child = _Child(self._command)
+            self._child = _DeskChild(self._command)
         return self._child
 
     def _next(self) -> _Question | None:
@@ -176,33 +170,16 @@ class Desk:
             return self._running[1]
 
 
-class _Child:
-    """The process, what it said last on stderr, and the plans that it knows."""
+class _DeskChild(Child):
+    """The process, and the plans that it knows."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = start_child(command)
+        super().__init__(command)
         self._known: OrderedDict[int, Plan] = OrderedDict()
-        self._complaints: deque[str] = deque(maxlen=20)
         self._count = 0
-        self._listener = threading.Thread(target=self._read_complaints, daemon=True, name="desk-stderr")
-        self._listener.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        if self.alive:
-            self._process.kill()
 
     def answer(self, question: _Question) -> tuple[dict[str, Any] | None, str]:
         """(result, '') or (None, what went wrong)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         late = threading.Timer(ANSWER_LIMIT_S, self.kill)
         late.daemon = True
         late.start()
@@ -210,18 +187,18 @@ class _Child:
             key = self._introduce(question.plan)
             self._count += 1
             request = {"do": question.what, "id": self._count, "key": key, **question.fields}
-            self._process.stdin.write(json.dumps(request, separators=(",", ":")) + "\n")
-            self._process.stdin.flush()
-            for line in self._process.stdout:
+            self.stdin.write(json.dumps(request, separators=(",", ":")) + "\n")
+            self.stdin.flush()
+            for line in self.stdout:
                 message = json.loads(line)
                 if message["id"] == self._count:
                     return message.get("result"), message.get("error", "")
         except (OSError, ValueError) as error:
-            self._complaints.append(str(error))
+            self.complaints.append(str(error))
             self.kill()
         finally:
             late.cancel()
-        return None, self._last_words()
+        return None, f"desk: the process that computes this ended {self.last_words()}; try again"[:600]
 
     def _introduce(self, plan: Plan) -> int:
         """The key under which the process knows a plan; one that it does not know is sent."""
@@ -230,27 +207,11 @@ class _Child:
             self._known.move_to_end(key)
             return key
         body = plan.model_dump_json(by_alias=True, exclude_none=True)
-        assert self._process.stdin is not None
-        self._process.stdin.write(f'{{"do":"plan","key":{key},"most":{KNOWN_PLANS},"plan":{body}}}\n')
+        self.stdin.write(f'{{"do":"plan","key":{key},"most":{KNOWN_PLANS},"plan":{body}}}\n')
         self._known[key] = plan
         if len(self._known) > KNOWN_PLANS:
             self._known.popitem(last=False)
         return key
-
-    def _last_words(self) -> str:
-        try:
-            code = self._process.wait(2.0)
-        except Exception:
-            self.kill()
-            code = self._process.wait()
-        self._listener.join(1.0)  # its last words may still be in the pipe
-        last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
-        return f"desk: the process that computes this ended (exit code {code}): {last}; try again"[:600]
-
-    def _read_complaints(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._complaints.append(line.rstrip()[:300])
 
 
 _desks: dict[str, Desk] = {}

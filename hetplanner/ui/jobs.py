@@ -11,7 +11,6 @@ import secrets
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import Noun, checked
-from hetplanner.ui.child import start_child
+from hetplanner.ui.child import Child
 
 _log = logging.getLogger(__name__)
 
@@ -223,30 +222,15 @@ class SearchService:
         worker.kill()
 
 
-class _Worker:
-    """One worker process, the thread that reads what it says, and the last lines of its complaints."""
+class _Worker(Child):
+    """A worker process, its search, and the thread that reads what it says."""
 
     def __init__(self, command: list[str]) -> None:
-        self._process = start_child(command)
-        self._complaints: deque[str] = deque(maxlen=20)
+        super().__init__(command)
         self._job: SearchJob | None = None
         self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None
         self._lock = threading.Lock()
         threading.Thread(target=self._read, daemon=True, name="search-worker-reader").start()
-        self._listener = threading.Thread(target=self._read_complaints, daemon=True, name="search-worker-stderr")
-        self._listener.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        if self.alive:
-            self._process.kill()
 
     def run(self, job: SearchJob, on_end: Callable[["_Worker", SearchJob], None]) -> None:
         with self._lock:
@@ -262,28 +246,21 @@ class _Worker:
         timer.start()
 
     def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            self.stdin.write(line)
+            self.stdin.flush()
         except (BrokenPipeError, OSError):
             _log.warning("search worker %d no longer listens", self.pid)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self.stdout:
             try:
                 self._take(json.loads(line))
             except Exception as error:  # one bad line must not silence the rest
                 _log.exception("a message of the search worker was not understood")
                 self._finish("failed", f"search: the worker's message was not understood: {error}")
-        self._process.wait()
+        self.process.wait()
         self._worker_died()
-
-    def _read_complaints(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._complaints.append(line.rstrip()[:500])
 
     def _take(self, message: dict[str, Any]) -> None:
         job = self._job
@@ -314,10 +291,7 @@ class _Worker:
         if job.stop_asked:
             self._finish("stopped", "the search worker was killed because it did not stop in time")
             return
-        self._listener.join(1.0)  # its last words may still be in the pipe
-        last = "; ".join(list(self._complaints)[-3:]) or "it left no message"
-        code = self._process.returncode
-        self._finish("failed", f"search: the worker process ended (exit code {code}): {last}"[:600])
+        self._finish("failed", f"search: the worker process ended {self.last_words()}"[:600])
 
     def _finish(self, state: State, text: str, message: dict[str, Any] | None = None) -> None:
         with self._lock:

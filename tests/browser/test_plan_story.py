@@ -119,7 +119,7 @@ def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, vi
 def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visit):
     one = visit(server.url)
     page = one.page
-    give = page.locator("input[type=file][accept*=npy]")
+    give = one.upload("Import")
     broken = json.loads(cluster_to_json(small_cluster(3)))
     broken["devices"][1]["memory"] = "0 GiB"
     hostile = "<img src=x onerror=alert(1)>.json"
@@ -146,7 +146,7 @@ def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visi
     files = [("bandwidth.npy", 1.0), ("latency.npy", 5.0)]
     give.set_input_files([{"name": n, "mimeType": "application/octet-stream", "buffer": npy(v)} for n, v in files])
     one.sees("bandwidth: 4 devices")
-    config = page.locator("input[type=file][accept='.json']")
+    config = one.upload("config.json or workload")
     config.set_input_files({"name": "config.json", "mimeType": "application/json", "buffer": b'{"model_type":"bert"}'})
     one.sees("model_type")
     captured = json.dumps(workload_to_data(residual_network(12))).encode()

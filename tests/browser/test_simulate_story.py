@@ -72,7 +72,7 @@ def test_a_plan_file_is_opened_and_a_broken_one_explained_beside_the_button(serv
     page = one.page
     one.tab("5 Export")
     one.sees("No plan yet")
-    give = page.locator("input[type=file][accept='.json']").last
+    give = one.upload("Open a plan file")
     text = plan_text(derive_plan(chain_plan([8, 8], [5]), Derivation()))
     give.set_input_files({"name": "<b>mine</b>.json", "mimeType": "application/json", "buffer": text.encode()})
     one.sees("test-gpt on small, 2 stages, 4 devices")

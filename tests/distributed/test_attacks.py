@@ -13,6 +13,7 @@ import httpx
 import pytest
 from bokeh.util.token import generate_jwt_token, get_session_id, get_token_payload
 from hostile import MARKUP, NAMES, SCRIPT
+from own_loop import finish
 from served_dashboard import TOKEN, Dashboard, Server
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -92,7 +93,7 @@ def own(server: Server) -> str:
 
 def the_page_opens(server: Server) -> None:
     """After all of it a page is served, and its session answers."""
-    assert asyncio.run(opens(server, session_token(server), Origin=own(server)))
+    assert finish(opens(server, session_token(server), Origin=own(server)))
     unharmed(server)
 
 
@@ -123,7 +124,7 @@ def test_a_foreign_request_gets_nothing_from_the_dashboard(dashboard):
             assert answer.status_code in (400, 403)  # 400: Tornado itself does not take such a Host
             assert "Bokeh" not in answer.text
             is_not_echoed(answer.text)
-        assert not asyncio.run(opens(dashboard, token, **({"Origin": own(dashboard)} | headers)))
+        assert not finish(opens(dashboard, token, **({"Origin": own(dashboard)} | headers)))
     unharmed(dashboard)
 
 
@@ -135,11 +136,11 @@ def test_a_foreign_host_gets_no_data_from_a_plain_server(plain):
 
 def test_a_websocket_without_or_with_a_foreign_origin_is_refused(dashboard):
     token = session_token(dashboard)
-    assert asyncio.run(opens(dashboard, token, Origin=own(dashboard)))
+    assert finish(opens(dashboard, token, Origin=own(dashboard)))
     for headers in ({}, {"Origin": "null"}, {"Origin": "http://evil.example"}, {"Origin": "http://localhost:1"}):
-        assert not asyncio.run(opens(dashboard, token, **headers))
+        assert not finish(opens(dashboard, token, **headers))
     # Tornado 6.6 takes any Origin that equals the Host: rebinding. Earlier ones take a WebSocket without Origin.
-    assert not asyncio.run(opens(dashboard, token, Origin="http://evil.example:1", Host="evil.example:1"))
+    assert not finish(opens(dashboard, token, Origin="http://evil.example:1", Host="evil.example:1"))
     unharmed(dashboard)
 
 
@@ -159,9 +160,9 @@ def test_guessed_and_replayed_tokens_open_nothing(dashboard):
     token = session_token(dashboard, cookies)
     assert not [v for v in cookies.values() if v in json.dumps(get_token_payload(token)) or v in token]
     (name,) = cookies
-    assert asyncio.run(opens(dashboard, token, Origin=own(dashboard), Cookie=f"{name}={cookies[name]}"))
-    assert not asyncio.run(opens(dashboard, token, Origin=own(dashboard)))
-    assert not asyncio.run(opens(dashboard, token, Origin=own(dashboard), Cookie=f"{name}=guess"))
+    assert finish(opens(dashboard, token, Origin=own(dashboard), Cookie=f"{name}={cookies[name]}"))
+    assert not finish(opens(dashboard, token, Origin=own(dashboard)))
+    assert not finish(opens(dashboard, token, Origin=own(dashboard), Cookie=f"{name}=guess"))
     unharmed(dashboard)
 
 
@@ -187,9 +188,9 @@ def test_a_session_of_somebodys_own_making_is_refused_or_locked(server):
         generate_jwt_token("../../etc/passwd", expiration=10**9),
         "no.token", "", "e30", "A" * 60_000,
     ):  # fmt: skip
-        opened = asyncio.run(opens(server, token, Origin=own(server)))
+        opened = finish(opens(server, token, Origin=own(server)))
         assert not (opened and isinstance(server, Dashboard))
-    assert not asyncio.run(pulls(server, generate_jwt_token("b" * 44, extra_payload=payload), "evil.example"))
+    assert not finish(pulls(server, generate_jwt_token("b" * 44, extra_payload=payload), "evil.example"))
 
 
 async def pulls(server: Server, token: str, host: str) -> bool:
@@ -245,7 +246,7 @@ MESSAGES: tuple[list, ...] = (
 def test_malformed_and_oversized_messages_break_nothing(server):
     token = session_token(server)
     for fragments in MESSAGES:
-        asyncio.run(survives(server, token, fragments))
+        finish(survives(server, token, fragments))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_a_server_for_other_machines_shows_nothing_without_its_token(tmp_path):
             answer = get(one, path)
             assert answer.status_code == 401
             assert "Bokeh" not in answer.text
-        assert not asyncio.run(opens(one, generate_jwt_token("a" * 44), Origin=own(one)))
+        assert not finish(opens(one, generate_jwt_token("a" * 44), Origin=own(one)))
         said = Path(one.home / "server.txt").read_text()
         assert "HTTP is not encrypted" in said
         assert "ssh -L" in said

@@ -1,12 +1,12 @@
 """The dashboard in a frame: whose pages may show it, and a server that lives and dies with who made it."""
 
-import asyncio
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from own_loop import finish
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders
 from tornado.testing import bind_unused_port
@@ -43,7 +43,7 @@ def answers(frames_from: tuple[str, ...], *asked: dict[str, str]) -> list[tuple[
             server.stop()
             await server.close_all_connections()
 
-    return asyncio.run(ask())
+    return finish(ask())
 
 
 def test_the_named_pages_alone_may_frame_it() -> None:

@@ -1,6 +1,5 @@
 """The gate before the dashboard's routes, in front of a small application: who gets through, and what is answered."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from bokeh.util.token import generate_jwt_token
+from own_loop import finish
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
@@ -98,7 +98,7 @@ def visiting(story: Callable[[Visitor], Awaitable[None]], **settings: object) ->
             server.stop()
             await server.close_all_connections()
 
-    asyncio.run(run())
+    finish(run())
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_only_so_many_searches_run_at_once(service):
 def test_a_worker_ends_when_its_server_is_gone(service):
     one = service()
     one.warm()
-    process = one._idle._process
+    process = one._idle.process
     process.stdin.close()
     assert process.wait(PATIENCE_S) == 0
 

@@ -32,16 +32,16 @@ class FakeDesk:
     def __init__(self):
         self.questions = []
 
-    def ask(self, slot, what, plan, fields=None, on_done=lambda: None):
+    def ask(self, slot, what, plan, fields=None):
         for other, ticket, *_ in self.questions:
             if other == slot and not ticket.done:
                 ticket.drop()
         ticket = Ticket()
-        self.questions.append((slot, ticket, what, plan, fields, on_done))
+        self.questions.append((slot, ticket, what, plan, fields))
         return ticket
 
     def answer(self):
-        _, ticket, what, plan, fields, on_done = self.questions[-1]
+        _, ticket, what, plan, fields = self.questions[-1]
         if what == "perfetto":
             return ticket.settle({"text": "{}"}, "")
         try:
@@ -54,7 +54,6 @@ class FakeDesk:
             ticket.settle(result, "")
         except HetplannerError as error:
             ticket.settle(None, str(error))
-        on_done()
         return None
 
 

@@ -29,8 +29,6 @@ class Session(param.Parameterized):
         self._guard = guard
         self.id = secrets.token_hex(4)
         """Tells this session's questions to the desk from those of others."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called, from any thread, when an answer of the desk is there; pages look at every beat anyway."""
         self.notices: list[tuple[str, str]] = []
 
     def notify(self, kind: NoticeKind, text: str) -> None:

@@ -33,7 +33,6 @@ class SimulationDesk(Protocol):
         what: str,
         plan: Plan,
         fields: Any = None,
-        on_done: Callable[[], None] = lambda: None,
     ) -> Ticket:
         """Asks a question; see `hetplanner.ui.desk`."""
         ...
@@ -210,7 +209,7 @@ class SimulateModel(param.Parameterized):
             wanted = self.wanted()
             fields, self._asked_for = {"wanted": wanted.to_data()}, (self.original, wanted)
             slot = f"{self.session.id}/simulate"
-            self._ticket = self._desk().ask(slot, "simulate", self.original, fields, self.session.wake)
+            self._ticket = self._desk().ask(slot, "simulate", self.original, fields)
             self.busy = True
 
     def poll(self) -> None:
@@ -287,7 +286,7 @@ class SimulateModel(param.Parameterized):
         """Has the shown step written as a trace file; `perfetto_ready` says when it is there."""
         if self.shown is not None and self._trace_ticket is None:
             slot = f"{self.session.id}/perfetto"
-            self._trace_ticket = self._desk().ask(slot, "perfetto", self.shown, {}, self.session.wake)
+            self._trace_ticket = self._desk().ask(slot, "perfetto", self.shown)
 
 
 def depths_text(plan: Plan) -> str:
