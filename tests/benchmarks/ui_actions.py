@@ -33,7 +33,7 @@ class Action:
 
 def shows(name: str) -> str:
     """JavaScript: a page is in sight."""
-    return f"bench.deep('.page-{name}').some(e => e.getBoundingClientRect().height > 50)"
+    return f"bench.deep('.page-{name}').some(e => bench.visible(e) && e.offsetHeight > 50)"
 
 
 def tab(page: Page, name: str) -> Locator:

@@ -28,7 +28,7 @@ ANSWER_MS = 15_000
 SCRIPT = """
 window.bench = (() => {
   const LOOK_MS = 15
-  const visible = node => { const box = node.parentElement?.getBoundingClientRect(); return box && box.width > 0 }
+  const visible = element => element?.checkVisibility({visibilityProperty: true})
   function* nodes(root) {
     for (const node of root.childNodes) {
       if (node.nodeType === 3) yield node
@@ -39,13 +39,13 @@ window.bench = (() => {
     }
   }
   const sees = text => {
-    for (const node of nodes(document.body)) if (node.data.includes(text) && visible(node)) return true
+    for (const node of nodes(document.body)) if (node.data.includes(text) && visible(node.parentElement)) return true
     return false
   }
   const first = pattern => {
     for (const node of nodes(document.body)) {
       const found = node.data.match(pattern)
-      if (found && visible(node)) return found[1]
+      if (found && visible(node.parentElement)) return found[1]
     }
     return null
   }
@@ -87,7 +87,7 @@ window.bench = (() => {
     }
     requestAnimationFrame(note)
   })
-  return {sees, first, deep, models, sizes, colours, start, arm, answer: () => answer, frames}
+  return {visible, sees, first, deep, models, sizes, colours, start, arm, answer: () => answer, frames}
 })()
 """
 

@@ -73,8 +73,6 @@ class AllocationGrid(LiveFigure):
 
     def _recolour(self) -> None:
         super()._recolour()
-        self.figure.axis.axis_line_color = None
-        self.figure.axis.major_tick_line_color = None
         self.heads.glyph.fill_color = self.look.grid
         self._head_texts.glyph.text_color = self.look.text
 

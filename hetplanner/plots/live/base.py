@@ -25,8 +25,19 @@ SMALLEST_RESIZE_PX = 8.0
 SMALLEST_FRAME_PX = 40.0
 LEGEND_WIDTH_PX = 460.0
 """Room for a legend before the page has told the figure's width."""
-LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 7.4, 36.0
-"""At the size that panel-material-ui gives legends (it overrides ours)."""
+LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 6.4, 34.0
+AXIS = {
+    "axis_line_color": None,
+    "major_tick_line_color": None,
+    "minor_tick_line_color": None,
+    "major_label_text_font": FONT,
+    "major_label_text_font_size": "12px",
+    "axis_label_text_font": FONT,
+    "axis_label_text_font_size": "12px",
+    "axis_label_text_font_style": "normal",
+    "axis_label_standoff": 10,
+}
+"""What every axis is drawn with, light or dark; the grid says where its numbers are."""
 
 
 class LiveFigure:
@@ -48,8 +59,6 @@ class LiveFigure:
                 "toolbar_location": None,
                 "tools": "",
                 "outline_line_color": None,
-                "background_fill_color": None,
-                "border_fill_color": None,
                 "min_border_right": 12,
             }
             | options
@@ -77,23 +86,16 @@ class LiveFigure:
         self._recolour()
 
     def let_be(self) -> None:
-        """For a figure that no server holds: white paper, and sizes that the browser tells redraw nothing."""
+        """For a figure that no server holds: sizes that the browser tells redraw nothing."""
         self.figure.remove_on_change("inner_width", self._resized)
-        self.figure.update(background_fill_color=self.look.paper, border_fill_color=self.look.paper)
 
     # -- for the subclasses -----------------------------------------------------------------------
 
     def _recolour(self) -> None:
         look = self.look
-        for axis in self.figure.select(type=Axis):
-            axis.axis_line_color = axis.major_tick_line_color = look.axis
-            axis.major_label_text_color = look.muted
-            axis.axis_label_text_color = look.text
-            axis.major_label_text_font = axis.axis_label_text_font = FONT
-            axis.major_label_text_font_size = "11px"
-            axis.axis_label_text_font_size = "12px"
-            axis.axis_label_text_font_style = "normal"
-            axis.minor_tick_line_color = None
+        self.figure.update(background_fill_color=look.paper, border_fill_color=look.paper)
+        for axis in self.figure.axis:
+            axis.update(major_label_text_color=look.muted, axis_label_text_color=look.text, **AXIS)
         for grid in (*self.figure.xgrid, *self.figure.ygrid):
             grid.grid_line_color = look.grid
         if self._legend is not None:
@@ -106,8 +108,8 @@ class LiveFigure:
         if self._note.text == text:
             return
         if not self._note.text:
-            frame = [*self.figure.select(type=Axis), *self.figure.grid, *self.figure.select(type=ColorBar)]
-            parts = frame if self._legend is None else [*frame, self._legend]
+            bars = [part for part in self.figure.right if isinstance(part, ColorBar)]
+            parts = [*self.figure.axis, *self.figure.grid, *bars, *([self._legend] if self._legend else [])]
             self._hidden = [part for part in parts if part.visible]
         for part in self._hidden:
             part.visible = not text
@@ -164,7 +166,7 @@ class LiveFigure:
             border_line_color=None,
             background_fill_color=None,
             label_text_font=FONT,
-            label_text_font_size="11px",
+            label_text_font_size="12px",
             glyph_height=12,
             glyph_width=16,
             spacing=10,

@@ -51,7 +51,6 @@ class CostBars(LiveFigure):
     def _recolour(self) -> None:
         super()._recolour()
         self._totals.glyph.text_color = self.look.text
-        self.figure.yaxis.major_tick_line_color = None
         self.figure.yaxis.major_label_text_color = self.look.text
 
     def update(self, estimates: Mapping[str, Estimate]) -> None:

@@ -68,7 +68,6 @@ class LinkHeatmap(LiveFigure):
         self._add_legend([(name, [self._swatch(colour)]) for name, colour in SOURCE_COLOURS.items()])
         self.figure.grid.visible = False
         self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = "to", "from"
-        self.figure.axis.axis_line_color = None
         self.figure.xaxis.major_label_orientation = 0.6
         self._recolour()
         self._use(what)
@@ -133,8 +132,6 @@ class LinkHeatmap(LiveFigure):
 
     def _recolour(self) -> None:
         super()._recolour()
-        self.figure.axis.axis_line_color = None
-        self.figure.axis.major_tick_line_color = None
         for lines in (self._columns, self._rows):
             lines.glyph.line_color = self.look.paper
         self._bar.major_label_text_color = self.look.muted

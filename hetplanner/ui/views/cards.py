@@ -4,6 +4,7 @@ Text and frames are HTML with the theme's CSS variables, not Material components
 seconds to appear. What came from a file or a person goes through `escape` before it becomes part of HTML.
 """
 
+from collections.abc import Iterable
 from html import escape
 from typing import Any, Protocol
 
@@ -41,6 +42,12 @@ class Coloured(Protocol):
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page."""
         ...
+
+
+def colour_all(figures: Iterable[Coloured], dark: bool) -> None:
+    """Gives figures the page's theme."""
+    for live in figures:
+        live.set_dark(dark)
 
 
 def html_pane(text: str = "", **params: Any) -> pn.pane.HTML:

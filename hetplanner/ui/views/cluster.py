@@ -10,27 +10,30 @@ from panel.models.tabulator import CellClickEvent
 from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind
-from hetplanner.ui.views.cards import Coloured, Words, card, frame, full_width, page
+from hetplanner.ui.views.cards import Words, card, frame, full_width, page
 from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
+from hetplanner.ui.views.page_view import PageView
 
 TABLE_HEIGHT = 340
 DELETE = "✕"
 
 
-def cluster_view(app: PlannerApp) -> tuple[pn.Column, list[Coloured]]:
-    """The page, and its figures for the theme switch."""
-    world = MapView(app)
-    links, exchange = LinksPart(app), ExchangePart(app)
-    view = page(
-        full_width(_chooser(app, exchange)),
-        world.view,
-        *links.rows,
-        full_width(exchange.view),
-        full_width(_device_table(app)),
-    )
-    return view, [world.map, *links.figures]
+class ClusterView(PageView):
+    """Its parts below each other."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        world = MapView(app)
+        links, exchange = LinksPart(app), ExchangePart(app)
+        self.figures = [world.map, *links.figures]
+        self.view = page(
+            full_width(_chooser(app, exchange)),
+            world.view,
+            *links.rows,
+            full_width(exchange.view),
+            full_width(_device_table(app)),
+        )
 
 
 def _device_table(app: PlannerApp) -> pn.Column:

@@ -20,12 +20,13 @@ from hetplanner.ui.models.export import (
 from hetplanner.ui.views.binding import bind, upload_button
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
 from hetplanner.ui.views.json_tree import tree_html
+from hetplanner.ui.views.page_view import PageView
 
 _EMPTY = "No plan yet: press Search, upload a plan file, or launch a rehearsal; the plan appears here."
 _HEIGHT = "height:640px;overflow:auto"
 
 
-class ExportView:
+class ExportView(PageView):
     """Plan JSON as a tree or as text, its download and upload, and snippets; follows `session.plan`."""
 
     def __init__(self, app: PlannerApp) -> None:

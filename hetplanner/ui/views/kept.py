@@ -11,7 +11,7 @@ from hetplanner.plots.live import CostBars, DeviceMap
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.kept import MOST_COMPARED, Metric, comparison
 from hetplanner.ui.views.binding import on_click
-from hetplanner.ui.views.cards import BORDER, COLOURS, FONT, Coloured, Words, card, chart, html_pane, set_html
+from hetplanner.ui.views.cards import BORDER, COLOURS, FONT, Words, card, chart, colour_all, html_pane, set_html
 
 MAP_HEIGHT = 260
 COLUMNS = ("name", "problem", "shape", "step", "tokens/s", "kept")
@@ -72,11 +72,6 @@ class KeptCards:
         )
         self.comparison = card("Side by side", self.metrics, chart(self.bars), *self.atlas)
         self._wire()
-
-    @property
-    def figures(self) -> list[Coloured]:
-        """For the theme switch; maps are made when they are first needed."""
-        return [self.bars, *self.maps]
 
     def _make_table(self) -> Any:
         return pn.widgets.Tabulator(
@@ -192,5 +187,6 @@ class KeptCards:
         self._map_cards.append(pn.Column(title, chart(world), styles=styles, sizing_mode="stretch_width", margin=0))
 
     def set_dark(self, dark: bool) -> None:
-        """Remembered for maps that are still to be made."""
+        """Colours for a dark or a light page, also of maps that are still to be made."""
         self._dark = dark
+        colour_all([self.bars, *self.maps], dark)

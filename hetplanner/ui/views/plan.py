@@ -11,7 +11,6 @@ from hetplanner.ui.models.texts import against_text, count_text, percent_text, s
 from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.cards import (
-    Coloured,
     MetricRow,
     Words,
     card,
@@ -25,6 +24,7 @@ from hetplanner.ui.views.cards import (
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
 from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.kept import KeptCards
+from hetplanner.ui.views.page_view import PageView
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
@@ -32,7 +32,7 @@ _NONE = "–"
 _POINT = "Point at a device, a stage or a site, here or on the map, to see it in all figures; click to hold it."
 
 
-class PlanView:
+class PlanView(PageView):
     """Widgets and figures of the page; each watches one signal of the view-model and redraws only its own."""
 
     def __init__(self, app: PlannerApp) -> None:
@@ -57,20 +57,22 @@ class PlanView:
         self.recent = pmui.Select(
             label="Searches of this server", options={_NONE: ""}, value="", size="small", width=330, margin=(8, 12)
         )
+        self.figures = [
+            self.curve,
+            self.world,
+            self.places,
+            self.bars,
+            self.memory,
+            self.whatif.figure,
+            self.front.figure,
+        ]
         self._wire()
         self.view = self._layout()
 
-    @property
-    def figures(self) -> list[Coloured]:
-        """For the theme switch."""
-        own: list[Coloured] = [self.curve, self.world, self.places, self.bars, self.memory]
-        return [*own, self.whatif.figure, self.front.figure, *self.kept.figures]
-
     def set_dark(self, dark: bool) -> None:
         """Figures that are made later have the theme too."""
+        super().set_dark(dark)
         self.kept.set_dark(dark)
-        for live in self.figures:
-            live.set_dark(dark)
         self.light.recolour()
 
     def _wire(self) -> None:

@@ -2,13 +2,15 @@
 
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import panel as pn
 import panel_material_ui as pmui
+from bokeh.document import Document
+from bokeh.model import Model
 from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
 from tornado.process import task_id
@@ -21,12 +23,15 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
-from hetplanner.ui.views.cards import COLOURS, FRAME, Coloured, Words, frame
-from hetplanner.ui.views.cluster import cluster_view
+from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame
+from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
+from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.export import ExportView
+from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.plan import PlanView
 from hetplanner.ui.views.run import RunView
+from hetplanner.ui.views.run.away import note_when_closed
 from hetplanner.ui.views.settings import settings_view
 from hetplanner.ui.views.simulate import SimulateView
 
@@ -45,6 +50,13 @@ TITLES = {
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
     "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
+}
+_VIEWS: dict[str, Callable[[PlannerApp], PageView]] = {
+    "cluster": ClusterView,
+    "plan": PlanView,
+    "simulate": SimulateView,
+    "run": RunView,
+    "export": ExportView,
 }
 NOTICE_MS = {"info": 6000, "success": 5000, "warning": 10_000, "error": 20_000}
 
@@ -119,6 +131,20 @@ def _show_exception(error: Exception) -> None:
         pn.state.notifications.error(text, duration=NOTICE_MS["error"])
 
 
+class Page(pmui.Page):
+    """A page whose figures keep the look we give them.
+
+    By default the browser sets fonts and colours of every axis, legend and grid again, and lays out all figures for
+    each of them: a second of the start, and of a change of theme.
+    """
+
+    def get_root(self, doc: Document | None = None, comm: Any = None, preprocess: bool = True) -> Model:
+        """The model, told which parts not to style."""
+        root = super().get_root(doc, comm, preprocess)
+        root.data._custom_theme = ["Axis", "BaseColorBar", "Figure", "Grid", "Legend", "Title"]
+        return root
+
+
 class Shell:
     """Puts the pages into tabs and keeps them in step with the session."""
 
@@ -126,48 +152,39 @@ class Shell:
         self.app = app
         self._beats = 0
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
-        cluster, figures = cluster_view(app)
-        self.plan, self.run, self.export = PlanView(app), RunView(app), ExportView(app)
-        self.simulate = SimulateView(app)
-        self.figures: list[Coloured] = [*figures, *self.simulate.figures]
-        self._bodies = {
-            "cluster": cluster,
-            "plan": self.plan.view,
-            "simulate": self.simulate.view,
-            "run": self.run.view,
-            "export": self.export.view,
-        }
-        for name, body in self._bodies.items():
-            body.css_classes = [*body.css_classes, f"page-{name}"]
+        self._views: dict[str, PageView] = {}
+        self._colours_due: set[str] = set()
+        self.deck = Deck(PAGES)
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
         )
-        self.stage = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._fill("cluster")
         self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
-        self.page = pmui.Page(
+        self.page = Page(
             title="hetplanner",
             header=[self.subject],
             sidebar=[settings_view(app)],
             sidebar_width=300,
-            main=[self.alarm, self.tabs, self.stage],
+            main=[self.alarm, self.tabs, self.deck.view],
             theme_config=THEME,
             busy_indicator=None,
         )
         # Each change of `busy` (two per event) makes the page walk its whole model graph, 0.2 s at a time.
         with edit_readonly(self.page):
             self.page.busy = False
+        self._fill(PAGES[0])
+        self.deck.show(PAGES[0])
         self._wire()
 
     def _wire(self) -> None:
         session = self.app.session
+        note_when_closed(self.app.run)
         session.param.watch(self._queue_notice, "notice")
         session.param.watch(self._open_page, "page")
-        self.tabs.param.watch(lambda e: setattr(session, "page", PAGES[e.new]), "active")
+        self.tabs.param.watch(self._tab_chosen, "active")
         self.page.param.watch(self._theme_changed, "dark_theme")
         self._theme_changed()
         self.app.agent.param.watch(self._show_alarm, "words")
@@ -186,33 +203,39 @@ class Shell:
             session.param.watch(self._remember, "page")
             pn.state.onload(self._start_beat)
 
+    @property
+    def _is_dark(self) -> bool:
+        return bool(self.page.dark_theme)
+
     def _start_beat(self) -> None:
         # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
         pn.state.add_periodic_callback(self._beat, period=POLL_MS)
 
     def _fill(self, name: str) -> None:
-        """Sends a page to the browser: on its first visit, or when there is time. All at once take seconds."""
-        body = self._bodies[name]
-        if body not in self.stage.objects:
-            body.visible = name == self.app.session.page
-            self.stage.append(body)
+        """Makes a page and sends it to the browser: on its first visit, or when there is time. All at once are slow."""
+        if name not in self._views:
+            self._views[name] = _VIEWS[name](self.app)
+            self._views[name].set_dark(self._is_dark)
+            self.deck.put(name, self._views[name].view)
 
     def _fill_next(self) -> None:
         self._beats += 1
         if self._beats % BEATS_PER_FILL == 0:
-            waiting = [name for name in PAGES if self._bodies[name] not in self.stage.objects]
-            if waiting:
-                self._fill(waiting[0])
+            for name in self.deck.empty[:1]:
+                self._fill(name)
 
     def _beat(self) -> None:
         self._fill_next()
         self._show_notices()
         with pn.io.hold():
+            for name in sorted(self._colours_due)[:1]:
+                self._colour_page(name)
             self.app.agent.beat()
             self.app.plan.poll()
             self.app.front.poll()
             self.app.explain.poll()
-            self.simulate.beat()
+            for view in self._views.values():
+                view.beat()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
@@ -229,20 +252,28 @@ class Shell:
             kind, text = self._notices.popleft()
             getattr(pn.state.notifications, kind)(text, duration=NOTICE_MS[kind])
 
+    def _tab_chosen(self, event: Any) -> None:
+        with pn.io.hold():  # see `binding.on_click`, here and below
+            self.app.session.page = PAGES[event.new]
+
     def _open_page(self, event: Any) -> None:
         self._fill(event.new)
+        self._colour_page(event.new)
         self.tabs.active = PAGES.index(event.new)
-        for name, body in self._bodies.items():
-            body.visible = name == event.new
+        self.deck.show(event.new)
         if event.new == "run":
             self.app.run.beat(visible=True)
 
     def _theme_changed(self, *_: Any) -> None:
-        dark = bool(self.page.dark_theme)
-        for live in self.figures:
-            live.set_dark(dark)
-        self.plan.set_dark(dark)
-        self.run.set_dark(dark)
+        self._colours_due = set(self._views)
+        with pn.io.hold():
+            self._colour_page(self.app.session.page)
+
+    def _colour_page(self, name: str) -> None:
+        """Gives a page's figures the theme, if they lack it: all at once take a second."""
+        if name in self._colours_due:
+            self._colours_due.remove(name)
+            self._views[name].set_dark(self._is_dark)
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan

@@ -25,6 +25,7 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
+from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.simulate_controls import ControlsPanel
 from hetplanner.ui.views.tools import Tools, save_tools, tool
 from hetplanner.units import short_bytes
@@ -32,7 +33,7 @@ from hetplanner.units import short_bytes
 ORIGINAL = "the plan"
 
 
-class SimulateView:
+class SimulateView(PageView):
     """Controls, numbers and figures; redrawn only while the page is looked at."""
 
     def __init__(self, app: PlannerApp) -> None:

@@ -98,6 +98,7 @@ class ConfirmDialog:
         self.launch.param.watch(self._show_buttons, ["launching", "error"])
         self.form.param.watch(self._show_buttons, "errors")
         app.session.param.watch(self._show_lock, "unlocked")
+        self.show()
 
     def set_dark(self, dark: bool) -> None:
         """A dialog's parts stand outside of the page's own tree: they have to be told."""

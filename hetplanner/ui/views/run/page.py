@@ -22,6 +22,7 @@ from hetplanner.ui.views.cards import (
     FONT,
     MetricRow,
     Words,
+    colour_all,
     frame,
     full_width,
     html_pane,
@@ -29,7 +30,7 @@ from hetplanner.ui.views.cards import (
     set_html,
     toolbar,
 )
-from hetplanner.ui.views.run.away import note_when_closed
+from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.run.events import Events
 from hetplanner.ui.views.run.launch import ConfirmDialog, LaunchBar
 from hetplanner.ui.views.run.memory import Memory
@@ -63,7 +64,7 @@ _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopp
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
 
 
-class RunView:
+class RunView(PageView):
     """Widgets of the page; sections are made when they are first opened."""
 
     def __init__(self, app: PlannerApp) -> None:
@@ -91,15 +92,13 @@ class RunView:
             self.dialog.view,
         )
         self._wire()
-        note_when_closed(self.model)
 
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page, also of sections that are still to be made."""
         self.dark = dark
         self.dialog.set_dark(dark)
         for section in self.sections.values():
-            for live in section.figures:
-                live.set_dark(dark)
+            colour_all(section.figures, dark)
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -139,7 +138,7 @@ class RunView:
         signals = {name for kind in _KINDS.values() for name in kind.signals}
         model.param.watch(self._redraw, sorted(signals), queued=False)
         self.session.param.watch(lambda e: self._open_section() if e.new == "run" else None, "page")
-        for show in (self.show_runs, self.show_news, self.show_status, self.show_steps):
+        for show in (self.show_runs, self.show_news, self.show_status, self.show_steps, self._open_section):
             show()
 
     # -- actions ----------------------------------------------------------------------------------

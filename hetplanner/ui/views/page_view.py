@@ -1,0 +1,23 @@
+"""What the shell asks of a page."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hetplanner.ui.views.cards import Coloured, colour_all
+
+
+class PageView:
+    """A page of the dashboard: made at its first visit, or soon after the first page was drawn.
+
+    A subclass makes `view` in its constructor and shows there what its models hold already.
+    """
+
+    view: Any
+    figures: Sequence[Coloured] = ()
+
+    def set_dark(self, dark: bool) -> None:
+        """Colours for a dark or a light page."""
+        colour_all(self.figures, dark)
+
+    def beat(self) -> None:
+        """Called a few times a second, also while another page is in sight."""
