@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import panel as pn
 from bokeh.plotting import figure
 
+from hetplanner.ui.views.island import Island
+
 BORDER = "1px solid color-mix(in srgb, var(--panel-on-surface-color) 17%, transparent)"
 FRAME = {
     "border": BORDER,
@@ -105,9 +107,9 @@ def toolbar(*parts: Any) -> pn.FlexBox:
     )
 
 
-def page(*rows: Any) -> pn.Column:
-    """Rows below each other."""
-    return pn.Column(*rows, sizing_mode="stretch_width", margin=0)
+def page(*rows: Any) -> Island:
+    """Rows below each other, each laid out by itself."""
+    return Island(*map(Island, rows))
 
 
 class MetricRow:

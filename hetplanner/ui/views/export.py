@@ -19,6 +19,7 @@ from hetplanner.ui.models.export import (
 )
 from hetplanner.ui.views.binding import bind, upload_button
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
+from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.json_tree import tree_html
 from hetplanner.ui.views.page_view import PageView
 
@@ -56,7 +57,7 @@ class ExportView(PageView):
         self.show()
         self.show_upload()
 
-    def _layout(self) -> pn.Column:
+    def _layout(self) -> Island:
         lines = pn.Column(
             card("Command line", self.snippets[0]),
             card("torchrun, host by host", self.snippets[1], margin=(12, 0, 0, 0)),

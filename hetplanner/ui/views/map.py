@@ -11,6 +11,7 @@ from hetplanner.ui.views.cards import Words, card, chart
 from hetplanner.ui.views.controls import Controls, Item, button, field, note
 
 MAP_HEIGHT = 440
+NOTHING_SELECTED = "Nothing. Click a site to rename, copy or exclude it; shift-click a second one for their link."
 
 USE_BUTTONS = (
     button("exclude", "Exclude", "Plans must not use the devices of what is selected"),
@@ -33,8 +34,8 @@ class MapView:
         self.choice = Controls(self._press_choice, margin=(2, 12, 12, 12))
         self._typed: dict[str, str] = {}
         drawing = card("Sites and devices", self.about.view, self.tools, self.hint.view, chart(self.map))
-        self._chosen = card("Selected", self.choice, margin=(12, 0, 0, 0))
-        forms = pn.Column(card("Add a whole site", self.site_form), self._chosen, margin=0)
+        chosen = card("Selected", self.choice, margin=(12, 0, 0, 0))
+        forms = pn.Column(card("Add a whole site", self.site_form), chosen, margin=0)
         drawing.styles = {**drawing.styles, "flex": "3 1 520px", "min-width": "0"}
         forms.styles = {"flex": "1 1 250px", "min-width": "0"}
         self.view = pn.FlexBox(
@@ -146,8 +147,7 @@ class MapView:
             ]  # fmt: skip
         elif len(selected) == 2:
             items = self._link_items(*selected)
-        self.choice.put(items)
-        self._chosen.visible = bool(items)
+        self.choice.put(items or [note("about", NOTHING_SELECTED)])
 
     def _link_items(self, start: str, end: str) -> list[Item]:
         links = self.app.links

@@ -23,6 +23,7 @@ from hetplanner.ui.views.cards import (
 )
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
 from hetplanner.ui.views.front import FrontCard
+from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.kept import KeptCards
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.units import short_bytes
@@ -90,7 +91,7 @@ class PlanView(PageView):
         for show in (self.show_curve, self.show_plan, self.show_costs, self.show_numbers, self.show_recent):
             show()
 
-    def _layout(self) -> pn.Column:
+    def _layout(self) -> Island:
         tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
         words = pn.Column(self.why.view, self.reasons.sentence.view, margin=0)
         words.styles = {"flex": "1 1 380px", "min-width": "0"}

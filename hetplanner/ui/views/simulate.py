@@ -25,6 +25,7 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
+from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.simulate_controls import ControlsPanel
 from hetplanner.ui.views.tools import Tools, save_tools, tool
@@ -78,7 +79,7 @@ class SimulateView(PageView):
         model.param.watch(self._show_words, "errors_changed")
         model.param.watch(lambda _: self.tools.send_file("step-trace.json", model.perfetto), "perfetto_ready")
 
-    def _layout(self) -> pn.Column:
+    def _layout(self) -> Island:
         self.hint.view.styles = {"flex": "1 1 380px", "min-width": "0"}
         actions = toolbar(self.hint.view, self.depth, pn.Row(self.reset, self.save, margin=0))
 
