@@ -5,16 +5,23 @@ from typing import Any
 
 from hetplanner.ui.views.island import Island
 
-_SHOWN = {"position": "relative", "top": "0", "left": "0", "right": "0", "visibility": "visible"}
-_AWAY = _SHOWN | {"position": "absolute", "top": "-100000px", "visibility": "hidden"}
+_SHOWN = {
+    "position": "relative",
+    "top": "0",
+    "left": "0",
+    "right": "0",
+    "visibility": "visible",
+    "content-visibility": "visible",
+}
+_AWAY = _SHOWN | {"position": "absolute", "top": "-100000px", "visibility": "hidden", "content-visibility": "hidden"}
 """Not `visible=False`: Bokeh then lays out and paints every figure again when it returns, half a second a page."""
 
 
 class Deck:
-    """Named places, filled when their time comes. `view` goes to the page; a place has the CSS class `page-NAME`."""
+    """Named places, filled when their time comes. `view` goes to the page; a place has the CSS class `KIND-NAME`."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._cards = {name: Island(styles=_AWAY, css_classes=[f"page-{name}"]) for name in names}
+    def __init__(self, kind: str, names: Iterable[str]) -> None:
+        self._cards = {name: Island(styles=_AWAY, css_classes=[f"{kind}-{name}"]) for name in names}
         self.view = Island(*self._cards.values(), styles={"position": "relative"})
 
     @property

@@ -65,8 +65,9 @@ class ExportView(PageView):
             sizing_mode="stretch_width",
             margin=0,
         )
-        tools = pn.FlexBox(self.download, self.upload, self.form, flex_wrap="wrap", justify_content="flex-start",
-                           sizing_mode="stretch_width", margin=(2, 6))  # fmt: skip
+        tools = pn.FlexBox(
+            self.download, self.upload, self.form, align_items="center", sizing_mode="stretch_width", margin=(2, 6)
+        )
         return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.text), lines))
 
     def _take(self, files: dict[str, bytes]) -> None:

@@ -154,7 +154,7 @@ class Shell:
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         self._views: dict[str, PageView] = {}
         self._colours_due: set[str] = set()
-        self.deck = Deck(PAGES)
+        self.deck = Deck("page", PAGES)
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0

@@ -30,6 +30,7 @@ from hetplanner.ui.views.cards import (
     set_html,
     toolbar,
 )
+from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.run.events import Events
 from hetplanner.ui.views.run.launch import ConfirmDialog, LaunchBar
@@ -80,7 +81,7 @@ class RunView(PageView):
             size="small",
             margin=(6, 10),
         )
-        self.body = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.deck = Deck("section", SECTIONS)
         self.view = page(
             full_width(self.bar.view),
             self._news_bar(),
@@ -88,7 +89,7 @@ class RunView(PageView):
             self.alerts,
             self.metrics.view,
             self.choice,
-            self.body,
+            self.deck.view,
             self.dialog.view,
         )
         self._wire()
@@ -164,14 +165,10 @@ class RunView(PageView):
         name = self.model.section
         if self.choice.value != name:
             self.choice.value = name
-        if self.session.page != "run" and name not in self.sections:
-            return
         if name not in self.sections:
             self.sections[name] = _KINDS[name](self.model, self.session, self.dark)
-            self.body.append(self.sections[name].view)
-        for other, section in self.sections.items():
-            if section.view.visible != (other == name):
-                section.view.visible = other == name
+            self.deck.put(name, self.sections[name].view)
+        self.deck.show(name)
         self.sections[name].show()
 
     def _redraw(self, *events: Any) -> None:
