@@ -1,0 +1,148 @@
+"""A peer's place in the chain: takes calls, passes them on, keeps what it computed under a token.
+
+Each call keeps its input until the next stage has answered. Whatever is under way when the version or the incarnation
+changes is answered as stale and never becomes a contribution.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hetplanner.elastic.downstream import Downstream, Failed, Task
+from hetplanner.elastic.identity import Entry, Member, Token, Version, View
+from hetplanner.elastic.messages import FailureKind, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.peer_events import CallKey, PeerAction, Reply, RunBackward, RunForward
+from hetplanner.elastic.settings import ElasticSettings
+
+
+@dataclass
+class _Call:
+    """A call from the stage before (or a trainer)."""
+
+    work: Work
+    deadline_s: float
+    passed_on_s: float = 0.0
+    downstream_s: float = 0.0
+    manifest: tuple[Entry, ...] = ()
+    token: Token | None = None
+
+
+class Chain:
+    """The calls a peer is working on and the contributions it holds."""
+
+    def __init__(self, settings: ElasticSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._member: Member | None = None
+        self._stage = 0
+        self._version: Version | None = None
+        self._calls: dict[CallKey, _Call] = {}
+        self._downstream: Downstream[CallKey] = Downstream(settings, rng)
+        self.contributions: set[Token] = set()
+
+    def restart(
+        self, member: Member | None, stage: int, version: Version | None, view: View | None
+    ) -> list[PeerAction]:
+        """Begins anew as an incarnation of a stage at a version; None: takes no work yet."""
+        ended = self.pause()
+        if member is None or self._member is None or member != self._member:
+            self._downstream = Downstream(self._settings, self._rng)
+            if view is not None and stage + 1 < self._settings.stages:
+                self._downstream.see(view.stages[stage + 1], 0.0)
+        self._member, self._stage, self._version = member, stage, version
+        return ended
+
+    def pause(self) -> list[PeerAction]:
+        """Ends all calls as stale, drops all contributions, and takes no work until restarted."""
+        self._version = None
+        self.contributions.clear()
+        calls, self._calls = self._calls, {}
+        stale: list[PeerAction] = [_failure(key, "stale") for key in calls]
+        return [*self._downstream.drop_all(), *stale]
+
+    def work(self, address: str, work: Work, now_s: float) -> list[PeerAction]:
+        """A call arrives."""
+        key = (address, work.call)
+        if key in self._calls:
+            return []
+        if work.version != self._version or work.stage != self._stage:
+            return [_failure(key, "stale")]
+        self._calls[key] = _Call(work, now_s + work.budget_s)
+        return [RunForward(key)]
+
+    def forward_done(self, key: CallKey, now_s: float) -> list[PeerAction]:
+        """The activation is there: on to the next stage, or back from the last."""
+        call = self._calls.get(key)
+        if call is None:
+            return []
+        if self._stage == self._settings.stages - 1:
+            return [self._backward(key, call)]
+        work = call.work
+        call.passed_on_s = now_s
+        task = Task(self._stage + 1, work.micro_batch, work.version, work.mask, call.deadline_s)
+        sent = self._downstream.start(key, task, now_s)
+        return [sent] if sent is not None else self._fail(key, "deadline")
+
+    def worked(self, worked: Worked, now_s: float) -> list[PeerAction]:
+        """The next stage has answered: backward."""
+        key = self._downstream.succeeded(worked.call, worked.downstream_s, now_s)
+        call = self._calls.get(key) if key is not None else None
+        if key is None or call is None:
+            return []
+        call.manifest, call.downstream_s = worked.manifest, now_s - call.passed_on_s
+        return [self._backward(key, call)]
+
+    def lost(self, number: int, kind: FailureKind, now_s: float) -> list[PeerAction]:
+        """A call to the next stage failed."""
+        return self._after([self._downstream.failed(number, kind, now_s)])
+
+    def backward_done(self, key: CallKey, is_finite: bool) -> list[PeerAction]:
+        """The gradients are there: the call is answered; what it contributed stays under its token."""
+        call = self._calls.pop(key, None)
+        if call is None or self._member is None:
+            return []
+        if not is_finite:
+            return [_failure(key, "error")]
+        manifest = call.manifest
+        if call.token is not None:
+            self.contributions.add(call.token)
+            manifest = (*manifest, Entry(self._member, call.token))
+        return [Reply(key[0], Worked(key[1], manifest, call.downstream_s), key)]
+
+    def see(self, view: View, now_s: float) -> list[PeerAction]:
+        """Takes a new view of the next stage."""
+        if self._stage + 1 >= self._settings.stages:
+            return []
+        return self._after(self._downstream.see(view.stages[self._stage + 1], now_s))
+
+    def tick(self, now_s: float) -> list[PeerAction]:
+        """Gives up what takes too long."""
+        cancels, failed = self._downstream.tick(now_s)
+        actions: list[PeerAction] = [*cancels, *self._after(failed)]
+        for key in [key for key, call in self._calls.items() if call.deadline_s <= now_s]:
+            actions += self._fail(key, "deadline")
+        return actions
+
+    def _backward(self, key: CallKey, call: _Call) -> RunBackward:
+        if call.work.mask >> self._stage & 1:
+            call.token = Token(call.work.micro_batch, self._stage, self._rng.getrandbits(62))
+        return RunBackward(key, call.token)
+
+    def _after(self, failed: Iterable[Failed[CallKey] | None]) -> list[PeerAction]:
+        actions: list[PeerAction] = []
+        for failure in failed:
+            if failure is not None and failure.retry is not None:
+                actions.append(failure.retry)
+            elif failure is not None:
+                # That the rest of the chain failed is no error of this peer, for which it would be banned.
+                actions += self._fail(failure.key, "stale" if failure.kind == "stale" else "deadline")
+        return actions
+
+    def _fail(self, key: CallKey, kind: FailureKind) -> list[PeerAction]:
+        return [_failure(key, kind)] if self._calls.pop(key, None) is not None else []
+
+
+def _failure(key: CallKey, kind: FailureKind) -> Send:
+    return Send(key[0], WorkFailed(key[1], kind))

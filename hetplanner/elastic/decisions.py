@@ -1,0 +1,137 @@
+"""The coordinator's decision log: what must survive it, as lines of JSON, and what a restarted one learns from them.
+
+A line is written, and flushed to the disk, before anybody is told what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from hetplanner.elastic.identity import Stamp, Version
+from hetplanner.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A coordinator took over; whatever an earlier one writes after this line does not count."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An attempt is committed: every stage that counted every micro-batch is at `version` from now on."""
+
+    boot: int
+    attempt: Stamp
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """Every stage starts again as `version`, from its checkpoint of as many steps."""
+
+    boot: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The state of one stage is durable outside the peers."""
+
+    boot: int
+    stage: int
+    version: Version
+
+
+Decision = Booted | Committed | SetBack | CheckpointSaved
+KINDS: dict[str, type[Decision]] = {kind.__name__: kind for kind in (Booted, Committed, SetBack, CheckpointSaved)}
+
+
+@dataclass
+class Ledger:
+    """What the decisions so far say.
+
+    Attributes:
+        boot: of the latest coordinator.
+        version: of all stages.
+        last_attempt: that led to it; None before the first commit and after a set-back.
+        checkpoints: versions by committed steps, then stage, of the current lineage's past.
+    """
+
+    boot: int = 0
+    version: Version = field(default_factory=lambda: Version(0, 0))
+    last_attempt: Stamp | None = None
+    checkpoints: dict[int, dict[int, Version]] = field(default_factory=dict)
+
+    def take(self, decision: Decision) -> None:
+        """Learns a decision; one of a coordinator that had been replaced, or told twice, changes nothing."""
+        if isinstance(decision, Booted):
+            self.boot = max(self.boot, decision.boot)
+            return
+        if decision.boot < self.boot:
+            return
+        match decision:
+            case Committed(attempt=attempt, version=version) if version.step == self.version.step + 1:
+                self.version, self.last_attempt = version, attempt
+            case SetBack(version=version) if version.lineage == self.version.lineage + 1:
+                self.version, self.last_attempt = version, None
+                self.checkpoints = {k: v for k, v in self.checkpoints.items() if k <= version.step}
+            case CheckpointSaved(stage=stage, version=version) if version.step <= self.version.step:
+                self.checkpoints.setdefault(version.step, {})[stage] = version
+
+    def newest_checkpoint(self, stages: int) -> int | None:
+        """Committed steps of the newest checkpoint that all stages have; None if there is none."""
+        return max((step for step, by_stage in self.checkpoints.items() if len(by_stage) == stages), default=None)
+
+
+def replay_decisions(decisions: Iterable[Decision]) -> Ledger:
+    """What a restarted coordinator knows."""
+    ledger = Ledger()
+    for decision in decisions:
+        ledger.take(decision)
+    return ledger
+
+
+def encode_decision(decision: Decision) -> bytes:
+    """One line: checksum, then JSON."""
+    body = {"kind": type(decision).__name__} | {f.name: getattr(decision, f.name) for f in fields(decision)}
+    text = json.dumps(body, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def cut_torn_line(data: bytes) -> bytes:
+    """The whole lines of a log: a last one that a crash cut off was never acted on. Truncate to this before writing."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def decode_decisions(data: bytes) -> list[Decision]:
+    """The decisions of a log; a last line that a crash cut off is left out.
+
+    Raises:
+        RunError: a whole line is damaged.
+    """
+    *lines, _ = cut_torn_line(data).split(b"\n")
+    found = []
+    for number, line in enumerate(lines, start=1):
+        decision = _decode_line(line)
+        if decision is None:
+            raise RunError(f"decision log: line {number}: damaged (checksum); restore the file from a copy")
+        found.append(decision)
+    return found
+
+
+def _decode_line(line: bytes) -> Decision | None:
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    body = json.loads(text)
+    kind = KINDS[body.pop("kind")]
+    if "version" in body:
+        body["version"] = Version(*body["version"])
+    if "attempt" in body:
+        body["attempt"] = Stamp(*body["attempt"])
+    return kind(**body)

@@ -1,0 +1,308 @@
+"""A peer: serves one stage, keeps contributions until a commit, and does what the coordinator decides.
+
+It never decides itself: between its answer to Reduce and the decision it keeps both its contributions and the sum.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hetplanner.elastic.chain import Chain
+from hetplanner.elastic.coordinator_events import Received, Tick
+from hetplanner.elastic.identity import Holding, Member, Stamp, Token, Version, View
+from hetplanner.elastic.messages import (
+    Become,
+    Decide,
+    Decided,
+    FromCheckpoint,
+    FromPeer,
+    FromSeed,
+    Hello,
+    Leave,
+    Message,
+    Ping,
+    Prepare,
+    Prepared,
+    Ready,
+    Reduce,
+    Reduced,
+    Refused,
+    Released,
+    Saved,
+    Send,
+    WhoAreYou,
+    Work,
+    Worked,
+    WorkFailed,
+)
+from hetplanner.elastic.peer_events import (
+    ApplyUpdate,
+    BackwardDone,
+    CallLost,
+    CheckpointDone,
+    DropContributions,
+    DropSum,
+    FetchState,
+    FoldAndReduce,
+    FoldDone,
+    ForwardDone,
+    InitState,
+    LeaveAsked,
+    LoadCheckpoint,
+    PeerAction,
+    SaveCheckpoint,
+    StateLoaded,
+    UpdateApplied,
+)
+from hetplanner.elastic.settings import ElasticSettings
+
+PeerEvent = (
+    Received
+    | Tick
+    | CallLost
+    | ForwardDone
+    | BackwardDone
+    | StateLoaded
+    | FoldDone
+    | UpdateApplied
+    | CheckpointDone
+    | LeaveAsked
+)
+
+
+@dataclass
+class _Attempt:
+    """A peer's part in an attempt: folding until `count` is known, then in doubt until the decision."""
+
+    attempt: Stamp
+    tokens: tuple[Token, ...]
+    is_folding: bool = False
+    count: int | None = None
+    commits_to: Version | None = None
+
+
+class Peer:
+    """State machine of a peer.
+
+    Args:
+        name: its id.
+        process: drawn at process start.
+        fingerprint: of version, model and plan.
+        speed: micro-batches per second, measured before.
+        coordinator: its address.
+        settings: of the run.
+        rng: for tokens and ties in wiring.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: int,
+        fingerprint: str,
+        speed: float,
+        coordinator: str,
+        settings: ElasticSettings,
+        rng: random.Random,
+    ) -> None:
+        self.name = name
+        self.member: Member | None = None
+        self.stage = 0
+        self.version: Version | None = None
+        self.has_left = False
+        self.refused: str | None = None
+        self._process = process
+        self._fingerprint = fingerprint
+        self._speed = speed
+        self._coordinator = coordinator
+        self._settings = settings
+        self._chain = Chain(settings, rng)
+        self._view: View | None = None
+        self._attempt: _Attempt | None = None
+        self._latest = Stamp(0, 0)
+        self._boot = 0
+        self._is_known = self._is_leaving = False
+        self._pinged_s = float("-inf")
+
+    def handle(self, event: PeerEvent, now_s: float) -> list[PeerAction]:
+        """Takes an event at a time in seconds and returns what is to be done."""
+        if self.has_left:
+            return []
+        match event:
+            case Received(address=address, message=message):
+                return self._receive(address, message, now_s)
+            case Tick():
+                return [*self._chain.tick(now_s), *self._ping(now_s)]
+            case CallLost(call=call):
+                return self._chain.lost(call, "error", now_s)
+            case ForwardDone(key=key):
+                return self._chain.forward_done(key, now_s)
+            case BackwardDone(key=key, is_finite=is_finite):
+                return self._chain.backward_done(key, is_finite)
+            case StateLoaded(member=member, version=version):
+                return self._loaded(member, version)
+            case FoldDone(attempt=attempt, count=count):
+                return self._folded(attempt, count)
+            case UpdateApplied(attempt=attempt):
+                return self._applied(attempt)
+            case CheckpointDone(stage=stage, version=version):
+                return [self._tell(Saved(self.member, stage, version))] if self.member is not None else []
+            case LeaveAsked():
+                self._is_leaving = True
+                return []
+
+    def _receive(self, address: str, message: Message, now_s: float) -> list[PeerAction]:
+        match message:
+            case Work():
+                return self._chain.work(address, message, now_s)
+            case Worked():
+                return self._chain.worked(message, now_s)
+            case WorkFailed(call=call, kind=kind):
+                return self._chain.lost(call, kind, now_s)
+            case View():
+                return self._see(message, now_s)
+            case Become():
+                return self._become(message)
+            case WhoAreYou(boot=boot) if boot >= self._boot:
+                self._boot, self._is_known = boot, False
+                return [self._hello()]
+            case Refused(reason=reason):
+                self.refused = reason
+            case Released(member=member) if member == self.member:
+                self.has_left = True
+                return [DropContributions()]
+            case Prepare(member=member) if member == self.member:
+                return self._prepare(message)
+            case Reduce(member=member) if member == self.member:
+                return self._reduce(message)
+            case Decide():
+                return self._decide(message)
+        return []
+
+    # Membership.
+
+    def _ping(self, now_s: float) -> list[PeerAction]:
+        if now_s - self._pinged_s < self._settings.ping_s:
+            return []
+        self._pinged_s = now_s
+        if not self._is_known or self.member is None:
+            return [self._hello()]
+        epoch = self._view.epoch if self._view is not None else None
+        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch))]
+        return [*signs, self._tell(Leave(self.member))] if self._is_leaving else signs
+
+    def _hello(self) -> Send:
+        holding = None
+        if self.version is not None:
+            attempt = self._attempt
+            pending = attempt.attempt if attempt is not None and attempt.count is not None else None
+            holding = Holding(self.stage, self.version, pending)
+        return self._tell(Hello(self.name, self._process, self._fingerprint, self._speed, holding))
+
+    def _see(self, view: View, now_s: float) -> list[PeerAction]:
+        if self._view is not None and view.epoch <= self._view.epoch:
+            return []
+        self._view = view
+        return self._chain.see(view, now_s)
+
+    def _become(self, order: Become) -> list[PeerAction]:
+        incarnation = order.member.incarnation
+        if incarnation.boot < self._boot:
+            return []
+        if self.member is not None and incarnation < self.member.incarnation:
+            return []
+        if order.member == self.member:
+            self._is_known = True
+            return [self._tell(Ready(order.member, self.version))] if self.version is not None else []
+        held = self.version if self.stage == order.stage else None
+        self._boot, self._is_known, self.refused = incarnation.boot, True, None
+        self.member, self.stage, self.version = order.member, order.stage, None
+        dropped: list[PeerAction] = [*self._drop_attempt(), *self._restart_chain(), DropContributions()]
+        match order.source:
+            case FromPeer(seat=seat):
+                return [*dropped, FetchState(order.member, order.stage, seat)]
+            case FromCheckpoint(version=saved):
+                return [*dropped, LoadCheckpoint(order.member, order.stage, saved, order.version)]
+            case FromSeed():
+                return [*dropped, InitState(order.member, order.stage, order.version)]
+        return [*dropped, *self._loaded(order.member, held)]
+
+    def _loaded(self, member: Member, version: Version | None) -> list[PeerAction]:
+        if member != self.member or self.version is not None:
+            return []
+        self.version = version
+        return [*self._restart_chain(), self._tell(Ready(member, version))]
+
+    def _restart_chain(self) -> list[PeerAction]:
+        return self._chain.restart(self.member, self.stage, self.version, self._view)
+
+    # The step.
+
+    def _prepare(self, prepare: Prepare) -> list[PeerAction]:
+        if prepare.attempt < self._latest or self.member is None or self.version is None:
+            return []
+        self._latest = prepare.attempt
+        missing = tuple(token for token in prepare.tokens if token not in self._chain.contributions)
+        actions: list[PeerAction] = []
+        if self._attempt is None or self._attempt.attempt != prepare.attempt:
+            actions += self._drop_attempt()
+            if not missing and self.version == prepare.version:
+                self._attempt = _Attempt(prepare.attempt, prepare.tokens)
+        return [*actions, self._tell(Prepared(self.member, prepare.attempt, self.version, missing))]
+
+    def _reduce(self, reduce: Reduce) -> list[PeerAction]:
+        attempt = self._attempt
+        if attempt is None or attempt.attempt != reduce.attempt:
+            return [self._tell(Reduced(reduce.member, reduce.attempt, None))]
+        if attempt.count is not None:
+            return [self._tell(Reduced(reduce.member, reduce.attempt, attempt.count))]
+        if attempt.is_folding:
+            return []
+        attempt.is_folding = True
+        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group)]
+
+    def _folded(self, number: Stamp, count: int | None) -> list[PeerAction]:
+        attempt = self._attempt
+        if attempt is None or attempt.attempt != number or not attempt.is_folding or self.member is None:
+            return []
+        attempt.is_folding, attempt.count = False, count
+        return [self._tell(Reduced(self.member, number, count))]
+
+    def _decide(self, decide: Decide) -> list[PeerAction]:
+        attempt = self._attempt
+        is_mine = attempt is not None and attempt.attempt == decide.attempt
+        if not decide.commit:
+            dropped = self._drop_attempt() if is_mine else []
+            return [*dropped, *self._decided(decide.attempt)]
+        if self.version == decide.version:
+            return self._decided(decide.attempt)
+        if attempt is None or not is_mine or attempt.count is None or attempt.commits_to is not None:
+            return []
+        attempt.commits_to = decide.version
+        return [*self._chain.pause(), DropContributions(), ApplyUpdate(decide.attempt, decide.version)]
+
+    def _applied(self, number: Stamp) -> list[PeerAction]:
+        attempt = self._attempt
+        if attempt is None or attempt.attempt != number or attempt.commits_to is None:
+            return []
+        self.version, self._attempt = attempt.commits_to, None
+        return [*self._restart_chain(), *self._decided(number), *self._checkpoint()]
+
+    def _decided(self, attempt: Stamp) -> list[PeerAction]:
+        if self.member is None or self.version is None:
+            return []
+        return [self._tell(Decided(self.member, attempt, self.version))]
+
+    def _checkpoint(self) -> list[PeerAction]:
+        every = self._settings.checkpoint_steps
+        if not every or self.version is None or self.version.step % every or self._view is None:
+            return []
+        first = self._view.stages[self.stage][:1]  # One replica is enough: all are equal.
+        return [SaveCheckpoint(self.stage, self.version)] if first and first[0].member == self.member else []
+
+    def _drop_attempt(self) -> list[PeerAction]:
+        attempt, self._attempt = self._attempt, None
+        return [DropSum(attempt.attempt)] if attempt is not None else []
+
+    def _tell(self, message: Message) -> Send:
+        return Send(self._coordinator, message)

@@ -1,0 +1,200 @@
+"""What happens inside a peer or trainer and what its machine wants done; tensors never pass through the machines.
+
+A `key` names the data that the work is about: at a peer the caller's address and number, at a trainer the lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetplanner.elastic.identity import Member, Seat, Stamp, Token, Version
+from hetplanner.elastic.messages import Send, Work, Worked
+
+CallKey = tuple[str, int]
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class CallLost:
+    """A call to the next stage ended with an error of the connection."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardDone:
+    """The activation of a call is there."""
+
+    key: CallKey
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardDone:
+    """The gradients of a call are there; not finite ones were thrown away."""
+
+    key: CallKey
+    is_finite: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoaded:
+    """The state asked for by an incarnation is there, as `version`; None: it could not be got."""
+
+    member: Member
+    version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldDone:
+    """An all-reduce ended with a sum over `count` contributions; None: with an error."""
+
+    attempt: Stamp
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateApplied:
+    """The optimizer has stepped."""
+
+    attempt: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDone:
+    """A checkpoint is durable."""
+
+    stage: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """This peer is to leave gracefully."""
+
+
+# Actions.
+
+
+@dataclass(frozen=True, slots=True)
+class SendWork:
+    """Send work together with the output that belongs to `key`."""
+
+    address: str
+    work: Work
+    key: CallKey | Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWork:
+    """Nobody waits for this call any more."""
+
+    address: str
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a call together with the gradient of its input."""
+
+    address: str
+    worked: Worked
+    key: CallKey
+
+
+@dataclass(frozen=True, slots=True)
+class RunForward:
+    """Compute the activation of a call, then say ForwardDone."""
+
+    key: CallKey
+
+
+@dataclass(frozen=True, slots=True)
+class RunBackward:
+    """Compute the gradients of a call, keep the weights' as `token` (None: not at all), then say BackwardDone."""
+
+    key: CallKey
+    token: Token | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchState:
+    """Get the state of a stage from a peer, as it is there, then say StateLoaded."""
+
+    member: Member
+    stage: int
+    source: Seat
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCheckpoint:
+    """Load the checkpoint written as `saved`; it counts as `version` now. Then say StateLoaded."""
+
+    member: Member
+    stage: int
+    saved: Version
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class InitState:
+    """Make the initial state of a stage (from the run's seed), then say StateLoaded."""
+
+    member: Member
+    stage: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """Write the state durably, then say CheckpointDone."""
+
+    stage: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class FoldAndReduce:
+    """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone."""
+
+    attempt: Stamp
+    tokens: tuple[Token, ...]
+    group: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropSum:
+    """Stop the all-reduce of an attempt or forget its result; contributions stay."""
+
+    attempt: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class DropContributions:
+    """Forget every contribution and whatever calls are under way: their step or incarnation is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyUpdate:
+    """Step the optimizer with the sum of an attempt divided by its count, then say UpdateApplied."""
+
+    attempt: Stamp
+    version: Version
+
+
+PeerAction = (
+    Send
+    | SendWork
+    | CancelWork
+    | Reply
+    | RunForward
+    | RunBackward
+    | FetchState
+    | LoadCheckpoint
+    | InitState
+    | SaveCheckpoint
+    | FoldAndReduce
+    | DropSum
+    | DropContributions
+    | ApplyUpdate
+)

@@ -1,0 +1,161 @@
+"""Which stage a peer gets, where its state comes from, and when it begins to serve.
+
+A stage whose state nobody can give never starts from fresh weights: its joiners wait for a peer that returns with a
+copy, for a checkpoint of the current version, or until all stages are set back together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hetplanner.elastic.decisions import Ledger
+from hetplanner.elastic.identity import Member, Stamp, Version
+from hetplanner.elastic.membership import Membership, PeerRecord, PeerState
+from hetplanner.elastic.messages import (
+    Become,
+    FromCheckpoint,
+    FromPeer,
+    FromSeed,
+    Hello,
+    Kept,
+    Refused,
+    Send,
+    Source,
+)
+from hetplanner.elastic.settings import ElasticSettings
+
+MAX_FETCHES = 6
+"""A joiner that is behind after so many fetches, each with twice the patience, is too slow to ever serve."""
+
+
+class Seating:
+    """Joining, returning and moving peers of a coordinator."""
+
+    def __init__(
+        self, settings: ElasticSettings, ledger: Ledger, membership: Membership, stamp: Callable[[], Stamp]
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._members = membership
+        self._stamp = stamp
+
+    def welcome(self, address: str, hello: Hello) -> list[Send]:
+        """A peer joins or returns; one that is joining already gets its order again."""
+        record = self._members.get(hello.peer)
+        if record is not None:
+            return [Send(record.address, record.become)] if record.become is not None else []
+        held, stage, source = hello.holding, self._members.neediest_stage(), None
+        if held is not None and held.version == self._ledger.version and 0 <= held.stage < self._settings.stages:
+            stage, source = held.stage, Kept()
+        member = Member(hello.peer, self._stamp())
+        record = PeerRecord(member, address, hello.process, hello.speed, stage, PeerState.WAITING)
+        self._members.put(record)
+        return self._seat(record, stage, source or self._find_source(stage, member))
+
+    def ready(self, record: PeerRecord, version: Version | None, now_s: float) -> list[Send]:
+        """A joiner has its stage's state, of some version; or could not get it and is seated again."""
+        if record.state is not PeerState.JOINING:
+            return []
+        if version is None:
+            return self._seat(record, record.stage, self._find_source(record.stage, record.member))
+        record.held = version
+        return []
+
+    def admit(self, is_running: bool, now_s: float) -> list[Send]:
+        """Seats those who wait for a source; lets joiners with the current version serve, the others fetch again.
+
+        Args:
+            is_running: no attempt to close the step is under way, so that the group of it does not change.
+            now_s: the coordinator's clock.
+        """
+        sends: list[Send] = []
+        for record in self._members.in_state(PeerState.WAITING):
+            source = self._find_source(record.stage, record.member)
+            sends += self._seat(record, record.stage, source) if source is not None else []
+        for record in self._members.in_state(PeerState.JOINING):
+            if record.held is None:
+                continue
+            if record.held != self._ledger.version:
+                sends += self._fetch_again(record, now_s)
+            elif is_running:
+                self._members.serve(record)
+        return sends
+
+    def holds_step(self, now_s: float) -> bool:
+        """Whether a joiner that was too late once deserves that the step stays open for it."""
+        joining = self._members.in_state(PeerState.JOINING)
+        return any(r.hold_until_s is not None and now_s < r.hold_until_s for r in joining)
+
+    def move(self, peer: str, to_stage: int) -> list[Send]:
+        """A peer goes to another stage, at a step boundary; nothing happens where a guard forbids it."""
+        record = self._members.get(peer)
+        if record is None or record.state is not PeerState.SERVING or record.draining or to_stage == record.stage:
+            return []
+        source = self._find_source(to_stage, record.member) if 0 <= to_stage < self._settings.stages else None
+        return self._seat(record, to_stage, source) if source is not None and self.is_dispensable(record) else []
+
+    def is_dispensable(self, record: PeerRecord) -> bool:
+        """Whether somebody else serves the peer's stage and stays."""
+        others = self._members.in_state(PeerState.SERVING, record.stage)
+        return any(other.member != record.member and not other.draining for other in others)
+
+    def source_lost(self, member: Member) -> list[Send]:
+        """Joiners that fetch from a dead or departed peer fetch elsewhere."""
+        sends = []
+        for record in self._members.in_state(PeerState.JOINING):
+            source = record.become.source if record.become is not None else None
+            if record.held is None and isinstance(source, FromPeer) and source.seat.member == member:
+                sends += self._seat(record, record.stage, self._find_source(record.stage, record.member))
+        return sends
+
+    def reseat_everyone(self) -> list[Send]:
+        """All stages were set back: every peer loads the checkpoint, and a stage nobody is at gets somebody."""
+        records = self._members.everyone()
+        at = {s: [r for r in records if r.stage == s] for s in range(self._settings.stages)}
+        for stage in [s for s, here in at.items() if not here]:
+            richest = max(at.values(), key=len)
+            if len(richest) > 1:
+                at[stage].append(richest.pop())
+        saved = self._ledger.checkpoints[self._ledger.version.step]
+        return [
+            send
+            for stage, here in at.items()
+            for record in here
+            for send in self._seat(record, stage, FromCheckpoint(saved[stage]))
+        ]
+
+    def _find_source(self, stage: int, joiner: Member) -> Source | None:
+        if self._ledger.version.step == 0:
+            return FromSeed()
+        serving = [r for r in self._members.in_state(PeerState.SERVING, stage) if r.member.peer != joiner.peer]
+        if serving:
+            return FromPeer(max(serving, key=lambda r: (not r.draining, r.speed)).seat)
+        saved = self._ledger.checkpoints.get(self._ledger.version.step, {})
+        return FromCheckpoint(saved[stage]) if stage in saved else None
+
+    def _fetch_again(self, record: PeerRecord, now_s: float) -> list[Send]:
+        if record.fetches >= MAX_FETCHES:
+            self._members.remove(record.member.peer)
+            reason = f"peer {record.member.peer}: the swarm went on {record.fetches} times while it fetched its state"
+            return [Send(record.address, Refused(f"{reason}; raise join_hold_s or use a faster link"))]
+        hold_s = self._settings.join_hold_s * 2 ** (record.fetches - 1)
+        return self._seat(
+            replace(record, hold_until_s=now_s + hold_s, fetches=record.fetches + 1),
+            record.stage,
+            self._find_source(record.stage, record.member),
+        )
+
+    def _seat(self, record: PeerRecord, stage: int, source: Source | None) -> list[Send]:
+        """Gives a peer a new incarnation and an order; without a source it waits for one."""
+        member = Member(record.member.peer, self._stamp())
+        if source is None:
+            self._members.put(
+                replace(record, member=member, stage=stage, state=PeerState.WAITING, become=None, held=None)
+            )
+            return []
+        become = Become(member, stage, self._ledger.version, source)
+        self._members.put(
+            replace(record, member=member, stage=stage, state=PeerState.JOINING, become=become, held=None)
+        )
+        return [Send(record.address, become)]

@@ -1,0 +1,375 @@
+"""Event simulation of a swarm: the real machines on simulated hosts, network and disk, under scripted bad luck.
+
+Processes are killed, stopped and cut off, messages lost, late and doubled, trainers and the coordinator die in every
+phase, the disk fills up, peers join, leave, move and use ids twice. The checks look at every commit and every step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.coordinator_events import SwarmPeer
+from hetplanner.elastic.decisions import decode_decisions, replay_decisions
+from hetplanner.elastic.identity import Seat, Stamp, Token, Version
+from hetplanner.elastic.messages import Message
+from hetplanner.elastic.peer_events import LeaveAsked
+from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.simulated_checks import Checks
+from hetplanner.elastic.simulated_hosts import COORDINATOR, CoordinatorHost, Host, PeerHost, Reduction, TrainerHost
+from hetplanner.elastic.simulated_model import MODULUS
+from hetplanner.elastic.transaction import Phase
+
+STUCK_S = 400.0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Bad luck: mean seconds between faults of a kind (inf: never), shares of messages, chances.
+
+    Attributes:
+        kill_s, hang_s, cut_s, leave_s, twin_s: of a peer; a twin is a second process with a live peer's id.
+        trainer_s: kills of a trainer.
+        disk_full_s: the disk is full for a while.
+        phase_kill: chance that the coordinator dies at a change of phase.
+        lost, late, doubled: shares of messages.
+        reduce: chance that an all-reduce fails, for all or some of its members.
+        move: chance of a random move at a step boundary.
+        fetch_s: mean seconds to get a stage's state.
+    """
+
+    kill_s: float = 12.0
+    hang_s: float = 15.0
+    cut_s: float = 25.0
+    leave_s: float = 60.0
+    twin_s: float = 60.0
+    trainer_s: float = 60.0
+    disk_full_s: float = 200.0
+    phase_kill: float = 0.01
+    lost: float = 0.003
+    late: float = 0.003
+    doubled: float = 0.01
+    reduce: float = 0.02
+    move: float = 0.1
+    fetch_s: float = 0.5
+
+
+NEVER = float("inf")
+CALM = Faults(
+    kill_s=NEVER,
+    hang_s=NEVER,
+    cut_s=NEVER,
+    leave_s=NEVER,
+    twin_s=NEVER,
+    trainer_s=NEVER,
+    disk_full_s=NEVER,
+    phase_kill=0.0,
+    lost=0.0,
+    late=0.0,
+    doubled=0.0,
+    reduce=0.0,
+    move=0.0,
+)
+
+
+@dataclass(frozen=True)
+class SimulatedMove:
+    """A move that the simulation's random policy proposes."""
+
+    peer: str
+    to_stage: int
+
+
+class Simulation:
+    """A swarm and its world.
+
+    Args:
+        settings: of the run.
+        faults: what goes wrong.
+        seed: of everything random.
+        peers: processes that are kept alive; whoever dies is followed by another.
+        trainers: processes, of two slots each.
+        host_kind: of peers, for ablations.
+        prepare_coordinator: changes a fresh coordinator, for ablations.
+
+    Attributes:
+        happened: faults by kind.
+        stuck: whether no step was committed for STUCK_S although nothing was lost.
+        lost: whether every copy of a stage was, before there was a checkpoint to go back to.
+    """
+
+    fingerprint = "model-1"
+
+    def __init__(
+        self,
+        settings: ElasticSettings,
+        faults: Faults,
+        seed: int,
+        peers: int = 6,
+        trainers: int = 2,
+        host_kind: type[PeerHost] = PeerHost,
+        prepare_coordinator: Callable[[Coordinator], None] = lambda coordinator: None,
+    ) -> None:
+        self.settings, self.faults = settings, faults
+        self.rng, self.random = np.random.default_rng(seed), Random(seed)
+        self.prepare_coordinator = prepare_coordinator
+        self.checks = Checks(settings)
+        self.now_s = self.disk_full_until_s = 0.0
+        self.disk = bytearray()
+        self.checkpoints: dict[tuple[int, Version], int] = {}
+        self.happened: Counter[str] = Counter()
+        self.stuck = self.lost = False
+        self._host_kind = host_kind
+        self._peers, self._trainers = peers, trainers
+        self._events: list[tuple[float, int, Host | None, Callable[[], None]]] = []
+        self._hosts: dict[str, Host] = {}
+        self._reductions: dict[tuple[Stamp, tuple[Seat, ...]], Reduction] = {}
+        self._number = 0
+        self._begin()
+
+    def run(self, commits: int) -> None:
+        """Goes on until so many steps are committed, or nothing moves any more."""
+        last_s, last = self.now_s, self.checks.commits
+        while self.checks.commits < commits and not (self.stuck or self.lost):
+            self.now_s, _, host, act = heapq.heappop(self._events)
+            if host is None or host.is_alive:
+                if host is not None and self.now_s < host.hung_until_s:
+                    self.later(host.hung_until_s - self.now_s, host, act)
+                else:
+                    act()
+            if self.checks.commits > last:
+                last_s, last = self.now_s, self.checks.commits
+            if self.now_s - last_s > STUCK_S:
+                self.lost = self._is_lost()
+                self.stuck = not self.lost
+
+    def _is_lost(self) -> bool:
+        """Some stage's only state is in memories that are gone, and no checkpoint of all stages exists."""
+        ledger = replay_decisions(decode_decisions(bytes(self.disk)))
+        held = {h.machine.stage for h in self._living() if h.machine.version == ledger.version}
+        is_held = held == set(range(self.settings.stages))
+        return not is_held and ledger.newest_checkpoint(self.settings.stages) is None
+
+    def later(self, delay_s: float, host: Host | None, act: Callable[[], None]) -> None:
+        """Does something after a while, if the host then still lives."""
+        self._number += 1
+        heapq.heappush(self._events, (self.now_s + delay_s, self._number, host, act))
+
+    # Network.
+
+    def transmit(self, sender: Host, address: str, message: Message, payload: int | None) -> None:
+        """Carries a message, or loses, delays or doubles it; nobody at the address: the sender is told."""
+        luck, faults = self.random.random(), self.faults
+        delay_s = 0.001 + 0.01 * self.random.random()
+        target = self._hosts.get(address)
+        if sender.cut_until_s > self.now_s or luck < faults.lost:
+            self.happened["lost"] += 1
+            return
+        if target is None or not target.is_alive:
+            self.later(delay_s, sender, lambda: sender.unreachable(address, message))
+            return
+        luck -= faults.lost
+        if luck < faults.late:
+            self.happened["late"] += 1
+            delay_s += 8.0 * self.random.random()
+        self.later(delay_s, target, lambda: self._deliver(target, sender.address, message, payload))
+        if faults.late <= luck < faults.late + faults.doubled:
+            self.later(2 * delay_s, target, lambda: self._deliver(target, sender.address, message, payload))
+
+    def _deliver(self, target: Host, sender: str, message: Message, payload: int | None) -> None:
+        if target.cut_until_s <= self.now_s:
+            target.receive(sender, message, payload)
+
+    def snapshot(self, stage: int, seat: Seat) -> tuple[int | None, Version | None]:
+        """The state of a stage as a peer has it now; nothing if it cannot be had."""
+        host = self._hosts.get(seat.address)
+        if not isinstance(host, PeerHost) or not self._answers(host) or host.machine.stage != stage:
+            return None, None
+        return (None, None) if host.machine.version is None else (host.weights, host.machine.version)
+
+    def _answers(self, host: Host) -> bool:
+        return host.is_alive and max(host.hung_until_s, host.cut_until_s) <= self.now_s
+
+    def join_reduction(
+        self, host: PeerHost, attempt: Stamp, tokens: tuple[Token, ...], group: tuple[Seat, ...]
+    ) -> None:
+        """A member begins an all-reduce; it goes through when all have, and fails when one is dead."""
+        reduction = self._reductions.setdefault((attempt, group), Reduction(group))
+        reduction.sums[host.address] = host.fold(tokens)
+        hosts = [self._hosts.get(seat.address) for seat in group]
+        if any(member is None or not member.is_alive for member in hosts):
+            self.later(0.16, host, lambda: host.fold_done(attempt, None, None))
+        elif len(reduction.sums) == len(group):
+            del self._reductions[attempt, group]
+            self.later(0.03, None, lambda: self._finish_reduction(attempt, host.machine.stage, reduction))
+
+    def _finish_reduction(self, attempt: Stamp, stage: int, reduction: Reduction) -> None:
+        tokens = tuple(t for _, _, folded in reduction.sums.values() for t in folded)
+        total = sum(value for value, _, _ in reduction.sums.values()) % MODULUS
+        count = sum(number for _, number, _ in reduction.sums.values())
+        fails = self.random.random() < self.faults.reduce
+        self.happened["reduce"] += fails
+        self.checks.folded(attempt, stage, tokens)
+        for address in reduction.sums:
+            host = self._hosts.get(address)
+            if isinstance(host, PeerHost) and not (fails and self.random.random() < 0.6):
+                self.later(0.0, host, lambda host=host: host.fold_done(attempt, total, count))  # type: ignore[misc]
+            elif isinstance(host, PeerHost):
+                self.later(0.16, host, lambda host=host: host.fold_done(attempt, None, None))  # type: ignore[misc]
+
+    # Life and death.
+
+    def _begin(self) -> None:
+        self._start_coordinator()
+        for number in range(self._trainers):
+            self._start_trainer(number)
+        for _ in range(self._peers):
+            self._join(f"peer-{self._number}")
+        kinds = {
+            "kill": self._kill_peer,
+            "hang": self._hang,
+            "cut": self._cut,
+            "leave": self._leave,
+            "twin": self._start_twin,
+            "trainer": self._kill_trainer,
+            "disk_full": self._fill_disk,
+        }
+        for name, act in kinds.items():
+            self._repeat(name, getattr(self.faults, f"{name}_s"), act)
+
+    def _repeat(self, name: str, mean_s: float, act: Callable[[], bool]) -> None:
+        if mean_s == NEVER:
+            return
+
+        def happen() -> None:
+            self.happened[name] += act()
+            self._repeat(name, mean_s, act)
+
+        self.later(self.rng.exponential(mean_s), None, happen)
+
+    def _add(self, host: Host) -> None:
+        self._hosts[host.address] = host
+        self.later(0.0, host, host.tick)
+
+    def _join(self, name: str, is_twin: bool = False) -> None:
+        self._number += 1
+        speed = float(self.rng.uniform(6, 18))
+        self._add(self._host_kind(self, f"{name}@{self._number}", name, speed))
+        self.happened["join"] += not is_twin
+
+    def _start_trainer(self, number: int) -> None:
+        self._number += 1
+        self._add(TrainerHost(self, f"trainer-{number}@{self._number}", slots=2))
+
+    def _start_coordinator(self) -> None:
+        self._add(CoordinatorHost(self))
+
+    def ends_coordinator(self, phase: Phase) -> bool:
+        """Whether the coordinator dies as it enters a phase."""
+        return self.random.random() < self.faults.phase_kill
+
+    def kill_coordinator(self, phase: Phase) -> None:
+        """The coordinator is gone, also what it was writing; another one starts from the log."""
+        self.happened[f"coordinator in {phase.value}"] += 1
+        self._hosts[COORDINATOR].is_alive = False
+        self.disk.extend(b"0" * int(self.rng.integers(0, 9)))  # A line that was cut off, or was not.
+        self.later(self.rng.uniform(0.3, 2.0), None, self._start_coordinator)
+
+    def _living(self) -> list[PeerHost]:
+        return [h for h in self._hosts.values() if isinstance(h, PeerHost) and h.is_alive]
+
+    def _pick(self) -> PeerHost | None:
+        living = self._living()
+        return living[int(self.rng.integers(len(living)))] if living else None
+
+    def _end(self, host: PeerHost) -> None:
+        host.is_alive = False
+        del self._hosts[host.address]
+        for (attempt, group), reduction in list(self._reductions.items()):
+            if any(seat.address == host.address for seat in group):
+                del self._reductions[attempt, group]
+                for address in reduction.sums:
+                    other = self._hosts.get(address)
+                    if isinstance(other, PeerHost):
+                        self.later(0.16, other, lambda o=other, a=attempt: o.fold_done(a, None, None))  # type: ignore[misc]
+        name = host.machine.name if self.random.random() < 0.5 else f"peer-{self._number}"
+        self.later(self.rng.exponential(2.0), None, lambda: self._refill(name))
+
+    def _refill(self, name: str) -> None:
+        if len(self._living()) < self._peers:
+            self._join(name)
+
+    def _kill_peer(self) -> bool:
+        host = self._pick()
+        if host is not None:
+            self._end(host)
+        return host is not None
+
+    def _hang(self) -> bool:
+        host = self._pick()
+        if host is not None:
+            host.hung_until_s = self.now_s + self.rng.uniform(0.3, 6.0)
+        return host is not None
+
+    def _cut(self) -> bool:
+        host = self._pick()
+        if host is not None:
+            host.cut_until_s = self.now_s + self.rng.uniform(0.3, 6.0)
+        return host is not None
+
+    def _leave(self) -> bool:
+        host = self._pick()
+        if host is not None:
+            host.on_event(LeaveAsked())
+            self.later(1.0, host, lambda: self._watch_leaver(host))
+        return host is not None
+
+    def _watch_leaver(self, host: PeerHost) -> None:
+        if host.machine.has_left:
+            self.happened["left"] += 1
+            self._end(host)
+        else:
+            self.later(1.0, host, lambda: self._watch_leaver(host))
+
+    def _start_twin(self) -> bool:
+        """A second process with a live peer's id; it gives up after a while, unless it got in."""
+        host = self._pick()
+        if host is None:
+            return False
+        self._join(host.machine.name, is_twin=True)
+        twin = list(self._hosts.values())[-1]
+        self.later(self.rng.uniform(1.0, 8.0), twin, lambda: self._end_twin(twin))
+        return True
+
+    def _end_twin(self, twin: Host) -> None:
+        if isinstance(twin, PeerHost) and twin.machine.member is None:
+            self.happened["refused"] += twin.machine.refused is not None
+            twin.is_alive = False
+            del self._hosts[twin.address]
+
+    def _kill_trainer(self) -> bool:
+        trainers = [h for h in self._hosts.values() if isinstance(h, TrainerHost)]
+        if not trainers:
+            return False
+        victim = trainers[int(self.rng.integers(len(trainers)))]
+        victim.is_alive = False
+        del self._hosts[victim.address]
+        self.later(self.rng.uniform(0.5, 3.0), None, lambda: self._start_trainer(self._number))
+        return True
+
+    def _fill_disk(self) -> bool:
+        self.disk_full_until_s = self.now_s + self.rng.uniform(0.5, 3.0)
+        return True
+
+    def propose(self, peers: tuple[SwarmPeer, ...], now_s: float) -> SimulatedMove | None:
+        """The simulation's policy: now and then anybody goes anywhere."""
+        if not peers or self.random.random() >= self.faults.move:
+            return None
+        self.happened["move proposed"] += 1
+        return SimulatedMove(self.random.choice(peers).peer, self.random.randrange(self.settings.stages))

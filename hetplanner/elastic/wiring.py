@@ -1,0 +1,102 @@
+"""Stochastic wiring: which peer of the next stage gets a micro-batch. One per sender and next stage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from hetplanner.elastic.identity import Member, Seat
+from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.speeds import SpeedEstimate
+
+OVERHEAD_S = 1e-6
+"""A peer cannot be taken for infinitely fast, whatever a clock says."""
+
+
+@dataclass
+class _Lane:
+    """What a sender knows of one peer: accumulated seconds, and until when it is left out."""
+
+    seat: Seat
+    accumulated_s: float
+    tie: float
+    speed: SpeedEstimate
+    banned_until_s: float = field(default=float("-inf"))
+
+
+class Wiring:
+    """Interleaved weighted round robin by measured speed, with bans.
+
+    Source: Ryabinin et al. 2023 (SWARM), public code; ours: an unmeasured peer counts as the best known one, and a
+    peer that returns from a ban does not catch up on what it missed.
+    """
+
+    def __init__(self, settings: ElasticSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._lanes: dict[Member, _Lane] = {}
+
+    def see(self, seats: Iterable[Seat]) -> None:
+        """Takes a new view: bans end, the gone are forgotten, newcomers enter at the minimum, so are tried at once."""
+        known, floor = self._lanes, min((lane.accumulated_s for lane in self._lanes.values()), default=0.0)
+        self._lanes = {}
+        for seat in seats:
+            lane = known.get(seat.member)
+            if lane is None:
+                lane = _Lane(seat, floor, self._rng.random(), SpeedEstimate(self._settings.ema_alpha))
+            elif lane.banned_until_s > float("-inf"):
+                lane.banned_until_s = float("-inf")
+                lane.accumulated_s = max(lane.accumulated_s, floor)
+            lane.seat = seat
+            self._lanes[seat.member] = lane
+
+    def choose(self, now_s: float, tried: Collection[Member] = (), size: float = 1.0) -> Seat | None:
+        """The peer to send `size` micro-batches to, and charges it for them.
+
+        Args:
+            now_s: the sender's clock.
+            tried: peers that this attempt is not to meet again.
+            size: of the task, in micro-batches (a backward counts 2.5 of a forward).
+
+        Returns:
+            None if everybody is banned, tried or gone.
+        """
+        self._end_bans(now_s)
+        free = [lane for m, lane in self._lanes.items() if lane.banned_until_s <= now_s and m not in tried]
+        free = [lane for lane in free if not lane.seat.draining] or free
+        if not free:
+            return None
+        best = min(free, key=lambda lane: (lane.accumulated_s, lane.tie))
+        best.accumulated_s += size * self._seconds(best)
+        best.tie = self._rng.random()
+        return best.seat
+
+    def succeeded(self, member: Member, seconds: float) -> None:
+        """Takes the seconds per micro-batch of a call, less what its own callees took."""
+        if member in self._lanes:
+            self._lanes[member].speed.update(max(seconds, OVERHEAD_S))
+
+    def failed(self, member: Member, now_s: float) -> None:
+        """Bans a peer whose call ended in an error (not in a deadline) until the ban or the view ends."""
+        if member in self._lanes:
+            self._lanes[member].banned_until_s = now_s + self._settings.ban_s
+
+    def seconds_of(self, member: Member) -> float:
+        """Seconds per micro-batch as wiring takes them: measured, else the best known, else a constant."""
+        return self._seconds(self._lanes[member])
+
+    def _seconds(self, lane: _Lane) -> float:
+        if (own := lane.speed.seconds) is not None:
+            return own
+        known = [s for other in self._lanes.values() if (s := other.speed.seconds) is not None]
+        return min(known, default=self._settings.unmeasured_s)
+
+    def _end_bans(self, now_s: float) -> None:
+        over = [lane for lane in self._lanes.values() if float("-inf") < lane.banned_until_s <= now_s]
+        if not over:
+            return
+        floor = min((lane.accumulated_s for lane in self._lanes.values() if lane not in over), default=0.0)
+        for lane in over:
+            lane.banned_until_s = float("-inf")
+            lane.accumulated_s = max(lane.accumulated_s, floor)
