@@ -110,6 +110,11 @@ class Coordinator:
         """Stages that nobody serves: nothing is granted until somebody does."""
         return self.membership.lost_stages()
 
+    @property
+    def in_flight_bound(self) -> int:
+        """Micro-batches that can be under way at once: trainers times slots. A small one looks like slow peers."""
+        return self._leasing.in_flight_bound
+
     def start(self) -> list[CoordinatorAction]:
         """What to do first: claim the log. Nothing else is answered before that is durable."""
         self._write()

@@ -1,7 +1,8 @@
 """The invariants of a swarm, checked at every commit and every step of every peer of the event simulation.
 
 I1: each (micro-batch, stage) is in a commit exactly once. I2: what is not journaled is never folded. I3: all replicas
-of a stage are equal, and equal to a run that nothing disturbed. I4: every stage counted every micro-batch.
+of a stage are equal, and equal to a run that nothing disturbed. I4: every stage counted every micro-batch. I5: nobody
+is at a version whose decision is not durable.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from hetplanner.elastic.coordinator import Coordinator
-from hetplanner.elastic.decisions import Committed
+from hetplanner.elastic.decisions import Committed, Decision, SetBack
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulated_model import UndisturbedRun
@@ -35,8 +36,8 @@ class Checks:
         self._settings = settings
         self._reference = UndisturbedRun(settings.stages, settings.micro_batches)
         self._folded: dict[Stamp, dict[int, tuple[Token, ...]]] = defaultdict(dict)
-        self._decided: dict[Stamp, Version] = {}
         self._journaled: dict[Stamp, set[Token]] = {}
+        self._durable = {Version(0, 0)}
         self.violations: list[str] = []
         self.commits = self.stage_steps = self.wrong_stage_steps = self.peer_steps = 0
 
@@ -46,17 +47,19 @@ class Checks:
         for old in list(self._folded)[:-KEPT_ATTEMPTS]:
             del self._folded[old]
 
-    def decided(self, coordinator: Coordinator, decision: Committed) -> None:
-        """The coordinator has decided; if the disk is full, it writes that again later, when the journal is thinner."""
-        if decision.attempt in self._journaled:
-            return
+    def decided(self, coordinator: Coordinator) -> None:
+        """The coordinator has decided to commit what is journaled now."""
         tokens = {t for held in coordinator.journal.tokens_by_member().values() for t in held}
-        self._journaled[decision.attempt] = tokens
+        self._journaled[coordinator.transaction.attempt] = tokens
         for old in list(self._journaled)[:-KEPT_ATTEMPTS]:
             del self._journaled[old]
 
-    def committed(self, decision: Committed) -> None:
-        """A commit is durable."""
+    def durable(self, decision: Decision) -> None:
+        """A decision is durable."""
+        if isinstance(decision, Committed | SetBack):
+            self._durable.add(decision.version)
+        if not isinstance(decision, Committed):
+            return
         self.commits += 1
         for stage in range(self._settings.stages):
             self.stage_steps += 1
@@ -82,5 +85,9 @@ class Checks:
         if version is None:
             return
         self.peer_steps += 1
+        if version not in self._durable:
+            self.violations.append(
+                f"I5: {version}, stage {peer.machine.stage}: {peer.address} is at no durable version"
+            )
         if peer.weights != self._reference.weights(peer.machine.stage, version.step):
             self.violations.append(f"I3: {version}, stage {peer.machine.stage}: {peer.address} differs")

@@ -117,10 +117,12 @@ class CoordinatorHost(Host):
         before = self.machine.transaction.phase
         actions = self.machine.handle(event, self.world.now_s)
         after = self.machine.transaction.phase
+        if after is Phase.PERSIST and before is not after:
+            self.world.checks.decided(self.machine)
         if after is not before and self.world.ends_coordinator(after):
             kept = int(self.world.rng.integers(0, len(actions) + 1))  # It dies in the middle of what it does.
             self._perform(actions[:kept])
-            self.world.kill_coordinator(after)
+            self.world.kill_coordinator(f"entering {after.value}")
             return
         self._perform(actions)
 
@@ -143,17 +145,14 @@ class CoordinatorHost(Host):
         if world.now_s < world.disk_full_until_s:
             world.later(0.01, self, lambda: self.on_event(PersistFailed(decision)))
             return
-        if isinstance(decision, Committed):
-            world.checks.decided(self.machine, decision)
         world.later(0.005, self, lambda: self._flush(decision))
         world.later(0.01, self, lambda: self.on_event(Persisted(decision)))
 
     def _flush(self, decision: Decision) -> None:
         self.world.disk.extend(encode_decision(decision))
-        if isinstance(decision, Committed):
-            self.world.checks.committed(decision)
-            if self.world.ends_coordinator(Phase.PERSIST):
-                self.world.kill_coordinator(Phase.PERSIST)  # Durable, and nobody knows.
+        self.world.checks.durable(decision)
+        if isinstance(decision, Committed) and self.world.ends_coordinator(Phase.PERSIST):
+            self.world.kill_coordinator("with an untold decision")
 
 
 class TrainerHost(Host):

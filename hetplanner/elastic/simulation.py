@@ -274,9 +274,9 @@ class Simulation:
         """Whether the coordinator dies as it enters a phase."""
         return self.random.random() < self.faults.phase_kill
 
-    def kill_coordinator(self, phase: Phase) -> None:
+    def kill_coordinator(self, when: str) -> None:
         """The coordinator is gone, also what it was writing; another one starts from the log."""
-        self.happened[f"coordinator in {phase.value}"] += 1
+        self.happened[f"coordinator {when}"] += 1
         self._hosts[COORDINATOR].is_alive = False
         self.disk.extend(b"0" * int(self.rng.integers(0, 9)))  # A line that was cut off, or was not.
         self.later(self.rng.uniform(0.3, 2.0), None, self._start_coordinator)

@@ -1,0 +1,90 @@
+"""Committed steps of simulated swarms under every fault at once, and what of them broke an invariant.
+
+    python tests/benchmarks/bench_elastic_core.py [--steps 100000] [--steps-per-seed 500] [--first-seed 0]
+                                                  [--ablation-seeds 10]
+
+Every seed draws a shape (stages, peers, trainers, micro-batches) and one of three storms. Prints how many stage-steps
+each wrong behaviour spoils, then totals and faults by kind.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from elastic_ablations import ABLATIONS
+
+from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.simulation import Faults, Simulation
+
+STORMS = {
+    "everything": Faults(),
+    "losses": replace(Faults(), kill_s=30.0, lost=0.01, late=0.01, doubled=0.05, reduce=0.05),
+    "coordinator": replace(Faults(), kill_s=30.0, phase_kill=0.04),
+}
+
+
+def make(seed, **wrong):
+    """The swarm of a seed, and its storm's name."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(2, 5))
+    settings = ElasticSettings(
+        stages=stages, micro_batches=int(rng.integers(3, 9)), checkpoint_steps=int(rng.integers(1, 6))
+    )
+    storm = sorted(STORMS)[seed % len(STORMS)]
+    peers, trainers = stages * int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    return Simulation(settings, STORMS[storm], seed, peers, trainers, **wrong), storm
+
+
+def run_storms(args):
+    totals, faults, seed, began = Counter(), Counter(), args.first_seed, time.perf_counter()
+    while totals["steps"] < args.steps:
+        world, storm = make(seed)
+        world.run(args.steps_per_seed)
+        totals["steps"] += world.checks.commits
+        totals[f"steps, {storm}"] += world.checks.commits
+        totals["violations"] += len(world.checks.violations)
+        totals["stuck"] += world.stuck
+        totals["all copies lost before a checkpoint"] += world.lost
+        totals["peer steps compared"] += world.checks.peer_steps
+        totals["simulated hours"] += world.now_s / 3600
+        faults += world.happened
+        for line in [*world.checks.violations[:3], *(["stuck"] if world.stuck else [])]:
+            print(f"seed {seed} ({storm}): {line}", flush=True)
+        seed += 1
+    seconds = time.perf_counter() - began
+    print(f"{seed - args.first_seed} seeds, {seconds:.0f} s, {1e3 * seconds / totals['steps']:.1f} ms a step")
+    print("\n".join(f"{name:40} {value:12,.0f}" for name, value in totals.items()))
+    print("\n".join(f"{name:40} {value:12,d}" for name, value in sorted(faults.items())))
+
+
+def run_ablations(args):
+    for name, wrong in ABLATIONS.items():
+        kinds, stage_steps, wrong_steps, seeds = Counter(), 0, 0, 0
+        for seed in range(args.ablation_seeds):
+            world, _ = make(seed, **wrong)
+            world.run(100)
+            kinds += Counter(line[:2] for line in world.checks.violations)
+            stage_steps += world.checks.stage_steps
+            wrong_steps += world.checks.wrong_stage_steps
+            seeds += bool(world.checks.violations)
+        found = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
+        spoilt = f"{wrong_steps} of {stage_steps} stage-steps"
+        print(f"{name}: seen in {seeds} of {args.ablation_seeds} seeds; {spoilt}; {found}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--steps-per-seed", type=int, default=500)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--ablation-seeds", type=int, default=10)
+    arguments = parser.parse_args()
+    run_ablations(arguments)
+    run_storms(arguments)
