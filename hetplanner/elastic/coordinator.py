@@ -253,7 +253,7 @@ class Coordinator:
     def _cross_boundary(self, now_s: float) -> None:
         """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves."""
         for record in self.membership.in_state(PeerState.SERVING):
-            if record.draining and self._seating.is_dispensable(record):
+            if record.draining and not self._seating.is_last(record):
                 self.membership.remove(record.member.peer)
                 self._peers_heard.forget(record.member.peer)
                 self._out += [Send(record.address, Released(record.member)), *self._seating.source_lost(record.member)]

@@ -85,6 +85,8 @@ class Downstream(Generic[Key]):
 
     def tick(self, now_s: float) -> tuple[list[CancelWork], list[Failed[Key]]]:
         """Gives up calls whose time is over."""
+        if not self._calls:
+            return [], []
         over = {number: call for number, call in self._calls.items() if call.until_s <= now_s}
         cancels = [CancelWork(call.seat.address, number) for number, call in over.items()]
         return cancels, [f for number in over if (f := self.failed(number, "deadline", now_s)) is not None]

@@ -67,6 +67,8 @@ class Journal:
 
     def grant(self, trainer: str, stamp: Stamp, now_s: float) -> Lease | None:
         """Leases the first micro-batch that is neither covered nor leased; None if there is none."""
+        if len(self._covered) == self._stages * self._micro_batches:
+            return None
         taken = {lease.micro_batch for lease in self._leases.values()}
         for micro_batch in range(self._micro_batches):
             if micro_batch not in taken and (mask := self.mask_of(micro_batch)):

@@ -63,16 +63,13 @@ class Seating:
         return []
 
     def admit(self, is_running: bool, now_s: float) -> list[Send]:
-        """Seats those who wait for a source; lets joiners with the current version serve, the others fetch again.
+        """Lets joiners with the current version serve, the others fetch again; seats those who wait for a source.
 
         Args:
             is_running: no attempt to close the step is under way, so that the group of it does not change.
             now_s: the coordinator's clock.
         """
         sends: list[Send] = []
-        for record in self._members.in_state(PeerState.WAITING):
-            source = self._find_source(record.stage, record.member)
-            sends += self._seat(record, record.stage, source) if source is not None else []
         for record in self._members.in_state(PeerState.JOINING):
             if record.held is None:
                 continue
@@ -80,6 +77,9 @@ class Seating:
                 sends += self._fetch_again(record, now_s)
             elif is_running:
                 self._members.serve(record)
+        for record in self._members.in_state(PeerState.WAITING):
+            source = self._find_source(record.stage, record.member)
+            sends += self._seat(record, record.stage, source) if source is not None else []
         return sends
 
     def holds_step(self, now_s: float) -> bool:
@@ -93,12 +93,14 @@ class Seating:
         if record is None or record.state is not PeerState.SERVING or record.draining or to_stage == record.stage:
             return []
         source = self._find_source(to_stage, record.member) if 0 <= to_stage < self._settings.stages else None
-        return self._seat(record, to_stage, source) if source is not None and self.is_dispensable(record) else []
+        others = [r for r in self._members.in_state(PeerState.SERVING, record.stage) if r.member != record.member]
+        if source is None or all(other.draining for other in others):
+            return []
+        return self._seat(record, to_stage, source)
 
-    def is_dispensable(self, record: PeerRecord) -> bool:
-        """Whether somebody else serves the peer's stage and stays."""
-        others = self._members.in_state(PeerState.SERVING, record.stage)
-        return any(other.member != record.member and not other.draining for other in others)
+    def is_last(self, record: PeerRecord) -> bool:
+        """Whether nobody else serves the peer's stage; such a peer never leaves it."""
+        return len(self._members.in_state(PeerState.SERVING, record.stage)) == 1
 
     def source_lost(self, member: Member) -> list[Send]:
         """Joiners that fetch from a dead or departed peer fetch elsewhere."""

@@ -1,7 +1,7 @@
 """Committed steps of simulated swarms under every fault at once, and what of them broke an invariant.
 
     python tests/benchmarks/bench_elastic_core.py [--steps 100000] [--steps-per-seed 500] [--first-seed 0]
-                                                  [--ablation-seeds 10]
+                                                  [--ablation-seeds 10] [--seconds 900]
 
 Every seed draws a shape (stages, peers, trainers, micro-batches) and one of three storms. Prints how many stage-steps
 each wrong behaviour spoils, then totals and faults by kind.
@@ -44,7 +44,7 @@ def make(seed, **wrong):
 
 def run_storms(args):
     totals, faults, seed, began = Counter(), Counter(), args.first_seed, time.perf_counter()
-    while totals["steps"] < args.steps:
+    while totals["steps"] < args.steps and time.perf_counter() - began < args.seconds:
         world, storm = make(seed)
         world.run(args.steps_per_seed)
         totals["steps"] += world.checks.commits
@@ -85,6 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps-per-seed", type=int, default=500)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--ablation-seeds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin no other seed after so long")
     arguments = parser.parse_args()
     run_ablations(arguments)
     run_storms(arguments)

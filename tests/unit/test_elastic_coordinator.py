@@ -1,0 +1,405 @@
+"""The coordinator message by message: who joins how, who is refused, what waits for the disk, who may leave."""
+
+import pytest
+
+from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.coordinator_events import Persist, Persisted, PersistFailed, Received, Tick, TrainerFailed
+from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack
+from hetplanner.elastic.identity import Entry, Holding, Member, Stamp, Token, Version
+from hetplanner.elastic.messages import (
+    Ask,
+    Become,
+    Decide,
+    Decided,
+    Done,
+    FromCheckpoint,
+    FromPeer,
+    FromSeed,
+    GaveUp,
+    Grant,
+    Hello,
+    Kept,
+    Leave,
+    Ping,
+    Prepare,
+    Prepared,
+    Ready,
+    Reduce,
+    Reduced,
+    Refused,
+    Released,
+    Send,
+    WhoAreYou,
+)
+from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.simulation import SimulatedMove
+from hetplanner.elastic.transaction import Phase
+
+SETTINGS = ElasticSettings(stages=2, micro_batches=2, settle_s=0.0, silence_s=100.0, restore_s=5.0, join_hold_s=3.0)
+LAST = Stamp(1, 77)
+ONE_STEP = (Booted(1), Committed(1, LAST, Version(0, 1)))
+
+
+class Desk:
+    """A coordinator, its disk, and all that it sent."""
+
+    def __init__(self, decisions=(), settings=SETTINGS, propose=None):
+        self.now_s = 0.0
+        self.sent, self.disk, self.unwritten = [], list(decisions), []
+        self.machine = Coordinator(settings, decisions, "v1", self.now_s, propose)
+        self._note(self.machine.start())
+        self.write()
+
+    def _note(self, actions):
+        self.sent += [action for action in actions if isinstance(action, Send)]
+        self.unwritten += [action.decision for action in actions if isinstance(action, Persist)]
+
+    def handle(self, event):
+        self._note(self.machine.handle(event, self.now_s))
+
+    def tell(self, address, message):
+        self.handle(Received(address, message))
+        self.write()
+
+    def write(self):
+        while self.unwritten:
+            decision = self.unwritten.pop(0)
+            self.disk.append(decision)
+            self.handle(Persisted(decision))
+
+    def tick(self, after_s=0.1):
+        self.now_s += after_s
+        self.handle(Tick())
+        self.write()
+
+    def last(self, kind, address=None):
+        found = [s.message for s in self.sent if isinstance(s.message, kind) and address in (None, s.address)]
+        return found[-1] if found else None
+
+    def hello(self, name, holding=None, process=1, fingerprint="v1", speed=1.0):
+        self.tell(f"{name}:1", Hello(name, process, fingerprint, speed, holding))
+        return self.last(Become, f"{name}:1")
+
+    def join(self, name, holding=None, speed=1.0):
+        """A peer that serves, as the member it became."""
+        order = self.hello(name, holding, speed=speed)
+        self.tell(f"{name}:1", Ready(order.member, order.version))
+        return order.member
+
+    def cover(self, trainer="t", tokens=None):
+        """A trainer takes all that is to be had and reports every stage's first peer."""
+        self.tell(f"{trainer}:1", Ask(trainer, 8, frozenset(), None))
+        grants = {s.message.lease: s.message for s in self.sent if isinstance(s.message, Grant)}
+        for lease, grant in grants.items():
+            if not self.machine.journal.is_leased(lease):
+                continue
+            manifest = tuple(
+                Entry(seats[0].member, Token(grant.micro_batch, stage, lease.number))
+                for stage, seats in enumerate(self.machine.membership.view.stages)
+                if grant.mask >> stage & 1
+            )
+            self.tell(f"{trainer}:1", Done(trainer, lease, manifest))
+
+    def answer(self, kind, count=None):
+        """Every participant answers the phase it is in."""
+        transaction = self.machine.transaction
+        attempt = transaction.attempt
+        for member in sorted(transaction.takes_part):
+            version = transaction.version
+            if kind is Prepared:
+                self.tell("x", Prepared(member, attempt, version, ()))
+            elif kind is Reduced:
+                self.tell("x", Reduced(member, attempt, SETTINGS.micro_batches if count is None else count))
+            else:
+                self.tell("x", Decided(member, attempt, version))
+
+    def step(self):
+        self.cover()
+        for kind in (Prepared, Reduced, Decided):
+            self.answer(kind)
+
+
+@pytest.fixture
+def swarm():
+    """Two stages with two peers each, before the first step."""
+    desk = Desk()
+    for name in "abcd":
+        desk.join(name)
+    return desk
+
+
+def test_nothing_is_answered_before_the_log_is_claimed():
+    machine = Coordinator(SETTINGS, (), "v1", 0.0)
+    assert machine.start() == [Persist(Booted(1))]
+    assert machine.handle(Received("a:1", Hello("a", 1, "v1", 1.0, None)), 0.0) == []
+    machine.handle(Persisted(Booted(1)), 0.0)
+    assert machine.handle(Received("a:1", Hello("a", 1, "v1", 1.0, None)), 0.0)
+
+
+def test_another_fingerprint_is_refused_with_both_values():
+    desk = Desk()
+    assert desk.hello("a", fingerprint="v2") is None
+    assert "v2" in desk.last(Refused).reason
+    assert "v1" in desk.last(Refused).reason
+
+
+def test_a_live_id_is_refused_to_a_second_process_and_given_when_the_first_is_dead(swarm):
+    swarm.tell("elsewhere:1", Hello("a", 2, "v1", 1.0, None))
+    assert "a:1" in swarm.last(Refused, "elsewhere:1").reason
+    assert swarm.machine.membership.get("a").process == 1
+    swarm.machine._lose(swarm.machine.membership.get("a"), "silent", swarm.now_s)
+    swarm.tell("elsewhere:1", Hello("a", 2, "v1", 1.0, None))
+    assert swarm.last(Become, "elsewhere:1").member.peer == "a"
+
+
+def test_a_repeated_hello_gets_the_same_order():
+    desk = Desk()
+    assert desk.hello("a") == desk.hello("a")
+
+
+def test_an_unknown_incarnation_is_asked_who_it_is(swarm):
+    swarm.tell("a:1", Ping(Member("a", Stamp(1, 10_000)), None))
+    assert swarm.last(WhoAreYou, "a:1") is not None
+
+
+def test_joiners_go_to_the_neediest_stage():
+    desk = Desk()
+    assert [desk.hello(name, speed=s).stage for name, s in (("a", 1.0), ("b", 3.0), ("c", 1.0), ("d", 1.5))] == [
+        0,
+        1,
+        0,
+        0,
+    ]
+
+
+def test_initial_weights_only_before_the_first_step():
+    assert Desk().hello("a").source == FromSeed()
+    desk = Desk(ONE_STEP)
+    assert desk.hello("a") is None
+    desk.tick(1.0)
+    assert desk.last(Become) is None
+    holder = desk.join("b", Holding(0, Version(0, 1), None))
+    assert desk.machine.membership.find(holder).stage == 0
+    assert isinstance(desk.last(Become, "a:1").source, FromPeer)
+
+
+def test_a_joiner_of_a_lost_stage_takes_the_checkpoint_of_the_current_version():
+    desk = Desk((*ONE_STEP, CheckpointSaved(1, 0, Version(0, 1))))
+    assert desk.hello("a").source == FromCheckpoint(Version(0, 1))
+
+
+def test_who_holds_the_current_version_keeps_it():
+    assert Desk(ONE_STEP).hello("a", Holding(1, Version(0, 1), None)).source == Kept()
+    stale = Desk(ONE_STEP)
+    assert stale.hello("a", Holding(1, Version(0, 0), None)) is None
+    assert stale.hello("b", Holding(1, Version(5, 1), None)) is None
+
+
+def test_who_only_missed_the_decision_is_told_it():
+    desk = Desk(ONE_STEP)
+    assert desk.hello("a", Holding(1, Version(0, 0), LAST)) is None
+    assert desk.last(Decide, "a:1") == Decide(LAST, True, Version(0, 1))
+    other = Desk(ONE_STEP)
+    other.hello("a", Holding(1, Version(0, 0), Stamp(1, 78)))
+    assert other.last(Decide) is None
+
+
+def test_a_lost_stage_sets_all_back_to_the_newest_common_checkpoint():
+    saved = [CheckpointSaved(1, stage, Version(0, 1)) for stage in (0, 1)]
+    desk = Desk((*ONE_STEP, *saved, Committed(1, Stamp(1, 78), Version(0, 2))))
+    desk.join("a", Holding(0, Version(0, 2), None))
+    desk.hello("b")
+    desk.tick(1.0)
+    desk.tick(SETTINGS.restore_s - 0.1)
+    assert desk.disk[-1] == Booted(2)
+    desk.tick(0.2)
+    assert desk.disk[-1] == SetBack(2, Version(1, 1))
+    for name, stage in (("a", 0), ("b", 1)):
+        order = desk.last(Become, f"{name}:1")
+        assert (order.stage, order.version, order.source) == (stage, Version(1, 1), FromCheckpoint(Version(0, 1)))
+
+
+def test_a_step_commits_only_when_written_down(swarm):
+    swarm.cover()
+    assert swarm.machine.transaction.phase is Phase.PREPARE
+    swarm.answer(Prepared)
+    assert {len(s.message.group) for s in swarm.sent if isinstance(s.message, Reduce)} == {2}
+    attempt = swarm.machine.transaction.attempt
+    members = sorted(swarm.machine.transaction.takes_part)
+    for member in members[:-1]:
+        swarm.tell("x", Reduced(member, attempt, 2))
+    swarm.handle(Received("x", Reduced(members[-1], attempt, 2)))
+    assert swarm.unwritten == [Committed(1, attempt, Version(0, 1))]
+    assert swarm.last(Decide) is None
+    swarm.write()
+    assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1))
+    swarm.answer(Decided)
+    assert swarm.machine.transaction.phase is Phase.RUN
+    assert swarm.machine.version == Version(0, 1)
+
+
+def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    attempt = swarm.machine.transaction.attempt
+    for member in sorted(swarm.machine.transaction.takes_part):
+        swarm.handle(Received("x", Reduced(member, attempt, 2)))
+    decision = swarm.unwritten.pop()
+    for _ in range(3):
+        swarm.handle(PersistFailed(decision))
+        assert swarm.unwritten == []  # Not tried again in a tight loop.
+        swarm.now_s += 0.1
+        swarm.handle(Tick())
+        assert swarm.unwritten == [decision]
+        assert swarm.machine.transaction.phase is Phase.PERSIST
+        swarm.unwritten.clear()
+    swarm.handle(Persisted(decision))
+    assert swarm.machine.version == Version(0, 1)
+
+
+def test_a_wrong_count_aborts_and_keeps_what_is_journaled(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    swarm.answer(Reduced, count=1)
+    assert swarm.last(Decide).commit is False
+    swarm.answer(Decided)
+    assert swarm.machine.transaction.phase is Phase.RUN
+    assert swarm.machine.journal.is_complete
+    swarm.tick()
+    assert swarm.machine.transaction.phase is Phase.PREPARE
+
+
+def test_a_missing_token_is_done_again_with_its_stage_only(swarm):
+    swarm.cover()
+    member, tokens = next(iter(swarm.machine.journal.tokens_by_member().items()))
+    attempt = swarm.machine.transaction.attempt
+    swarm.tell("x", Prepared(member, attempt, Version(0, 0), tokens[:1]))
+    assert swarm.machine.transaction.phase is Phase.RUN
+    grant = swarm.last(Grant)
+    assert (grant.micro_batch, grant.mask) == (tokens[0].micro_batch, 1 << tokens[0].stage)
+
+
+def test_a_death_in_the_middle_of_an_all_reduce_aborts_and_one_after_the_decision_does_not(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    swarm.machine._lose(swarm.machine.membership.get("c"), "silent", swarm.now_s)
+    assert swarm.machine.transaction.phase is Phase.ABORT
+    swarm.answer(Decided)
+    swarm.tick()
+    swarm.cover()
+    swarm.answer(Prepared)
+    swarm.answer(Reduced)
+    swarm.machine._lose(swarm.machine.membership.get("d"), "silent", swarm.now_s)
+    assert swarm.machine.transaction.phase is Phase.COMMIT
+    swarm.answer(Decided)
+    assert swarm.machine.version == Version(0, 1)
+
+
+def test_who_does_not_answer_prepare_is_dead_and_an_all_reduce_that_hangs_is_aborted(swarm):
+    swarm.cover()
+    swarm.tick(SETTINGS.resend_s + 0.1)
+    assert len([s for s in swarm.sent if isinstance(s.message, Prepare)]) == 8
+    swarm.answer(Prepared)
+    swarm.tick(SETTINGS.reduce_s + 0.1)
+    assert swarm.machine.transaction.phase is Phase.ABORT
+    assert len(swarm.machine.membership.everyone()) == 4
+    swarm.tick(SETTINGS.answer_s + 0.1)
+    assert swarm.machine.membership.everyone() == []
+    assert swarm.machine.failures == {"no answer": 4}
+    assert swarm.machine.paused == [0, 1]
+
+
+def test_a_leaver_stays_until_the_boundary_and_the_last_of_a_stage_until_it_is_replaced(swarm):
+    a, c = swarm.machine.membership.get("a").member, swarm.machine.membership.get("c").member
+    swarm.tell("a:1", Leave(a))
+    swarm.tell("c:1", Leave(c))
+    assert swarm.last(Released) is None
+    swarm.step()
+    assert [s.message.member for s in swarm.sent if isinstance(s.message, Released)] == [a]
+    swarm.step()
+    assert swarm.machine.membership.find(c) is not None
+    order = swarm.hello("e")
+    assert order.stage == 0
+    swarm.tell("e:1", Ready(order.member, swarm.machine.version))
+    swarm.step()
+    assert [s.message.member for s in swarm.sent if isinstance(s.message, Released)] == [a, c]
+
+
+def test_a_move_happens_at_the_boundary_and_never_takes_the_last_peer():
+    moves = iter(
+        [SimulatedMove("a", 1), SimulatedMove("c", 1), SimulatedMove("nobody", 0), SimulatedMove("b", 7), None]
+    )
+    asked = []
+
+    def propose(peers, now_s):
+        asked.append({p.peer: p.stage for p in peers})
+        return next(moves)
+
+    desk = Desk(propose=propose)
+    for name in "abcd":
+        desk.join(name)
+    assert asked == []
+    desk.step()
+    order = desk.last(Become, "a:1")
+    assert (order.stage, order.version) == (1, Version(0, 1))
+    desk.tell("a:1", Ready(order.member, order.version))
+    for _ in range(3):
+        desk.step()
+    assert asked[0] == {"a": 0, "b": 1, "c": 0, "d": 1}
+    assert asked[-1] == {"a": 1, "b": 1, "c": 0, "d": 1}
+
+
+def test_a_late_joiner_holds_the_step_and_one_that_never_keeps_up_is_refused(swarm):
+    order = swarm.hello("e")
+    swarm.step()
+    for fetches in range(2, 7):
+        swarm.tell("e:1", Ready(order.member, Version(0, 0)))
+        order = swarm.last(Become, "e:1")
+        assert isinstance(order.source, FromPeer)
+        swarm.cover()
+        assert swarm.machine.transaction.phase is Phase.RUN  # Complete, and held open.
+        swarm.tick(SETTINGS.join_hold_s * 2 ** (fetches - 2) + 0.1)
+        assert swarm.machine.transaction.phase is Phase.PREPARE
+        for kind in (Prepared, Reduced, Decided):
+            swarm.answer(kind)
+    swarm.tell("e:1", Ready(order.member, Version(0, 0)))
+    assert "join_hold_s" in swarm.last(Refused, "e:1").reason
+    assert swarm.machine.membership.get("e") is None
+
+
+def test_a_lost_source_sends_its_joiners_elsewhere(swarm):
+    swarm.step()
+    order = swarm.hello("e")
+    source = order.source.seat.member
+    swarm.machine._lose(swarm.machine.membership.find(source), "silent", swarm.now_s)
+    swarm.tick()
+    again = swarm.last(Become, "e:1")
+    assert again.member.incarnation > order.member.incarnation
+    assert again.source.seat.member != source
+
+
+def test_a_dead_trainer_loses_its_leases_and_a_late_manifest_changes_nothing(swarm):
+    swarm.tell("t:1", Ask("t", 2, frozenset(), None))
+    grant = swarm.last(Grant, "t:1")
+    assert swarm.machine.in_flight_bound == 2
+    swarm.handle(TrainerFailed("t"))
+    swarm.tell("u:1", Ask("u", 2, frozenset(), None))
+    assert {s.message.micro_batch for s in swarm.sent if isinstance(s.message, Grant) and s.address == "u:1"} == {0, 1}
+    entry = Entry(swarm.machine.membership.get("a").member, Token(grant.micro_batch, 0, 5))
+    swarm.tell("t:1", Done("t", grant.lease, (entry,)))
+    assert swarm.machine.journal.mask_of(grant.micro_batch) == 0b11
+
+
+def test_who_gave_up_rests_until_it_asks_again_and_a_lost_grant_is_repeated(swarm):
+    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
+    grant = swarm.last(Grant)
+    swarm.tell("t:1", GaveUp("t", grant.lease))
+    assert swarm.last(Grant) == grant
+    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
+    second = swarm.last(Grant)
+    assert second.lease != grant.lease
+    swarm.sent.clear()
+    swarm.tell("t:1", Ask("t", 1, frozenset({second.lease}), None))
+    assert swarm.last(Grant) is None
+    swarm.tell("t:1", Ask("t", 1, frozenset(), None))
+    assert swarm.last(Grant) == second
