@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from random import Random
 
 import numpy as np
 
 from hetplanner.elastic.coordinator import Coordinator
-from hetplanner.elastic.coordinator_events import SwarmPeer
+from hetplanner.elastic.coordinator_events import PeerFailed, SwarmPeer
 from hetplanner.elastic.decisions import decode_decisions, replay_decisions
 from hetplanner.elastic.identity import Seat, Stamp, Token, Version
 from hetplanner.elastic.messages import Message
@@ -27,6 +28,8 @@ from hetplanner.elastic.simulated_model import MODULUS
 from hetplanner.elastic.transaction import Phase
 
 STUCK_S = 400.0
+NOTICED_S = (0.04, 0.39)
+"""Between a kill and a broken connection at the coordinator, as measured with gRPC on loopback."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Faults:
         lost, late, doubled: shares of messages.
         reduce: chance that an all-reduce fails, for all or some of its members.
         move: chance of a random move at a step boundary.
+        noticed: chance that the coordinator's connection to a killed peer breaks before its silence tells.
         fetch_s: mean seconds to get a stage's state.
     """
 
@@ -57,6 +61,7 @@ class Faults:
     doubled: float = 0.01
     reduce: float = 0.02
     move: float = 0.1
+    noticed: float = 0.7
     fetch_s: float = 0.5
 
 
@@ -75,6 +80,7 @@ CALM = Faults(
     doubled=0.0,
     reduce=0.0,
     move=0.0,
+    noticed=1.0,
 )
 
 
@@ -94,7 +100,9 @@ class Simulation:
         faults: what goes wrong.
         seed: of everything random.
         peers: processes that are kept alive; whoever dies is followed by another.
-        trainers: processes, of two slots each.
+        trainers: processes.
+        slots: micro-batches that a trainer has under way at once.
+        speeds: of the peers in order of joining, over and over, in micro-batches per second; None: drawn.
         host_kind: of peers, for ablations.
         prepare_coordinator: changes a fresh coordinator, for ablations.
 
@@ -113,6 +121,8 @@ class Simulation:
         seed: int,
         peers: int = 6,
         trainers: int = 2,
+        slots: int = 2,
+        speeds: Sequence[float] | None = None,
         host_kind: type[PeerHost] = PeerHost,
         prepare_coordinator: Callable[[Coordinator], None] = lambda coordinator: None,
     ) -> None:
@@ -126,7 +136,8 @@ class Simulation:
         self.happened: Counter[str] = Counter()
         self.stuck = self.lost = False
         self._host_kind = host_kind
-        self._peers, self._trainers = peers, trainers
+        self._peers, self._trainers, self._slots = peers, trainers, slots
+        self._speeds = cycle(speeds) if speeds is not None else None
         self._events: list[tuple[float, int, Host | None, Callable[[], None]]] = []
         self._hosts: dict[str, Host] = {}
         self._reductions: dict[tuple[Stamp, tuple[Seat, ...]], Reduction] = {}
@@ -148,6 +159,10 @@ class Simulation:
             if self.now_s - last_s > STUCK_S:
                 self.lost = self._is_lost()
                 self.stuck = not self.lost
+
+    def end_storm(self) -> None:
+        """Nothing goes wrong any more; the swarm has to recover from where it is."""
+        self.faults, self.stuck = CALM, False
 
     def _is_lost(self) -> bool:
         """Some stage's only state is in memories that are gone, and no checkpoint of all stages exists."""
@@ -229,8 +244,8 @@ class Simulation:
         self._start_coordinator()
         for number in range(self._trainers):
             self._start_trainer(number)
-        for _ in range(self._peers):
-            self._join(f"peer-{self._number}")
+        for number in range(self._peers):  # One after the other, so that the coordinator places them in order.
+            self.later(0.1 + 0.05 * number, None, lambda: self._join(f"peer-{self._number}"))
         kinds = {
             "kill": self._kill_peer,
             "hang": self._hang,
@@ -241,15 +256,17 @@ class Simulation:
             "disk_full": self._fill_disk,
         }
         for name, act in kinds.items():
-            self._repeat(name, getattr(self.faults, f"{name}_s"), act)
+            self._repeat(name, act)
 
-    def _repeat(self, name: str, mean_s: float, act: Callable[[], bool]) -> None:
+    def _repeat(self, name: str, act: Callable[[], bool]) -> None:
+        mean_s = getattr(self.faults, f"{name}_s")
         if mean_s == NEVER:
             return
 
         def happen() -> None:
-            self.happened[name] += act()
-            self._repeat(name, mean_s, act)
+            if getattr(self.faults, f"{name}_s") != NEVER:
+                self.happened[name] += act()
+                self._repeat(name, act)
 
         self.later(self.rng.exponential(mean_s), None, happen)
 
@@ -259,13 +276,13 @@ class Simulation:
 
     def _join(self, name: str, is_twin: bool = False) -> None:
         self._number += 1
-        speed = float(self.rng.uniform(6, 18))
+        speed = next(self._speeds) if self._speeds is not None else float(self.rng.uniform(6, 18))
         self._add(self._host_kind(self, f"{name}@{self._number}", name, speed))
         self.happened["join"] += not is_twin
 
     def _start_trainer(self, number: int) -> None:
         self._number += 1
-        self._add(TrainerHost(self, f"trainer-{number}@{self._number}", slots=2))
+        self._add(TrainerHost(self, f"trainer-{number}@{self._number}", self._slots))
 
     def _start_coordinator(self) -> None:
         self._add(CoordinatorHost(self))
@@ -291,6 +308,10 @@ class Simulation:
     def _end(self, host: PeerHost) -> None:
         host.is_alive = False
         del self._hosts[host.address]
+        if host.machine.member is not None and self.random.random() < self.faults.noticed:
+            lost = PeerFailed(host.machine.member, "connection lost")
+            coordinator = self._hosts[COORDINATOR]
+            self.later(self.rng.uniform(*NOTICED_S), coordinator, lambda: coordinator.on_event(lost))
         for (attempt, group), reduction in list(self._reductions.items()):
             if any(seat.address == host.address for seat in group):
                 del self._reductions[attempt, group]
@@ -352,6 +373,7 @@ class Simulation:
             self.happened["refused"] += twin.machine.refused is not None
             twin.is_alive = False
             del self._hosts[twin.address]
+            self._refill(f"peer-{self._number}")
 
     def _kill_trainer(self) -> bool:
         trainers = [h for h in self._hosts.values() if isinstance(h, TrainerHost)]

@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_elastic_core.py [--steps 100000] [--steps-per-seed 500] [--first-seed 0]
                                                   [--ablation-seeds 10] [--seconds 900]
 
-Every seed draws a shape (stages, peers, trainers, micro-batches) and one of three storms. Prints how many stage-steps
-each wrong behaviour spoils, then totals and faults by kind.
+Every seed draws a shape (stages, peers, trainers, micro-batches) and one of three storms. Prints what unlike
+speeds and single faults cost, how many stage-steps each wrong behaviour spoils, then totals and faults by kind. Seconds
+of faults are simulated: latencies of 1 to 11 ms, and the time limits of `ElasticSettings`.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from elastic_ablations import ABLATIONS
 
 from hetplanner.elastic.settings import ElasticSettings
-from hetplanner.elastic.simulation import Faults, Simulation
+from hetplanner.elastic.simulation import CALM, Faults, Simulation
+
+MEAN_JITTER = 1.05
+"""Of the simulated compute times."""
 
 STORMS = {
     "everything": Faults(),
@@ -59,7 +64,7 @@ def run_storms(args):
             print(f"seed {seed} ({storm}): {line}", flush=True)
         seed += 1
     seconds = time.perf_counter() - began
-    print(f"{seed - args.first_seed} seeds, {seconds:.0f} s, {1e3 * seconds / totals['steps']:.1f} ms a step")
+    print(f"{seed - args.first_seed} seeds, {seconds:.0f} s, {1e3 * seconds / max(1, totals['steps']):.1f} ms a step")
     print("\n".join(f"{name:40} {value:12,.0f}" for name, value in totals.items()))
     print("\n".join(f"{name:40} {value:12,d}" for name, value in sorted(faults.items())))
 
@@ -79,6 +84,48 @@ def run_ablations(args):
         print(f"{name}: seen in {seeds} of {args.ablation_seeds} seeds; {spoilt}; {found}")
 
 
+def run_unlike_speeds():
+    """Throughput without faults, 3 stages with speeds 9, 4.5 and 3 each, against the sum of speeds."""
+    speeds = (9.0, 9.0, 9.0, 4.5, 4.5, 4.5, 3.0, 3.0, 3.0)
+    for micro_batches, slots in ((16, 3), (64, 6), (64, 12), (256, 12)):
+        swarm = ElasticSettings(stages=3, micro_batches=micro_batches)
+        world = Simulation(swarm, CALM, 0, peers=9, trainers=2, slots=slots, speeds=speeds)
+        world.run(10)
+        began_s = world.now_s
+        world.run(40)
+        share = 30 * micro_batches / (world.now_s - began_s) / (sum(speeds) / 3 / MEAN_JITTER)
+        print(f"unlike speeds, {micro_batches} micro-batches a step, {2 * slots} in flight: {share:.2f} of their sum")
+
+
+def run_single_faults(seeds=30):
+    """Simulated seconds that one fault adds to the step it falls in and the one after, over calm steps."""
+    swarm = ElasticSettings(stages=3, micro_batches=16)
+    for name in ("kill", "hang", "cut", "coordinator"):
+        added = []
+        for seed in range(seeds):
+            world = Simulation(swarm, CALM, seed, peers=9, trainers=2, slots=6, speeds=(9.0,))
+            world.run(4)
+            began_s = world.now_s
+            world.run(12)
+            step_s = (world.now_s - began_s) / 8
+            began_s = world.now_s
+            world.later(world.rng.uniform(0, step_s), None, partial(strike, world, name))
+            world.run(14)
+            added.append(world.now_s - began_s - 2 * step_s)
+        print(f"{name}: calm step {step_s:.2f} s; adds median {np.median(added):.2f} s, most {max(added):.2f} s")
+
+
+def strike(world, name):
+    """One fault, now; who is stopped or cut off stays so."""
+    host = world._pick()
+    if name == "kill":
+        world._end(host)
+    elif name == "coordinator":
+        world.kill_coordinator("at any time")
+    else:
+        setattr(host, "hung_until_s" if name == "hang" else "cut_until_s", world.now_s + 60.0)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
@@ -87,5 +134,7 @@ if __name__ == "__main__":
     parser.add_argument("--ablation-seeds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no other seed after so long")
     arguments = parser.parse_args()
+    run_unlike_speeds()
+    run_single_faults()
     run_ablations(arguments)
     run_storms(arguments)
