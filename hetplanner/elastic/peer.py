@@ -122,6 +122,7 @@ class Peer:
         self._latest = Stamp(0, 0)
         self._boot = 0
         self._is_known = self._is_leaving = False
+        self._ready: Ready | None = None
         self._pinged_s = float("-inf")
 
     def handle(self, event: PeerEvent, now_s: float) -> list[PeerAction]:
@@ -189,7 +190,14 @@ class Peer:
             return [self._hello()]
         epoch = self._view.epoch if self._view is not None else None
         signs: list[PeerAction] = [self._tell(Ping(self.member, epoch))]
-        return [*signs, self._tell(Leave(self.member))] if self._is_leaving else signs
+        if self._ready is not None and not self._is_in_view():
+            signs.append(self._tell(self._ready))  # It may not have been heard.
+        if self._is_leaving:
+            signs.append(self._tell(Leave(self.member)))
+        return signs
+
+    def _is_in_view(self) -> bool:
+        return self._view is not None and any(s.member == self.member for s in self._view.stages[self.stage])
 
     def _hello(self) -> Send:
         holding = None
@@ -217,6 +225,7 @@ class Peer:
         held = self.version if self.stage == order.stage else None
         self._boot, self._is_known, self.refused = incarnation.boot, True, None
         self.member, self.stage, self.version = order.member, order.stage, None
+        self._ready = None
         dropped: list[PeerAction] = [*self._drop_attempt(), *self._restart_chain(), DropContributions()]
         match order.source:
             case FromPeer(seat=seat):
@@ -230,8 +239,8 @@ class Peer:
     def _loaded(self, member: Member, version: Version | None) -> list[PeerAction]:
         if member != self.member or self.version is not None:
             return []
-        self.version = version
-        return [*self._restart_chain(), self._tell(Ready(member, version))]
+        self.version, self._ready = version, Ready(member, version)
+        return [*self._restart_chain(), self._tell(self._ready)]
 
     def _restart_chain(self) -> list[PeerAction]:
         return self._chain.restart(self.member, self.stage, self.version, self._view)

@@ -287,6 +287,19 @@ def test_the_first_replica_of_a_stage_writes_the_checkpoint_when_it_is_due():
         assert saves == ([SaveCheckpoint(0, version)] if step == 2 else [])
 
 
+@pytest.mark.parametrize("version", [V0, None])
+def test_ready_is_repeated_until_the_peer_is_in_the_view(version):
+    bench = Bench()
+    member = Member("me", Stamp(1, 30))
+    bench.receive("c:1", Become(member, 0, V0, FromPeer(seat("x"))))
+    bench.do(StateLoaded(member, version))
+    bench.now_s = 1.0
+    assert messages(bench.do(Tick()), Ready) == [Ready(member, version)]
+    bench.receive("c:1", View(Stamp(1, 31), ((seat("me", 30),), ())))
+    bench.now_s = 2.0
+    assert messages(bench.do(Tick()), Ready) == []
+
+
 def test_signs_of_life_and_a_graceful_end():
     bench = Bench()
     bench.now_s = 1.0
