@@ -306,6 +306,7 @@ class Coordinator:
             case Committed(version=version):
                 self.journal.begin_step()
                 self._out += self.transaction.persisted(version, now_s)
+                self._conclude(self.transaction.end_if_answered(), [], now_s)  # If all have died meanwhile.
             case SetBack():
                 self._is_setting_back = False
                 self.journal.begin_step()

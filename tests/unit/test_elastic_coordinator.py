@@ -295,6 +295,21 @@ def test_a_death_in_the_middle_of_an_all_reduce_aborts_and_one_after_the_decisio
     assert swarm.machine.version == Version(0, 1)
 
 
+def test_a_commit_that_everybody_died_for_is_one_and_the_coordinator_goes_on(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    attempt = swarm.machine.transaction.attempt
+    for member in sorted(swarm.machine.transaction.takes_part):
+        swarm.handle(Received("x", Reduced(member, attempt, 2)))
+    for record in swarm.machine.membership.everyone():
+        swarm.machine._lose(record, "silent", swarm.now_s)
+    swarm.write()
+    assert swarm.machine.version == Version(0, 1)
+    assert swarm.machine.transaction.phase is Phase.RUN
+    swarm.hello("a", Holding(0, Version(0, 0), attempt))  # It holds the sum, and only has to be told.
+    assert swarm.last(Decide, "a:1") == Decide(attempt, True, Version(0, 1))
+
+
 def test_who_does_not_answer_prepare_is_dead_and_an_all_reduce_that_hangs_is_aborted(swarm):
     swarm.cover()
     swarm.tick(SETTINGS.resend_s + 0.1)
