@@ -42,7 +42,7 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
     one.sees("dtfm_5_worldwide: 64 devices")
     budget(page, "5")
     page.get_by_role("button", name="Search", exact=True).click()
-    one.sees(re.compile(r"placements in [\d.]+ s, \d+ s left"))
+    one.sees(re.compile(r"placements in [\d.]+ s"))
     one.sees("Bottleneck:")
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     assert metric(page, "Throughput").endswith("tokens/s")
@@ -164,12 +164,3 @@ def test_dark_mode_recolours_the_maps(server, visit):
     one.page.get_by_role("button", name="Toggle theme").click()
     one.page.wait_for_function(f"before => JSON.stringify(({ocean})()) != before", arg=json.dumps(before))
     one.sees("Sites and devices")
-
-
-def test_a_foreign_host_gets_a_reason_and_no_data(server, browser):
-    page = browser.new_context().new_page()
-    page.goto(f"http://foreign.example:{server.port}/planner")
-    page.get_by_text("This page answers to").wait_for(timeout=60_000)
-    assert page.get_by_role("button").count() == 0
-    assert "dtfm" not in page.content()
-    page.context.close()
