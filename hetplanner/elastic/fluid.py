@@ -37,6 +37,7 @@ def simulate_swarm(
     *,
     download_s: float = 120.0,
     notice_s: float = 0.0,
+    speed_noise: float = 0.0,
     seed: int = 0,
 ) -> SwarmRun:
     """Throughput of a swarm over a trace.
@@ -50,18 +51,19 @@ def simulate_swarm(
         settings: the policy.
         download_s: seconds from joining or moving until a peer serves.
         notice_s: seconds before its preemption at which a peer is told (some clouds give 30 s or 120 s).
-        seed: of a random placement of joiners.
+        speed_noise: standard deviation of the logarithm of measured over true speeds, drawn anew every period.
+        seed: of a random placement of joiners, and of the noise.
 
     Raises:
-        InvalidInput: no stages, too many, or a download time below 0.
+        InvalidInput: no stages, too many, or a time or noise below 0.
     """
     if not 1 <= len(load_S) <= MAX_STAGES or not min(load_S) > 0:
         raise InvalidInput(f"load_S: must hold 1 to {MAX_STAGES} loads above 0, got {len(load_S)}")
-    for name, value in (("download_s", download_s), ("notice_s", notice_s)):
+    for name, value in (("download_s", download_s), ("notice_s", notice_s), ("speed_noise", speed_noise)):
         if not 0 <= value < float("inf"):
-            raise InvalidInput(f"{name}: must be 0 s or more, got {value:g}")
+            raise InvalidInput(f"{name}: must be 0 or more and finite, got {value:g}")
     loads, rng = np.asarray(load_S, dtype=np.float64), np.random.default_rng(seed)
-    swarm = _Swarm(trace, loads, settings, download_s, notice_s, rng)
+    swarm = _Swarm(trace, loads, settings, download_s, notice_s, speed_noise, rng)
     swarm.play()
     return swarm.result()
 
@@ -76,14 +78,16 @@ class _Swarm:
         settings: Rebalancing,
         download_s: float,
         notice_s: float,
+        speed_noise: float,
         rng: np.random.Generator,
     ) -> None:
         self.trace, self.load_S, self.settings, self.download_s, self.rng = trace, load_S, settings, download_s, rng
-        self.rebalancer = REBALANCERS[settings.policy]
+        self.rebalancer, self.speed_noise = REBALANCERS[settings.policy], speed_noise
         count = len(trace.lives)
         self.names = [f"{life.peer}#{i}" for i, life in enumerate(trace.lives)]
         self.row = {name: i for i, name in enumerate(self.names)}
         self.speed_L = np.array([life.speed for life in trace.lives])
+        self.measured_L = self.speed_L * self._noise()
         self.stage_L = np.zeros(count, dtype=np.int64)
         self.serving_L, self.alive_L, self.loaded_L, self.leaving_L = np.zeros((4, count), dtype=np.bool_)
         self.moves: list[MoveAt] = []
@@ -122,6 +126,8 @@ class _Swarm:
     def _apply(self, kind: int, row: int) -> None:
         if kind == TICK:
             heapq.heappush(self.events, (self.now_s + self.settings.period, TICK, -1))
+            self.measured_L = self.speed_L * self._noise()
+            self.changed |= self.speed_noise > 0
             return
         self.changed = True
         if kind == JOIN:
@@ -149,12 +155,18 @@ class _Swarm:
             heapq.heappush(self.events, (self.now_s + self.download_s, READY, row))
             self.moves.append(MoveAt(self.now_s, move))
 
+    def _noise(self) -> FloatArray | float:
+        return np.exp(self.rng.normal(0.0, self.speed_noise, len(self.speed_L))) if self.speed_noise else 1.0
+
     def _view(self) -> SwarmView:
         rows = np.flatnonzero(self.alive_L)
+        if self.settings.policy == "queue":
+            # Mean queues of a stage's peers are equal; real ones are not, so any of them may be the shortest.
+            rows = self.rng.permutation(rows)
         view = SwarmView(
             peers=[self.names[row] for row in rows],
             stage_P=self.stage_L[rows],
-            speed_P=self.speed_L[rows],
+            speed_P=self.measured_L[rows],
             serving_P=self.serving_L[rows],
             leaving_P=self.leaving_L[rows],
             load_S=self.load_S,
