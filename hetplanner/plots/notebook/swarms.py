@@ -16,13 +16,13 @@ def swarm_throughput(runs: SwarmRun | Mapping[str, SwarmRun]) -> hv.Overlay:
     """Throughput over a trace, a curve for every policy, below the optimum of the peers that are there.
 
     Args:
-        runs: of `hetplanner.simulate_swarm`; several of the same trace by label.
+        runs: of `hetplanner.simulate_swarm`; several of the same trace by label, the last on top.
 
     Raises:
         InvalidInput: no run, or runs of unlike traces.
     """
     ready()
-    named = {runs.settings.policy: runs} if isinstance(runs, SwarmRun) else dict(runs)
+    named: dict[str, SwarmRun] = {str(runs.settings.policy): runs} if isinstance(runs, SwarmRun) else dict(runs)
     traces = {run.trace for run in named.values()}
     if len(traces) != 1:
         raise InvalidInput(f"runs: must be at least one, all of the same trace, got {len(traces)} traces")
@@ -87,6 +87,7 @@ def square_cube(points: Sequence[SquareCubePoint]) -> hv.Overlay:
             logx=True,
             logy=True,
             xticks=ticks,
+            xlim=(ticks[0] / 1.15, ticks[-1] * 1.15),
             xlabel="hidden size",
             ylabel="seconds a micro-batch",
             title="Square-cube law: compute outgrows traffic with the model's width",
