@@ -59,9 +59,9 @@ def propose_by_throughput(view: SwarmView, settings: Rebalancing) -> Move | None
     """The move that most raises the weakest stage, found by simulating every relocation on measured speeds.
 
     Stages are judged by what they will have when all downloads are finished. A peer may leave only a stage that without
-    it still has the smallest serving capacity of now, so that no move ever lowers the swarm's throughput, not even
-    during its download. Where no single peer helps enough, a stronger one is sent if a weaker one can then take its
-    place: the first half of an exchange, whose second half is the next single move.
+    it still serves as much as the weakest of all, now and then, so that no move ever lowers the swarm's throughput, not
+    even during its download. Where no single peer helps enough, a stronger one is sent if a weaker one can then take
+    its place: the first half of an exchange, whose second half is the next single move.
 
     Source: ours, after the simulated relocation of Petals (Borzunov et al. 2023, arXiv 2209.01188).
     """
@@ -93,13 +93,14 @@ def place_joiner(view: SwarmView, settings: Rebalancing, rng: np.random.Generato
 
 
 def _may_leave(view: SwarmView) -> BoolArray:
-    """Peers that serve, are not the last of their stage, and whose leaving does not lower the smallest capacity.
+    """Peers that serve, are not the last of their stage, and without whom it has what the weakest is to have.
 
-    That holds of now, whoever has been told of a preemption: going below it in good time was tried and lost more
-    than it gained.
+    At least the smallest serving capacity of now, and at least the smallest that is to come: a stage weaker than that
+    would prolong a dip that others are about to leave. Going lower for peers that have been told of their preemption
+    was tried and lost more than it gained.
     """
     left_P = view.serving_S[view.stage_P] - view.speed_P / view.load_S[view.stage_P]
-    enough_P = left_P >= view.serving_S.min() * (1 - EQUAL)
+    enough_P = left_P >= max(view.serving_S.min(), view.coming_S.min()) * (1 - EQUAL)
     found: BoolArray = view.serving_P & view.staying_P & enough_P & (view.servers_S[view.stage_P] > 1)
     return found
 
