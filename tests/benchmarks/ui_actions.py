@@ -11,6 +11,16 @@ from playwright.sync_api import Locator, Page
 
 from tests.benchmarks.ui_page import sees
 
+SECTIONS = {
+    "timeline": "Timeline",
+    "network": "Network",
+    "memory": "Memory",
+    "events": "Events & logs",
+    "text": "Text",
+    "runs": "All runs",
+    "progress": "Progress",
+}
+
 
 @dataclass(frozen=True)
 class Action:
@@ -90,8 +100,56 @@ def fill_site(page: Page) -> None:
     page.get_by_label("Devices", exact=True).filter(visible=True).first.fill("1")
 
 
+def cell(page: Page) -> Locator:
+    """The bandwidth from the first site to the second."""
+    return page.get_by_role("textbox", name=re.compile("^bandwidth .+ → ")).filter(visible=True).nth(1)
+
+
+def other_bandwidth(page: Page) -> None:
+    """Types another number into the table, and Enter."""
+    field = cell(page)
+    field.fill("123 Mbit/s" if "321" in field.input_value() else "321 Mbit/s")
+    field.press("Enter")
+
+
+def other_bandwidth_words(page: Page) -> str:
+    return sees(": 123 Mbit/s." if "321" in cell(page).input_value() else ": 321 Mbit/s.")
+
+
+def choose(page: Page, name: str, **option: str | int) -> None:
+    """Another value of a list; its change does not leave the component it happens in, so the clock is started here."""
+    field = page.get_by_label(name, exact=True).filter(visible=True).first
+    page.evaluate("bench.start()")
+    field.select_option(**option)
+
+
+def drop_device(page: Page) -> None:
+    choose(page, "Drop a device", index=2)
+
+
+def other_codec(page: Page) -> None:
+    now = page.get_by_label("Between stages", exact=True).filter(visible=True).first.input_value()
+    choose(page, "Between stages", label="as planned" if now == "int8" else "int8")
+
+
+def section(name: str) -> str:
+    """JavaScript: a section of the Run page is in sight."""
+    return f"bench.deep('.section-{name}').some(e => bench.visible(e) && e.offsetHeight > 50)"
+
+
+def timeline(page: Page) -> None:
+    button(page, "Timeline").click()
+    page.wait_for_function(section("timeline"), timeout=60_000)
+
+
+def stop_search(page: Page) -> None:
+    if button(page, "Stop").is_enabled():
+        button(page, "Stop").click()
+        page.wait_for_function(sees("Stopped"), timeout=60_000)
+
+
 def actions(pages: list[str]) -> Iterator[Action]:
-    """All actions on these pages, in an order in which each finds what it needs."""
+    """All actions on these pages, in an order in which each finds what it needs: a plan, a search, a run."""
     theme = "bench.colours() !== was.colours"
     wrong = "bench.deep('.field.wrong').length > 0"
     yield Action("theme: dark", "cluster", theme, lambda p: p.get_by_role("button", name="Toggle theme").click())
@@ -102,7 +160,20 @@ def actions(pages: list[str]) -> Iterator[Action]:
     yield Action("map: undo again", "cluster", one_less, lambda p: button(p, "Undo").click())
     yield Action("map: add a whole site", "cluster", one_more, lambda p: button(p, "Add site").click(), fill_site)
     yield Action("map: undo the site", "cluster", one_less, lambda p: button(p, "Undo").click())
+    yield Action("links: type a bandwidth", "cluster", other_bandwidth_words, other_bandwidth)
     yield Action("settings: a wrong number", "cluster", wrong, lambda p: typed(p, "Stages", "-1"))
     yield Action("settings: the right one", "cluster", f"!({wrong})", lambda p: typed(p, "Stages", "8"))
     for name in [*pages[1:], pages[0]]:
         yield Action(f"open page {name}", name, shows(name), lambda p, name=name: tab(p, name).click())
+    metric = "bench.deep('[data-metric=what-if]').some(bench.visible)"
+    yield Action("what if: drop a device", "plan", metric, drop_device)
+    yield Action("what if: clear", "plan", f"!({metric})", lambda p: button(p, "Clear").click())
+    yield Action("simulate: another codec", "simulate", sees("Derived:"), other_codec)
+    yield Action("simulate: back to it", "simulate", f"!({sees('Derived:')})", other_codec)
+    for name, label in SECTIONS.items():
+        yield Action(f"run: open {label}", "run", section(name), lambda p, label=label: button(p, label).click())
+    yield Action("run: pause the timeline", "run", sees("Follow"), lambda p: button(p, "Pause").click(), timeline)
+    yield Action("run: follow it again", "run", sees("Pause"), lambda p: button(p, "Follow").click())
+    ended = f"{sees('stopping …')} || {sees('Stopped')}"
+    yield Action("search: stop", "plan", ended, lambda p: button(p, "Stop").click())
+    yield Action("search: start", "plan", f"!({ended})", lambda p: button(p, "Search").click(), stop_search)

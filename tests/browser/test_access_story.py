@@ -71,9 +71,9 @@ def hover(page: Page) -> int:
     drawn = 0
     for x, y, width, height in page.locator(".bk-Canvas").filter(visible=True).evaluate_all(boxes):
         for across in (0.1, 0.3, 0.5, 0.7, 0.9):
-            for down in (0.25, 0.5, 0.75):
+            for down in (0.25, 0.4, 0.5, 0.75):
                 page.mouse.move(x + across * width, y + down * height)
-            drawn += page.locator(".bk-Tooltip").filter(visible=True).count()
+                drawn += page.locator(".bk-Tooltip").filter(visible=True).count()
     return drawn
 
 
@@ -83,7 +83,7 @@ def is_text(page: Page) -> None:
     assert page.locator("img[src=x], svg[onload]").count() == 0
 
 
-def test_hostile_names_are_text_on_every_page(tmp_path, visit):
+def test_hostile_names_are_text_on_every_page_and_a_foreign_host_gets_none(tmp_path, visit, browser):
     home = tmp_path / "home"
     home.mkdir()
     run_id = hostile_run(home)
@@ -111,6 +111,13 @@ def test_hostile_names_are_text_on_every_page(tmp_path, visit):
         one.tab("Run")
         one.sees("rank 1 died: \"'><svg onload=")
         is_text(page)
+
+        foreign = browser.new_context().new_page()
+        foreign.goto(f"http://foreign.example:{server.port}/planner")
+        foreign.get_by_text("This page answers to").wait_for(timeout=60_000)
+        assert foreign.get_by_role("button").count() == 0
+        assert "dtfm" not in foreign.content()
+        foreign.context.close()
     finally:
         server.stop()
 

@@ -164,12 +164,3 @@ def test_dark_mode_recolours_the_maps(server, visit):
     one.page.get_by_role("button", name="Toggle theme").click()
     one.page.wait_for_function(f"before => JSON.stringify(({ocean})()) != before", arg=json.dumps(before))
     one.sees("Sites and devices")
-
-
-def test_a_foreign_host_gets_a_reason_and_no_data(server, browser):
-    page = browser.new_context().new_page()
-    page.goto(f"http://foreign.example:{server.port}/planner")
-    page.get_by_text("This page answers to").wait_for(timeout=60_000)
-    assert page.get_by_role("button").count() == 0
-    assert "dtfm" not in page.content()
-    page.context.close()

@@ -24,7 +24,7 @@ def saved(page, button: str) -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
-def test_another_schedule_is_simulated_saved_found_again_and_exported(server, visit, tmp_path):
+def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(server, visit, tmp_path):
     one = visit(server.url)
     page = one.page
     page.get_by_label("Sample cluster", exact=True).filter(visible=True).first.click()
@@ -66,12 +66,7 @@ def test_another_schedule_is_simulated_saved_found_again_and_exported(server, vi
     plan = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
     assert (plan["schedule"], plan["provenance"]["planner"]) == ("gpipe", "derived")
 
-
-def test_a_plan_file_is_opened_and_a_broken_one_explained_beside_the_button(server, visit):
-    one = visit(server.url)
-    page = one.page
-    one.tab("5 Export")
-    one.sees("No plan yet")
+    # Another plan comes as a file; a broken one is explained beside the button, and the first stays.
     give = one.upload("Open a plan file")
     text = plan_text(derive_plan(chain_plan([8, 8], [5]), Derivation()))
     give.set_input_files({"name": "<b>mine</b>.json", "mimeType": "application/json", "buffer": text.encode()})

@@ -94,14 +94,13 @@ def test_a_search_reports_baselines_events_and_a_plan_of_the_same_problem(servic
 
 def test_the_same_worker_takes_the_next_search(service):
     one = service()
-    first = one.start(SearchRequest(problem(), budget_s=None, evaluations=500))
-    until(lambda: first.ended, "the first search ends")
+    one.start(SearchRequest(problem(), budget_s=None, evaluations=500))
+    until(lambda: one._idle is not None, "the first search ends and its worker waits for another")
     idle = one._idle
     second = one.start(SearchRequest(problem(), seed=1, budget_s=None, evaluations=500))
     until(lambda: second.ended, "the second search ends")
     assert second.state == "done"
-    assert idle is not None
-    assert one._idle is idle
+    until(lambda: one._idle is idle, "the same worker waits again")
 
 
 def test_stop_ends_a_long_search_with_its_best_plan(service):

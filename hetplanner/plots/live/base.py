@@ -147,7 +147,7 @@ class LiveFigure:
         """As many columns as fit: Bokeh lets a legend run out of the figure."""
         if self._legend is None:
             return
-        labels = [label for item in self._legend.items for label in _labels_of(item)]
+        labels = [label for item in self._legend.items if item.visible for label in _labels_of(item)]
         widest = max(map(len, labels), default=1) * LEGEND_CHAR_PX + LEGEND_SWATCH_PX
         # The page tells the width before the height.
         columns = int((self._width_px or LEGEND_WIDTH_PX) / widest)
@@ -187,7 +187,10 @@ class LiveFigure:
         return told if min(told) >= SMALLEST_FRAME_PX else (width, float(self.figure.height))
 
     def _label_axis(self, axis: Axis, positions: Sequence[float], labels: Sequence[str]) -> None:
-        """Words instead of numbers at these positions of an axis."""
+        """Words instead of numbers at these positions of an axis; call it in the constructor, if only without words.
+
+        Bokeh's server walks the whole page when a model comes or goes, 0.2 s with all pages: a ticker is made once.
+        """
         ticks = [float(p) for p in positions]
         words: dict[Any, Any] = dict(zip(ticks, labels, strict=True))
         if not isinstance(axis.ticker, FixedTicker):

@@ -45,6 +45,7 @@ class Lifelines(LiveFigure):
         kinds = [(kind, [self._mark(*look)]) for kind, look in MARKS.items()]
         self._add_legend([*swatches, *kinds])
         self.figure.ygrid.visible = False
+        self._label_axis(self.figure.yaxis[0], [], [])
         self._recolour()
         self.update([], [], (), 0.0)
 

@@ -69,6 +69,8 @@ class LinkHeatmap(LiveFigure):
         self.figure.grid.visible = False
         self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = "to", "from"
         self.figure.xaxis.major_label_orientation = 0.6
+        for axis in self.figure.axis:
+            self._label_axis(axis, [], [])
         self._recolour()
         self._use(what)
         self.update(None)

@@ -31,6 +31,7 @@ class LinkLoads(LiveFigure):
         self._add_legend([]).items = [LegendItem(label={"field": "load"}, renderers=[self._bars])]
         self.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
         self.figure.ygrid.visible = False
+        self._label_axis(self.figure.yaxis[0], [], [])
         self._recolour()
         self.update(None, None)
 

@@ -28,11 +28,9 @@ class MemoryCurves(LiveFigure):
                 renderers=[self._lines], tooltips=[("", "@label"), ("", "@words")], visible=False, line_policy="nearest"
             )
         )
-        self._add_legend([])
-        self._items = [
-            LegendItem(label={"field": "label"}, renderers=[self._lines]),
-            LegendItem(label="limit", renderers=[self._stroke(line_color=LIMIT_COLOUR, line_dash="dashed")]),
-        ]
+        self._labels = LegendItem(label={"field": "label"}, renderers=[self._lines], visible=False)
+        limit = LegendItem(label="limit", renderers=[self._stroke(line_color=LIMIT_COLOUR, line_dash="dashed")])
+        self._add_legend([]).items = [self._labels, limit]
         self.figure.yaxis.formatter = NumeralTickFormatter(format="0 %")
         self._recolour()
         self.update(None, None)
@@ -42,10 +40,7 @@ class MemoryCurves(LiveFigure):
         columns = memory_lines(replay, plan, pipeline) if plan and replay else {name: [] for name in LINE_NAMES}
         put(self.source, columns)
         count = len(columns["label"])
-        assert self._legend is not None
-        wanted = self._items if 0 < count <= MOST_LEGENDS else self._items[1:]
-        if self._legend.items != wanted:
-            self._legend.items = wanted
+        self._labels.visible = 0 < count <= MOST_LEGENDS
         highest = max((float(ys.max()) for ys in columns["ys"]), default=0.0)
         set_range(self.figure.y_range, 0.0, 1.08 * max(highest, 1.0))
         set_range(self.figure.x_range, 0.0, replay.step_s if count and replay else 1.0)

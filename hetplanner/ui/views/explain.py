@@ -1,6 +1,5 @@
 """The Plan page's cards that explain: why this plan, and what if."""
 
-from functools import partial
 from html import escape
 from typing import Any
 
@@ -15,6 +14,7 @@ from hetplanner.ui.models.whatif import WhatIfModel
 from hetplanner.ui.models.why import Part
 from hetplanner.ui.views.binding import bind, on_click
 from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
+from hetplanner.ui.views.controls import Controls, button
 
 _SMALL: dict[str, Any] = {"size": "small", "margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
@@ -93,9 +93,10 @@ class WhatIfCard:
         self.where = self._select("What is sent over", [""], 250)
         self.codec = self._select("Codec", list(self.model.param.codec.objects), 110)
         self.ratio = self._number("ratio", "Ratio (topk)")
-        self.changes = pn.FlexBox(margin=(2, 6), gap="6px", align_items="center")
+        self.changes = Controls(self._remove, margin=(2, 6))
         self.answer = html_pane(margin=(6, 14, 4, 14))
         self.bars = chart(self.figure)
+        self.bars.visible = False
         self.again = pmui.Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
         self.keep = pmui.Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
         self.clear = pmui.Button(label="Clear", icon="close", variant="text", **_SMALL)
@@ -134,8 +135,8 @@ class WhatIfCard:
                 self.model.drop(event.new)
                 self.drop.value = _CHOOSE
 
-    def _remove(self, index: int, _: Any) -> None:
-        self.model.remove(index)
+    def _remove(self, name: str, _: Any) -> None:
+        self.model.remove(int(name))
 
     def _layout(self) -> pn.Column:
         def line(*parts: Any) -> pn.FlexBox:
@@ -175,21 +176,19 @@ class WhatIfCard:
 
     def show_changes(self, *_: Any) -> None:
         """A button for every change takes it back."""
-        buttons = []
-        for i, text in enumerate(self.model.change_texts):
-            button = pmui.Button(label=text, end_icon="close", variant="outlined", size="small", margin=2)
-            on_click(button, partial(self._remove, i))
-            buttons.append(button)
-        self.changes.objects = buttons
+        texts = self.model.change_texts
+        self.changes.put([button(str(i), f"{text} ✕", "Take this change back") for i, text in enumerate(texts)])
 
     def show_outcome(self, *_: Any) -> None:
         """The new step time, its change, its bottleneck."""
         model = self.model
         outcome = model.outcome
         set_html(self.answer, self._answer_html())
-        self.bars.visible = outcome is not None
         if outcome is not None and model.plan is not None and model.plan.estimate and outcome.plan.estimate:
+            self.bars.visible = True  # and stays: its coming and going would move what is below
             self.figure.update({"now": model.plan.estimate, "what if": outcome.plan.estimate})
+        else:
+            self.figure.update({})
         self.again.disabled = outcome is None or self.app.plan.searching
         self.keep.disabled = outcome is None
         self.clear.disabled = not model.changes.changes

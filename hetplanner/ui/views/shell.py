@@ -38,6 +38,8 @@ from hetplanner.ui.views.simulate import SimulateView
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
+LOOK_MS, MOST_LOOKS = 30, 20
+"""How soon an answer of the desk is looked for, and how often before the beat takes over."""
 BEATS_PER_FILL = 8
 """A page that was not visited yet is sent to the browser every so many beats."""
 TITLES = {
@@ -151,6 +153,7 @@ class Shell:
     def __init__(self, app: PlannerApp) -> None:
         self.app = app
         self._beats = 0
+        self._looks, self._looking = 0, False
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         self._views: dict[str, PageView] = {}
         self._colours_due: set[str] = set()
@@ -197,10 +200,14 @@ class Shell:
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
             self.app.settings.param.watch(self._remember, "edited")
-            self.app.explain.param.watch(self._remember, "shown")
-            self.app.explain.kept.param.watch(self._remember, "chosen")
-            self.app.explain.whatif.param.watch(self._remember, "changes")
+            explain = self.app.explain
+            explain.param.watch(self._remember, "shown")
+            explain.kept.param.watch(self._remember, "chosen")
+            explain.whatif.param.watch(self._remember, "changes")
             session.param.watch(self._remember, "page")
+            explain.whatif.param.watch(self._asked, "waiting")
+            explain.why.param.watch(self._asked, "waiting")
+            self.app.simulate.param.watch(self._asked, "busy")
             pn.state.onload(self._start_beat)
 
     @property
@@ -228,8 +235,6 @@ class Shell:
         self._fill_next()
         self._show_notices()
         with pn.io.hold():
-            for name in sorted(self._colours_due)[:1]:
-                self._colour_page(name)
             self.app.agent.beat()
             self.app.plan.poll()
             self.app.front.poll()
@@ -238,6 +243,32 @@ class Shell:
                 view.beat()
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
+
+    def _asked(self, *_: Any) -> None:
+        self._looks = 0
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
+        document = pn.state.curdoc
+        if document is not None and self._is_waiting and not self._looking:
+            self._looking = True
+            document.add_timeout_callback(self._look, LOOK_MS)
+
+    def _look(self) -> None:
+        self._looking = False
+        with pn.io.hold():
+            self.app.explain.poll()
+            for view in self._views.values():
+                view.beat()
+        self._looks += 1
+        if self._looks < MOST_LOOKS:
+            self._look_soon()
+
+    @property
+    def _is_waiting(self) -> bool:
+        explain = self.app.explain
+        return explain.whatif.waiting or explain.why.waiting or self.app.simulate.busy
 
     def _show_alarm(self, *_: Any) -> None:
         self._alarm_words.set(self.app.agent.words, bold="No agent.")
@@ -261,8 +292,6 @@ class Shell:
         self._colour_page(event.new)
         self.tabs.active = PAGES.index(event.new)
         self.deck.show(event.new)
-        if event.new == "run":
-            self.app.run.beat(visible=True)
 
     def _theme_changed(self, *_: Any) -> None:
         self._colours_due = set(self._views)
@@ -270,7 +299,7 @@ class Shell:
             self._colour_page(self.app.session.page)
 
     def _colour_page(self, name: str) -> None:
-        """Gives a page's figures the theme, if they lack it: all at once take a second."""
+        """Gives a page's figures the theme, if they lack it: those out of sight wait until they are looked at."""
         if name in self._colours_due:
             self._colours_due.remove(name)
             self._views[name].set_dark(self._is_dark)

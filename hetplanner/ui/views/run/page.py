@@ -64,6 +64,8 @@ _TITLES = {
 _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
 
+BEATS_PER_SECTION = 8
+
 
 class RunView(PageView):
     """Widgets of the page; sections are made when they are first opened."""
@@ -71,6 +73,7 @@ class RunView(PageView):
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model, self.session = app, app.run, app.session
         self.dark = False
+        self._beats = 0
         self.sections: dict[str, Section] = {}
         self.bar, self.dialog = LaunchBar(app), ConfirmDialog(app)
         self.metrics = MetricRow("State", *_STEP_METRICS, least=165)
@@ -165,11 +168,22 @@ class RunView(PageView):
         name = self.model.section
         if self.choice.value != name:
             self.choice.value = name
+        section = self._make(name)
+        self.deck.show(name)
+        section.show()
+
+    def beat(self) -> None:
+        """While nobody asks for one, the sections of the open page are made one by one: each takes a while."""
+        self._beats += 1
+        waiting = [name for name in SECTIONS if name not in self.sections]
+        if waiting and self.session.page == "run" and self._beats % BEATS_PER_SECTION == 0:
+            self._make(waiting[0])
+
+    def _make(self, name: str) -> Section:
         if name not in self.sections:
             self.sections[name] = _KINDS[name](self.model, self.session, self.dark)
             self.deck.put(name, self.sections[name].view)
-        self.deck.show(name)
-        self.sections[name].show()
+        return self.sections[name]
 
     def _redraw(self, *events: Any) -> None:
         section = self.sections.get(self.model.section)
