@@ -106,14 +106,18 @@ def _may_leave(view: SwarmView) -> BoolArray:
 
 
 def _least_wanted(view: SwarmView, settings: Rebalancing) -> float | None:
-    """What the weakest stage must reach for a move to pay; None if none can. An empty stage is always worth one."""
+    """What the weakest stage must reach for a move to pay; None if none can. An empty stage is always worth one.
+
+    Errors of measured speeds average out over a stage's peers, so the hysteresis falls with the root of their number.
+    """
     lowest, highest = float(view.coming_S.min()), float(view.coming_S.max())
     if highest <= lowest * (1 + EQUAL):
         return None
     if lowest == 0.0:
         return 0.0
     counted = 1.0 - view.download_s / settings.horizon
-    return lowest * (1 + max(settings.hysteresis / counted, EQUAL)) if counted > 0 else None
+    least_gain = settings.hysteresis * np.sqrt(len(view.load_S) / len(view.peers))
+    return lowest * (1 + max(least_gain / counted, EQUAL)) if counted > 0 else None
 
 
 def _best_single(view: SwarmView, free_P: BoolArray, weakest: IntArray, least: float) -> Move | None:

@@ -86,12 +86,13 @@ def test_an_empty_stage_is_filled_whatever_the_settings():
 
 
 def test_a_move_must_pay_its_hysteresis_and_its_download():
-    view = swarm([[1] * 12, [1] * 10])  # 10 becomes 11
-    assert propose_by_throughput(view, Rebalancing(hysteresis=0.09)) is not None
-    assert propose_by_throughput(view, Rebalancing(hysteresis=0.11)) is None
+    view = swarm([[1] * 12, [1] * 10])  # 10 becomes 11; eleven peers a stage
+    root = 11**0.5
+    assert propose_by_throughput(view, Rebalancing(hysteresis=0.09 * root)) is not None
+    assert propose_by_throughput(view, Rebalancing(hysteresis=0.11 * root)) is None
     slow = swarm([[1] * 12, [1] * 10], download_s=120.0)
-    assert propose_by_throughput(slow, Rebalancing(hysteresis=0.09, horizon=600.0)) is None
-    assert propose_by_throughput(slow, Rebalancing(hysteresis=0.09, horizon=6000.0)) is not None
+    assert propose_by_throughput(slow, Rebalancing(hysteresis=0.09 * root, horizon=600.0)) is None
+    assert propose_by_throughput(slow, Rebalancing(hysteresis=0.09 * root, horizon=6000.0)) is not None
     assert propose_by_throughput(slow, Rebalancing(hysteresis=0.0, horizon=120.0)) is None
 
 
