@@ -26,8 +26,7 @@ HERE = Path(__file__).resolve().parent
 TOKEN = "SCREENSHOT-TOKEN"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_MS = 120_000
-COLOURS = """JSON.stringify([...Bokeh.documents[0]._all_models.values()].filter(m => m.type === "LinearAxis")
-  .map(m => m.axis_label_text_color))"""
+IS_DARK = """[...Bokeh.documents[0]._all_models.values()].find(m => m.class_name === "Page").data.dark_theme"""
 DRAWN_MS = 3000
 """Until a page that was opened, or has changed its colours, is drawn."""
 
@@ -73,9 +72,9 @@ def pictures(page: Page, name: str, folder: Path) -> None:
         page.evaluate("window.scrollTo(0, 0)")
         page.wait_for_timeout(DRAWN_MS)
         page.screenshot(path=folder / f"{name}{suffix}.png")
-        before = page.evaluate(COLOURS)
+        before = page.evaluate(IS_DARK)
         page.get_by_role("button", name="Toggle theme").click()
-        page.wait_for_function(f"before => {COLOURS} !== before", arg=before, timeout=PATIENCE_MS)
+        page.wait_for_function(f"before => {IS_DARK} !== before", arg=before, timeout=PATIENCE_MS)
     page.mouse.move(700, 70)
 
 

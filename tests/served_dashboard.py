@@ -17,7 +17,8 @@ TOKEN = "TEST-LAUNCH-TOKEN"
 PATIENCE_MS = 120_000  # the first search of an installation compiles its kernels
 
 SHOWN_JS = """() => {
-  const read = n => [...n.childNodes].filter(c => !/^(STYLE|SCRIPT)$/.test(c.nodeName))
+  const seen = n => n.nodeType == Node.TEXT_NODE || n.checkVisibility?.({visibilityProperty: true})
+  const read = n => [...n.childNodes].filter(c => !/^(STYLE|SCRIPT|OPTION)$/.test(c.nodeName) && seen(c))
     .map(c => c.nodeType == Node.TEXT_NODE ? c.data : read(c.shadowRoot ?? c)).join(" ")
   return read(document.body)
 }"""
@@ -113,7 +114,7 @@ class Visit:
         try:
             self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
         except TimeoutError:
-            shown = " ".join(self.page.evaluate(SHOWN_JS).split())
+            shown = " ".join(self.page.evaluate(SHOWN_JS).split())[:3000]
             raise AssertionError(
                 f"{text!r} does not appear; the page complains {self.complaints}, shows: {shown}"
             ) from None

@@ -142,6 +142,14 @@ def timeline(page: Page) -> None:
     page.wait_for_function(section("timeline"), timeout=60_000)
 
 
+def toggle_theme(page: Page) -> None:
+    page.get_by_role("button", name="Toggle theme").click()
+
+
+def calm(page: Page) -> None:
+    page.wait_for_timeout(2000)
+
+
 def stop_search(page: Page) -> None:
     if button(page, "Stop").is_enabled():
         button(page, "Stop").click()
@@ -150,10 +158,7 @@ def stop_search(page: Page) -> None:
 
 def actions(pages: list[str]) -> Iterator[Action]:
     """All actions on these pages, in an order in which each finds what it needs: a plan, a search, a run."""
-    theme = "bench.colours() !== was.colours"
     wrong = "bench.deep('.field.wrong').length > 0"
-    yield Action("theme: dark", "cluster", theme, lambda p: p.get_by_role("button", name="Toggle theme").click())
-    yield Action("theme: light", "cluster", theme, lambda p: p.get_by_role("button", name="Toggle theme").click())
     yield Action("map: add a device by a click", "cluster", one_more, on_the_sea, start_adding)
     yield Action("map: undo", "cluster", one_less, lambda p: button(p, "Undo").click())
     yield Action("map: redo", "cluster", one_more, lambda p: button(p, "Redo").click())
@@ -177,3 +182,6 @@ def actions(pages: list[str]) -> Iterator[Action]:
     ended = f"{sees('stopping …')} || {sees('Stopped')}"
     yield Action("search: stop", "plan", ended, lambda p: button(p, "Stop").click())
     yield Action("search: start", "plan", f"!({ended})", lambda p: button(p, "Search").click(), stop_search)
+    theme = "bench.colours() !== was.colours"
+    yield Action("theme: dark", "cluster", theme, toggle_theme, calm)
+    yield Action("theme: light", "cluster", theme, toggle_theme, calm)

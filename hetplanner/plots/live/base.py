@@ -59,6 +59,8 @@ class LiveFigure:
                 "toolbar_location": None,
                 "tools": "",
                 "outline_line_color": None,
+                "background_fill_color": None,
+                "border_fill_color": None,
                 "min_border_right": 12,
             }
             | options
@@ -86,14 +88,14 @@ class LiveFigure:
         self._recolour()
 
     def let_be(self) -> None:
-        """For a figure that no server holds: sizes that the browser tells redraw nothing."""
+        """For a figure that no server holds: its own paper, and sizes that the browser tells redraw nothing."""
         self.figure.remove_on_change("inner_width", self._resized)
+        self.figure.update(background_fill_color=self.look.paper, border_fill_color=self.look.paper)
 
     # -- for the subclasses -----------------------------------------------------------------------
 
     def _recolour(self) -> None:
         look = self.look
-        self.figure.update(background_fill_color=look.paper, border_fill_color=look.paper)
         for axis in self.figure.axis:
             axis.update(major_label_text_color=look.muted, axis_label_text_color=look.text, **AXIS)
         for grid in (*self.figure.xgrid, *self.figure.ygrid):

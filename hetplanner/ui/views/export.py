@@ -51,8 +51,7 @@ class ExportView(PageView):
         )  # fmt: skip
         self.view = self._layout()
         self._drawn: tuple[Any, ...] = ()
-        app.session.param.watch(self.changed, ["plan", "page"])
-        self.model.param.watch(self.changed, "form")
+        self.model.param.watch(lambda _: self.show(), "form")
         self.model.param.watch(self.show_upload, "error")
         self.show()
         self.show_upload()
@@ -84,8 +83,8 @@ class ExportView(PageView):
         text = self.model.error
         set_html(self.error, f'<div role="alert" style="{style}">{escape(text)}</div>' if text else "")
 
-    def changed(self, *_: Any) -> None:
-        """Redrawn while the page is looked at; a hidden page catches up when it is shown."""
+    def beat(self) -> None:
+        """Draws what changed while the page was hidden: the page comes first, its content right after."""
         if self.app.session.page == "export":
             self.show()
 

@@ -29,13 +29,34 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000)
 }
 
+function paperOf(node) {
+  return getComputedStyle(node).getPropertyValue("--panel-surface-color").trim() || "#ffffff"
+}
+
+// The card's paper is put behind the figure, which has none of its own.
+async function picture(item, paper) {
+  const layer = figureView(item.figure).export(item.kind)
+  if (item.kind === "svg") {
+    const text = await (await layer.to_blob()).text()
+    return new Blob([text.replace(/<svg[^>]*>/, tag => `${tag}<rect width="100%" height="100%" fill="${paper}"/>`)], {type: "image/svg+xml"})
+  }
+  const canvas = document.createElement("canvas")
+  canvas.width = layer.canvas.width
+  canvas.height = layer.canvas.height
+  const context = canvas.getContext("2d")
+  context.fillStyle = paper
+  context.fillRect(0, 0, canvas.width, canvas.height)
+  context.drawImage(layer.canvas, 0, 0)
+  return new Promise(resolve => canvas.toBlob(resolve))
+}
+
 export function render({model}) {
   const root = document.createElement("div")
   root.className = "tools"
 
   function press(item) {
     if (!item.figure) model.send_msg({press: item.name})
-    else figureView(item.figure).export(item.kind).to_blob().then(blob => save(blob, `${item.name}.${item.kind}`))
+    else picture(item, paperOf(root)).then(blob => save(blob, `${item.name}.${item.kind}`))
   }
 
   function draw() {
