@@ -185,7 +185,7 @@ def _with_clipping(rows: list[StepTerms], run: RunReader) -> list[StepTerms]:
 
 
 def _rank_reports(run: RunReader, rows: dict[str, list[StepTerms]]) -> tuple[RankReport, ...]:
-    most = [max((s.memory_bytes + s.device_bytes for s in t.steps.values()), default=0) for t in run.ranks]
+    most = [t.peak_bytes for t in run.ranks]
     predicted, measured = rows.get("predicted"), rows.get("measured")
     return tuple(
         RankReport(r, device, predicted[r] if predicted else None, measured[r] if measured else None, most[r])

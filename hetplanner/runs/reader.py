@@ -6,6 +6,7 @@ Nothing here imports torch, needs the agent, or writes. Reading is incremental; 
 import json
 import math
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,10 @@ from hetplanner.runs.tail import text_from
 from hetplanner.runs.telemetry import PHASES, RankTelemetry, StepRecord
 from hetplanner.schema import read_text
 
+MAX_AHEAD = 200
+"""Steps that one rank may be read ahead of the slowest while there is more to read of that."""
+MAX_SHARE = 256 * 2**10
+"""Most bytes of one rank that are read before the others': about a thousand steps, fewer than are kept."""
 POLL_BYTES = 8 * 2**20
 """Most bytes that one poll reads, over all ranks: under 0.1 s, so a page stays live while it catches up."""
 MAX_PREDICTION_BYTES = 16 * 2**20
@@ -95,10 +100,13 @@ class RunReader:
 
     def poll(self, max_bytes: int = POLL_BYTES) -> bool:
         """Reads on in every rank's file, `max_bytes` in all at most; returns whether anything was new."""
-        share = max(max_bytes // len(self.ranks), 65536)
-        news = [telemetry.poll(share) for telemetry in self.ranks]
+        share = min(max(max_bytes // len(self.ranks), 65536), MAX_SHARE)
+        last = [next(reversed(t.steps), -1) for t in self.ranks]
+        # A rank that is read far ahead of the others would forget steps before they have reported them.
+        near = [t for t, step in zip(self.ranks, last, strict=True) if step <= min(last) + MAX_AHEAD]
+        news = _poll(near, share) or _poll(self.ranks, share)
         self._summarise_new_steps()
-        return any(news)
+        return news
 
     def read_all(self) -> "RunReader":
         """Reads everything written so far; returns itself."""
@@ -279,6 +287,11 @@ class RunReader:
             "resumed_step": resumed[0] if resumed else None,
             "checkpoints_skipped": list(resumed[2]) if resumed else [],
         }
+
+
+def _poll(ranks: Iterable[RankTelemetry], max_bytes: int) -> bool:
+    """Reads on in all of them; whether any had news."""
+    return sum(telemetry.poll(max_bytes) for telemetry in ranks) > 0
 
 
 def _newer_keys(steps: dict[int, StepRecord], after: int) -> list[int]:

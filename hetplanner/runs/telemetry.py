@@ -16,8 +16,8 @@ from hetplanner.runs.tail import LineTail
 PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
 """Stages of a worker's life, in order."""
 
-MAX_STEPS = 200_000
-"""Steps kept per rank; older ones only count in the totals."""
+MAX_STEPS = 2_000
+"""Steps kept per rank; older ones only count in the totals and peaks."""
 MAX_SPANS = 20_000
 """Spans kept per rank, as text: a step of a small rehearsal has about 50."""
 MAX_PROFILES = 64
@@ -95,6 +95,8 @@ class RankTelemetry:
         resumed_from: the run directory whose checkpoint it was.
         skipped: checkpoints that could not be read, and why.
         checkpoint_step: steps in the last checkpoint that this rank knows to be finished.
+        peak_memory_bytes, peak_device_bytes, peak_bytes: most held in a step: resident, on the accelerator, both.
+        most_in_flight, most_held: of all steps.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
         happenings: of all attempts, in the order they were written; the last MAX_HAPPENINGS.
@@ -113,6 +115,11 @@ class RankTelemetry:
     reduce_bytes: int = 0
     late: int = 0
     late_s: float = 0.0
+    peak_memory_bytes: int = 0
+    peak_device_bytes: int = 0
+    peak_bytes: int = 0
+    most_in_flight: int = 0
+    most_held: int = 0
     links: dict[tuple[int, str], LinkTraffic] = field(default_factory=dict)
     links_steps: int = 0
     attempt: int = 0
@@ -125,6 +132,7 @@ class RankTelemetry:
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
         self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
+        self._forgotten = -1  # the last step that is no longer kept
         self._shift_s = 0.0  # from this attempt's origin to the first one's
         self._read: dict[str, Callable[[dict[str, Any]], None]] = {
             "phase": self._phase,
@@ -256,6 +264,8 @@ class RankTelemetry:
             attempt=self.attempt,
         )
         known = self.steps.get(step.step)
+        if step.step <= self._forgotten and self.attempt:
+            return
         if known is not None and known.attempt < self.attempt:
             return  # done once more after a restart, with the same numbers: the curve has it already
         if known is not None:
@@ -265,8 +275,14 @@ class RankTelemetry:
         self.reduce_bytes += step.reduce_bytes
         self.late += step.late
         self.late_s += step.late_s
+        self.peak_memory_bytes = max(self.peak_memory_bytes, step.memory_bytes)
+        self.peak_device_bytes = max(self.peak_device_bytes, step.device_bytes)
+        self.peak_bytes = max(self.peak_bytes, step.memory_bytes + step.device_bytes)
+        self.most_in_flight = max(self.most_in_flight, step.in_flight)
+        self.most_held = max(self.most_held, step.held)
         if len(self.steps) > MAX_STEPS:
-            del self.steps[next(iter(self.steps))]
+            self._forgotten = next(iter(self.steps))
+            del self.steps[self._forgotten]
 
     def _links(self, record: dict[str, Any]) -> None:
         steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]

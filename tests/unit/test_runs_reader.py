@@ -304,6 +304,31 @@ def test_memory_of_a_long_run_is_bounded(tmp_path, monkeypatch):
     assert telemetry.boundary_bytes == 80 * 100
 
 
+def test_no_step_is_lost_between_ranks_whose_files_differ_in_size(run_dir, monkeypatch):
+    monkeypatch.setattr("hetplanner.runs.telemetry.MAX_STEPS", 300)
+    monkeypatch.setattr("hetplanner.runs.reader.MAX_AHEAD", 20)
+    monkeypatch.setattr("hetplanner.runs.reader.MAX_SHARE", 30_000)
+    ranks = range(len(RunReader(run_dir).ranks))
+    for rank in ranks:
+        steps = [step_record(rank, step, 1, float(step)) for step in range(2000)]
+        long = {"type": "phase", "phase": "training", "time_s": 1.0, "words": "x" * 400}
+        write(run_dir, rank, *(line for one in steps for line in ([one, long] if rank == 1 else [one])))
+    reader = RunReader(run_dir)
+    while reader.poll():
+        assert max(len(t.steps) for t in reader.ranks) <= 300
+    assert [s.step for s in reader.steps()] == list(range(2000))
+    assert all(t.peak_bytes > 0 for t in reader.ranks)
+    assert reader.ranks[0].boundary_bytes == 2000 * 100
+
+
+def test_a_rank_that_ended_early_does_not_hold_up_the_others(run_dir, monkeypatch):
+    monkeypatch.setattr("hetplanner.runs.reader.MAX_AHEAD", 5)
+    write(run_dir, 0, *(step_record(0, step, 1, float(step)) for step in range(100)))
+    write(run_dir, 1, *(step_record(1, step, 1, float(step)) for step in range(3)))
+    reader = RunReader(run_dir).read_all()
+    assert len(reader.ranks[0].steps) == 100
+
+
 def test_profile_and_error_are_kept(run_dir):
     write(run_dir, 1, {"type": "profile", "rank": 1, "stage": 0, "forward_s": 0.1})
     write(run_dir, 1, {"type": "error", "text": "first", "traceback": "t"}, {"type": "error", "text": "second"})

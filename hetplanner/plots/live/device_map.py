@@ -78,8 +78,8 @@ class DeviceMap(LiveFigure):
             y_range=Range1d(south, north),
             toolbar_location="right",
             toolbar_inner=True,
-            min_border=0,
-            min_border_right=0,
+            min_border=1,  # what is drawn into the outermost row of pixels stays there when the theme changes
+            min_border_right=1,
         )
         self.figure.axis.visible = False
         self.figure.grid.visible = False

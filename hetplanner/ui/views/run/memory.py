@@ -36,17 +36,16 @@ class Memory(Section):
         rows = []
         for row, telemetry in zip(detail.comparison.ranks, reader.ranks, strict=True):
             estimate = expected.get(row.device)
-            records = telemetry.steps.values()
             rows.append(
                 [
                     str(row.rank),
                     row.device,
-                    short_bytes(max((r.memory_bytes for r in records), default=0)),
-                    short_bytes(max((r.device_bytes for r in records), default=0)),
+                    short_bytes(telemetry.peak_memory_bytes),
+                    short_bytes(telemetry.peak_device_bytes),
                     short_bytes(estimate.peak_bytes) if estimate else "–",
                     short_bytes(estimate.limit_bytes) if estimate else "–",
-                    str(max((r.in_flight for r in records), default=0)),
-                    str(max((r.held for r in records), default=0)),
+                    str(telemetry.most_in_flight),
+                    str(telemetry.most_held),
                 ]
             )
         head = ["rank", "device", "process", "accelerator", "plan expects", "device may", "in flight", "messages held"]
