@@ -35,6 +35,8 @@ _HOMES = {
     "memory_of_run": "run_figures",
     "traffic_of_run": "run_figures",
     "life_of_run": "run_figures",
+    "swarm_throughput": "swarms",
+    "square_cube": "swarms",
 }
 
 __all__ = ["live", *_HOMES]

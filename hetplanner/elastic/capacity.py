@@ -1,0 +1,42 @@
+"""How fast a swarm could train: the best smallest capacity of any assignment, bounded from above, and a good one.
+
+Legend of array suffixes: P peers, S stages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetplanner.elastic.swarm_view import FloatArray, IntArray
+
+GRAIN = 1e6
+"""Speeds are looked at in millionths for a common unit (1, 1.5 and 3 have 0.5); unrelated speeds have none."""
+
+
+def bound_throughput(speed_P: FloatArray, load_S: FloatArray) -> float:
+    """Micro-batches per second that no assignment of these peers to stages can exceed.
+
+    All speeds together over all loads; and, where stages are equal: any k peers leave at least S - k stages to the
+    others, and sums of speeds are multiples of the speeds' common unit.
+
+    Source: ours (the usual bound of machine covering).
+    """
+    stages = len(load_S)
+    if len(speed_P) < stages:
+        return 0.0
+    if np.ptp(load_S) > 0:
+        return float(speed_P.sum() / load_S.sum())
+    rest_P = np.cumsum(np.sort(speed_P))[::-1][:stages]
+    each = float((rest_P / np.arange(stages, 0, -1)).min())
+    unit = np.gcd.reduce(np.rint(speed_P * GRAIN).astype(np.int64)) / GRAIN
+    return float(np.floor(each / unit * (1 + 1e-9)) * unit / load_S[0])
+
+
+def spread_peers(speed_P: FloatArray, load_S: FloatArray) -> IntArray:
+    """A stage for every peer: the fastest first, each to the stage with the least capacity so far."""
+    have_S, stage_P = np.zeros(len(load_S)), np.zeros(len(speed_P), dtype=np.int64)
+    for peer in np.argsort(-speed_P, kind="stable"):
+        stage = int(np.argmin(have_S))
+        stage_P[peer] = stage
+        have_S[stage] += speed_P[peer] / load_S[stage]
+    return stage_P

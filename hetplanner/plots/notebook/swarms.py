@@ -1,0 +1,95 @@
+"""A swarm over a preemption trace, and the square-cube law."""
+
+from collections.abc import Mapping, Sequence
+
+import holoviews as hv
+
+from hetplanner.cost.square_cube import SquareCubePoint
+from hetplanner.elastic.swarm_run import SwarmRun
+from hetplanner.errors import InvalidInput
+from hetplanner.plots.data.swarms import policy_columns, square_cube_columns, trace_columns
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, tooltips
+from hetplanner.plots.theme import LIGHT, LINE_COLOURS
+
+
+def swarm_throughput(runs: SwarmRun | Mapping[str, SwarmRun]) -> hv.Overlay:
+    """Throughput over a trace, a curve for every policy, below the optimum of the peers that are there.
+
+    Args:
+        runs: of `hetplanner.simulate_swarm`; several of the same trace by label, the last on top.
+
+    Raises:
+        InvalidInput: no run, or runs of unlike traces.
+    """
+    ready()
+    named: dict[str, SwarmRun] = {str(runs.settings.policy): runs} if isinstance(runs, SwarmRun) else dict(runs)
+    traces = {run.trace for run in named.values()}
+    if len(traces) != 1:
+        raise InvalidInput(f"runs: must be at least one, all of the same trace, got {len(traces)} traces")
+    labels = policy_columns(named)["text"]
+    columns = [trace_columns(run) for run in named.values()]
+    layers: list[hv.Element] = [
+        hv.Curve((columns[0]["hours"], columns[0]["optimal"]), "hours", "throughput", label="optimal").opts(
+            color=LIGHT.text, line_dash="dotted", line_width=1.5, interpolation="steps-post"
+        )
+    ]
+    hover = tooltips(
+        ("time", "@hours{0.00} h"),
+        ("throughput", "@throughput{0.00} micro-batches/s"),
+        ("of the optimal", "@share{0.0%}"),
+        ("peers", "@peers{0}"),
+    )
+    for i, (label, rows) in enumerate(zip(labels, columns, strict=True)):
+        curve = hv.Curve(rows, "hours", ["throughput", "share", "peers"], label=label)
+        colour = LINE_COLOURS[i % len(LINE_COLOURS)]
+        layers.append(curve.opts(color=colour, line_width=1.5, interpolation="steps-post", tools=[hover]))
+    top = max(max(rows["optimal"]) for rows in columns)
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND | {"width": 960},
+            ylim=(0.0, 1.08 * top or 1.0),
+            xlabel="hours",
+            ylabel="micro-batches/s",
+            title=next(iter(traces)),
+        )
+    )
+
+
+def square_cube(points: Sequence[SquareCubePoint]) -> hv.Overlay:
+    """Compute and transfer time of a stage over its width: where compute is above a transfer, the network keeps up.
+
+    Args:
+        points: of `hetplanner.square_cube_law`.
+
+    Raises:
+        InvalidInput: there are no points.
+    """
+    ready()
+    if not points:
+        raise InvalidInput("points: must hold at least one")
+    lines = square_cube_columns(points)
+    compute = lines.pop("compute")
+    layers: list[hv.Element] = [
+        hv.Curve(compute, "hidden", "seconds", label="compute").opts(color=LIGHT.text, line_width=3)
+    ]
+    hover = tooltips(
+        ("hidden", "@hidden{0,0}"), ("transfer", "@seconds{0.0000} s"), ("device computes", "@utilisation{0%}")
+    )
+    for i, (label, rows) in enumerate(lines.items()):
+        colour = LINE_COLOURS[i % len(LINE_COLOURS)]
+        layers.append(hv.Curve(rows, "hidden", ["seconds", "utilisation"], label=label).opts(color=colour))
+        marks = hv.Points(rows, ["hidden", "seconds"], ["utilisation"], label=label)
+        layers.append(marks.opts(color=colour, size=7, tools=[hover]))
+    ticks = sorted(set(compute["hidden"]))
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND,
+            logx=True,
+            logy=True,
+            xticks=ticks,
+            xlim=(ticks[0] / 1.15, ticks[-1] * 1.15),
+            xlabel="hidden size",
+            ylabel="seconds a micro-batch",
+            title="Square-cube law: compute outgrows traffic with the model's width",
+        )
+    )
