@@ -192,7 +192,7 @@ def watching(browser: Browser, server: Server, count: int) -> list[Page]:
 def measure_cpu(browser: Browser, report: Report, asked: argparse.Namespace) -> None:
     with serving() as server, streaming(server.home):
         pages = watching(browser, server, 3)
-        pages[0].wait_for_timeout(8000)
+        pages[0].wait_for_timeout(25_000)  # until all pages and sections are made
         assert server.process is not None
         process = psutil.Process(server.process.pid)
         before, began_s = process.cpu_times(), time.monotonic()
