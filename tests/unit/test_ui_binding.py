@@ -2,10 +2,27 @@
 
 import panel as pn
 import panel_material_ui as pmui
+import param
 from bokeh.document import Document
 from panel.io.state import set_curdoc
 
-from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.models.session import Session
+from hetplanner.ui.views.binding import bind, on_click
+
+
+class Wish(param.Parameterized):
+    rank = param.String(default="a")
+
+
+def test_a_choice_that_is_not_offered_goes_back_once_in_the_model_too():
+    wish, select = Wish(), pmui.Select(options=["a", "b"])
+    bind(select, wish, "rank", Session(LaunchGuard("a-launch-token")))
+    select.get_root()
+    wish.rank = "b"
+    assert select.value == "b"
+    wish.rank = "c"
+    assert (select.value, wish.rank) == ("a", "a")
 
 
 def test_a_click_acts_while_the_document_is_held():

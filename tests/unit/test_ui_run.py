@@ -27,7 +27,7 @@ from hetplanner.ui.models.launch import OWN_DATA
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.views.run.away import seen_s
-from hetplanner.ui.views.run.events import _hit, event_list
+from hetplanner.ui.views.run.events import Events, _hit, event_list
 from hetplanner.ui.views.run.launch import command_words, proposal_words
 from hetplanner.ui.views.run.page import phase_chips
 from hetplanner.ui.views.run.tables import html_table
@@ -390,6 +390,19 @@ def test_logs_are_searched_in_all_ranks_and_lead_back_to_following(model, tmp_pa
     model.log.words = ""
     assert model.log.hits == []
     assert list(model.log.lines) == ["a", "an ERROR here"]
+
+
+def test_the_first_run_of_an_open_page_offers_the_logs_of_its_ranks(model, tmp_path):
+    events = Events(model, model.session, dark=False)
+    events.view.get_root()
+    assert model.log.rank == events.rank.value == "launcher"
+    model.select(make_run(tmp_path, plan_4()))
+    assert model.log.rank == events.rank.value == "0"
+    assert events.rank.options == ["0", "1", "2", "3", "launcher"]
+    events.rank.value = "3"
+    model.select(make_run(tmp_path, plan_2()))
+    assert model.log.rank == events.rank.value == "0"
+    assert events.rank.options == ["0", "1", "launcher"]
 
 
 def test_the_timeline_follows_pauses_and_goes_back(model, tmp_path):

@@ -15,7 +15,7 @@ LAUNCHER_LOG = "launcher"
 class LogModel(param.Parameterized):
     """Follows the log of `rank`; with `words` it searches instead, in that log or in all."""
 
-    rank = param.String(default="0", doc="Whose log: a rank, or 'launcher'.")
+    rank = param.String(default=LAUNCHER_LOG, doc="Whose log: a rank, or 'launcher'.")
     words = param.String(default="", doc="Searched for in whole logs; '' follows the log.")
     everywhere = param.Boolean(default=True, doc="Whether all logs are searched.")
     changed = param.Event()
@@ -39,8 +39,9 @@ class LogModel(param.Parameterized):
     def open(self, reader: RunReader | None) -> None:
         """Follows another run."""
         self.reader = reader
-        if self.rank != "0":
-            self.rank = "0"
+        first = self.choices[0]
+        if self.rank != first:
+            self.rank = first
         else:
             self._chosen()
 

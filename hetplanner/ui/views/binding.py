@@ -18,6 +18,8 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
     widget.value = getattr(model, name)
 
     def to_model(event: param.parameterized.Event) -> None:
+        if widget.value != event.new:
+            return  # the widget went back by itself (a choice it does not offer), and that has been told already
         if event.new is None and not model.param[name].allow_None:
             widget.value = getattr(model, name)  # an emptied number field
             return

@@ -54,6 +54,7 @@ class Events(Section):
         self.words = pmui.TextInput(label="Search the logs", placeholder="error", width=170, **small)
         self.everywhere = pmui.Checkbox(label="in all ranks", margin=(14, 6))
         self.text = html_pane(margin=(4, 12, 12, 12))
+        log.param.watch(self._show_choices, ["rank"])  # another run's ranks are offered before one of them is chosen
         bind(self.rank, log, "rank", session)
         self.words.param.watch(self._search, ["value", "enter_pressed"])
         bind(self.everywhere, log, "everywhere", session)
