@@ -59,11 +59,16 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Answer to Reduce: contributions in the sum over the stage; None: the all-reduce failed."""
+    """Answer to Reduce: contributions in the sum over the stage; None: the all-reduce failed.
+
+    Attributes:
+        loss_sum: of the contributions, in nats over all tokens; of the last stage alone.
+    """
 
     member: Member
     attempt: Stamp
     count: int | None
+    loss_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,13 @@ class Released:
     """You have left; nothing of yours is needed any more."""
 
     member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The training is over, and why: peers and trainers may go."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +290,8 @@ class WorkFailed:
 
 PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved
 TrainerToCoordinator = Ask | Done | GaveUp
-CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | View
-CoordinatorToTrainer = Grant | Settled | View
+CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
+CoordinatorToTrainer = Grant | Settled | Ended | View
 Message = (
     PeerToCoordinator | TrainerToCoordinator | CoordinatorToPeer | CoordinatorToTrainer | Work | Worked | WorkFailed
 )

@@ -47,10 +47,11 @@ class StateLoaded:
 
 @dataclass(frozen=True, slots=True)
 class FoldDone:
-    """An all-reduce ended with a sum over `count` contributions; None: with an error."""
+    """An all-reduce ended with a sum over `count` contributions (and their losses); None: with an error."""
 
     attempt: Stamp
     count: int | None
+    loss_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

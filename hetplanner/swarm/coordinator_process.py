@@ -1,0 +1,198 @@
+"""The coordinator as a process: its machine, the decision log on a disk, watches on peers and trainers. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, get_args
+
+from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.coordinator_events import (
+    PeerFailed,
+    Persist,
+    Persisted,
+    PersistFailed,
+    ProposeMove,
+    Received,
+    TrainerFailed,
+)
+from hetplanner.elastic.decisions import Committed, Decision, SetBack
+from hetplanner.elastic.identity import Member, Stamp
+from hetplanner.elastic.messages import (
+    Ask,
+    Become,
+    Ended,
+    Message,
+    PeerToCoordinator,
+    Reduced,
+    Refused,
+    Send,
+    TrainerToCoordinator,
+)
+from hetplanner.elastic.transaction import Phase
+from hetplanner.errors import InvalidInput
+from hetplanner.swarm.chronicle import Chronicle
+from hetplanner.swarm.decision_file import DecisionFile
+from hetplanner.swarm.driver import Driver, now_s
+from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.swarm.wire.certificates import Credentials
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION_QUERY = b"description"
+CONTROL_BYTES = 2**20
+FAREWELL_S = 0.3
+"""How long the last messages may take."""
+
+
+class CoordinatorProcess(Driver):
+    """The one coordinator of a swarm.
+
+    Args:
+        spec: of the run.
+        credentials: of the swarm; None on loopback.
+        decisions: its log.
+        chronicle: what is told of the run.
+        run_dir: gets the model.
+        propose: rebalancing policy; None: no peer is moved.
+    """
+
+    takes = (*get_args(PeerToCoordinator), *get_args(TrainerToCoordinator))
+
+    def __init__(
+        self,
+        spec: SwarmSpec,
+        credentials: Credentials | None,
+        decisions: DecisionFile,
+        chronicle: Chronicle,
+        run_dir: Path,
+        propose: ProposeMove | None = None,
+    ) -> None:
+        super().__init__(credentials, CONTROL_BYTES)
+        self.spec, self.chronicle = spec, chronicle
+        self._decisions, self._run_dir = decisions, run_dir
+        self._finishing = False
+        self.machine = Coordinator(spec.settings, decisions.decisions, spec.fingerprint, now_s(), propose)
+        self._members: dict[str, Member] = {}
+        self._trainers: dict[str, str] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._losses: dict[Stamp, float] = {}
+        self._phase = Phase.RUN
+
+    async def start(self, host: str, port: int) -> str:
+        """Listens and claims the log. Returns the address."""
+        address = await self.endpoint.start(host, port)
+        self.chronicle.began(self.machine.boot, self.machine.version, address)
+        self._perform_all(self.machine.start())
+        return address
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are committed and told."""
+        machine = self.machine
+        return machine.version.step >= self.spec.train.steps and machine.transaction.phase is Phase.RUN
+
+    def on_tick(self) -> None:
+        """See Driver."""
+        if self.is_done and not self._finishing:
+            self._finishing = True
+            self.spawn(self._finish())
+
+    async def _finish(self) -> None:
+        """All steps are done: saves the model and tells everybody."""
+        for address in {*self._members, *self._trainers}:
+            self.tell(address, Ended(f"all {self.spec.train.steps} steps are done"))
+        await asyncio.sleep(FAREWELL_S)
+        self.ended.set()
+
+    # Machine.
+
+    def handle(self, event: Any) -> None:
+        """See Driver."""
+        if isinstance(event, Received):
+            self._note(event.address, event.message)
+        actions = self.machine.handle(event, now_s())
+        self._tell_of_phase()
+        self._perform_all(actions)
+        self.chronicle.saw(self.machine)
+
+    def _tell_of_phase(self) -> None:
+        before, self._phase = self._phase, self.machine.transaction.phase
+        if before is not self._phase:
+            self.chronicle.phase(self._phase.value, self.machine.transaction.attempt)
+
+    def _note(self, address: str, message: Message) -> None:
+        if isinstance(message, Reduced) and message.loss_sum is not None:
+            self._losses[message.attempt] = message.loss_sum
+        elif isinstance(message, Ask):
+            self._trainers[address] = message.trainer
+            self._watch(address)
+
+    def _perform_all(self, actions: list[Any]) -> None:
+        for action in actions:
+            match action:
+                case Persist(decision=decision):
+                    self.spawn(self._persist(decision))
+                case Send(address=address, message=message):
+                    if isinstance(message, Become):
+                        self._members[address] = message.member
+                        self._watch(address)
+                    elif isinstance(message, Refused):
+                        self.chronicle.event("refused", text=message.reason)
+                    self.tell(address, message)
+
+    async def _persist(self, decision: Decision) -> None:
+        try:
+            await asyncio.to_thread(self._decisions.append, decision)
+        except OSError as error:
+            self.chronicle.event("disk", text=f"decision log: {error.strerror or error}")
+            self.handle(PersistFailed(decision))
+            return
+        if isinstance(decision, Committed):
+            self.chronicle.committed(decision.version, self._losses.pop(decision.attempt, None))
+            self._losses.clear()
+        elif isinstance(decision, SetBack):
+            self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
+        self.handle(Persisted(decision))
+
+    # Life and death of others.
+
+    def _watch(self, address: str) -> None:
+        if address not in self._watches:
+            self._watches[address] = self.spawn(self._wait_for_end(address))
+
+    async def _wait_for_end(self, address: str) -> None:
+        await self.endpoint.watch(address)
+        self._watches.pop(address, None)
+        self._gone(address, "connection lost")
+        await self.endpoint.forget(address)
+
+    def _gone(self, address: str, reason: str) -> None:
+        if (member := self._members.pop(address, None)) is not None:
+            self.handle(PeerFailed(member, reason))
+        if (trainer := self._trainers.pop(address, None)) is not None:
+            self.chronicle.event("trainer lost", peer=trainer, text=reason)
+            self.handle(TrainerFailed(trainer))
+
+    def unreachable(self, address: str, message: Message) -> None:
+        """See Driver."""
+        self._gone(address, "unreachable")
+
+    def on_garbage(self, sender: str, reason: str) -> None:
+        """See Driver: whoever sends garbage is cut off."""
+        super().on_garbage(sender, reason)
+        member = self._members.get(sender)
+        self.chronicle.event("garbage", peer=member.peer if member else sender, text=reason[:300])
+        self._gone(sender, "garbage")
+
+    async def on_query(self, request: bytes) -> bytes:
+        """See Service."""
+        if request == DESCRIPTION_QUERY:
+            return self.spec.to_json().encode()
+        raise InvalidInput(f"query: {request[:40]!r} is not known")
+
+
+def open_decisions(folder: Path) -> DecisionFile:
+    """The decision log of a run."""
+    return DecisionFile(folder / "decisions.log")

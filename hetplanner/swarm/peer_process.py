@@ -1,0 +1,407 @@
+"""A peer as a process: its machine on the event loop, torch on one thread, averaging on another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import torch
+
+from hetplanner.elastic.coordinator_events import Received
+from hetplanner.elastic.identity import Stamp, Token
+from hetplanner.elastic.messages import CoordinatorToPeer, Ended, Message, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.peer import Peer
+from hetplanner.elastic.peer_events import (
+    ApplyUpdate,
+    BackwardDone,
+    CallKey,
+    CallLost,
+    CancelWork,
+    CheckpointDone,
+    DropContributions,
+    DropSum,
+    FetchState,
+    FoldAndReduce,
+    FoldDone,
+    ForwardDone,
+    InitState,
+    LeaveAsked,
+    LoadCheckpoint,
+    Reply,
+    RunBackward,
+    RunForward,
+    SaveCheckpoint,
+    SendWork,
+    StateLoaded,
+    UpdateApplied,
+)
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import parse_json
+from hetplanner.swarm.averaging import Averager
+from hetplanner.swarm.driver import Driver, now_s
+from hetplanner.swarm.engine import StageEngine, Sum
+from hetplanner.swarm.parts import check_finite, check_sizes
+from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.swarm.state import load_checkpoint, receive_state, save_checkpoint
+from hetplanner.swarm.wire.certificates import Credentials
+from hetplanner.swarm.wire.endpoint import Lost
+from hetplanner.swarm.wire.frames import Frame, encode_frame
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+QUERY_S = 2.0
+FETCH_S = 600.0
+STORE_QUERY, DIGEST_QUERY = b"store", b"digest"
+MAX_FAILURES = 5
+"""A peer whose own results are no numbers so many times in a row leaves by itself."""
+
+
+class PeerProcess(Driver):
+    """One peer.
+
+    Args:
+        name: its id.
+        spec: of the run.
+        coordinator: its address.
+        credentials: of the swarm; None on loopback.
+        folder: where checkpoints are, shared by the peers of a stage or not.
+        speed: micro-batches per second that are emulated; None: measured.
+        device: what computes.
+        seed: of the machine's random numbers.
+    """
+
+    takes = get_args(CoordinatorToPeer)
+
+    def __init__(
+        self,
+        name: str,
+        spec: SwarmSpec,
+        coordinator: str,
+        credentials: Credentials | None,
+        folder: Path,
+        speed: float | None = None,
+        device: str = "cpu",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(credentials, spec.max_part_bytes)
+        self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
+        self._speed, self._random = speed, random.Random(seed)
+        self.engine = StageEngine(spec, torch.device(device), speed)
+        self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
+        self._generation = 0
+        self._inputs: dict[CallKey, Sequence[memoryview]] = {}
+        self._outputs: dict[CallKey, tuple[bytes, ...]] = {}
+        self._answers: dict[CallKey, Sequence[memoryview]] = {}  # of the next stage, by our callers' calls
+        self._waiting: dict[CallKey, asyncio.Future[bytes]] = {}
+        self._steps: dict[CallKey, Work] = {}
+        self._sent: dict[int, asyncio.Task[None]] = {}
+        self._failures = 0
+        self._folding: Stamp | None = None
+
+    async def start(self, host: str, port: int = 0) -> str:
+        """Measures how fast this device is, listens and begins to join. Returns the address."""
+        speed = self._speed if self._speed is not None else await self._compute(self.engine.measure)
+        address = await self.endpoint.start(host, port)
+        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec)
+        process = self._random.getrandbits(62)
+        self.machine = Peer(
+            self.name, process, self.spec.fingerprint, speed, self.coordinator, self.spec.settings, self._random
+        )
+        log.info("peer %s at %s: %.3g micro-batches/s", self.name, address, speed)
+        return address
+
+    def leave(self) -> None:
+        """Drains: no new work, and released at a step boundary."""
+        self.handle(LeaveAsked())
+
+    # Machine.
+
+    def handle(self, event: Any) -> None:
+        """See Driver."""
+        if isinstance(event, Received) and isinstance(event.message, Ended):
+            log.info("ended: %s", event.message.reason)
+            self.ended.set()
+            return
+        for action in self.machine.handle(event, now_s()):
+            self._perform(action)
+        if self.machine.has_left:
+            self.ended.set()
+
+    def _perform(self, action: Any) -> None:
+        match action:
+            case Send(address=address, message=WorkFailed() as failure):
+                self._answer((address, failure.call), encode_frame(failure))
+            case Send(address=address, message=message):
+                self.tell(address, message)
+            case Reply(worked=worked, key=key):
+                self._answer(key, encode_frame(worked, self._outputs.get(key, ())))
+            case SendWork():
+                self._sent[action.work.call] = self.spawn(self._send_work(action))
+            case CancelWork(call=call):
+                if (task := self._sent.pop(call, None)) is not None:
+                    task.cancel()
+            case RunForward(key=key):
+                self.spawn(self._forward(key))
+            case RunBackward(key=key, token=token):
+                self.spawn(self._backward(key, token))
+            case FoldAndReduce():
+                self.spawn(self._reduce(action))
+            case ApplyUpdate():
+                self.spawn(self._apply(action))
+            case DropSum(attempt=attempt):
+                self._folding = None
+                self._averager.drop()
+                self._soon(lambda: self.engine.drop_sum(attempt))
+            case DropContributions():
+                self._drop()
+            case FetchState() | LoadCheckpoint() | InitState():
+                self.spawn(self._load(action))
+            case SaveCheckpoint():
+                self.spawn(self._save(action))
+
+    # Torch.
+
+    async def _compute(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._torch, work)
+
+    def _soon(self, work: Callable[[], Any]) -> None:
+        """In its turn on torch's thread; nobody waits for it."""
+
+        async def compute() -> None:
+            await self._compute(work)
+
+        self.spawn(compute())
+
+    def _drop(self) -> None:
+        self._generation += 1
+        for calls in (self._inputs, self._outputs, self._answers, self._steps):
+            calls.clear()
+        self._soon(self.engine.drop)
+
+    def _is_wanted(self, key: CallKey, generation: int) -> bool:
+        return generation == self._generation and key in self._steps
+
+    async def _forward(self, key: CallKey) -> None:
+        generation, work, parts = self._generation, self._steps.get(key), self._inputs.get(key)
+        if work is None or parts is None:
+            return
+
+        def compute() -> tuple[bytes, ...] | None:
+            if not self._is_wanted(key, generation):
+                return None
+            return self.engine.forward(key, work.micro_batch, work.version.step, parts)
+
+        try:
+            output = await self._compute(compute)
+        except InvalidInput as error:
+            self.on_garbage(key[0], str(error))
+            self.handle(BackwardDone(key, is_finite=False))
+            return
+        if output is not None and self._is_wanted(key, generation):
+            self._inputs.pop(key, None)
+            self._outputs[key] = output
+            self.handle(ForwardDone(key))
+
+    async def _backward(self, key: CallKey, token: Token | None) -> None:
+        generation, parts = self._generation, self._answers.get(key, ())
+
+        def compute() -> tuple[bytes, ...] | None:
+            if not self._is_wanted(key, generation):
+                raise KeyError(key)
+            return self.engine.backward(key, token, parts)
+
+        try:
+            back = await self._compute(compute)
+        except KeyError:
+            return
+        except InvalidInput as error:
+            log.warning("backward: %s", error)
+            back = None
+        if not self._is_wanted(key, generation):
+            return
+        self._answers.pop(key, None)
+        self._outputs[key] = back or ()
+        self._count_failures(is_finite=back is not None)
+        self.handle(BackwardDone(key, is_finite=back is not None))
+
+    def _count_failures(self, *, is_finite: bool) -> None:
+        self._failures = 0 if is_finite else self._failures + 1
+        if self._failures == MAX_FAILURES:
+            log.error("%d gradients in a row are no numbers: this peer leaves", MAX_FAILURES)
+            self.leave()
+
+    # The chain.
+
+    async def on_work(self, sender: str, frame: Frame) -> bytes:
+        """See Service: answered when the rest of the chain has answered, or has not."""
+        work = frame.message
+        if not isinstance(work, Work) or not 0 <= work.stage < self.spec.num_stages or not sender:
+            raise InvalidInput(f"work: must be work for one of {self.spec.num_stages} stages, from an address")
+        check_sizes(frame.parts, self.spec.work_bytes(work.stage), "work")
+        if not 0 <= work.micro_batch < self.spec.settings.micro_batches:
+            raise InvalidInput(f"work: micro_batch: there is no {work.micro_batch}")
+        key = (sender, work.call)
+        if key in self._waiting:
+            raise InvalidInput(f"work: call {work.call} is under way already")
+        answer = self._waiting[key] = asyncio.get_running_loop().create_future()
+        self._inputs[key], self._steps[key] = frame.parts, work
+        try:
+            self.handle(Received(sender, work))
+            return await answer
+        finally:
+            self._waiting.pop(key, None)
+
+    def _answer(self, key: CallKey, frame: bytes) -> None:
+        """The call is over: nothing of it is needed any more."""
+        for calls in (self._inputs, self._outputs, self._answers, self._steps):
+            calls.pop(key, None)
+        self._soon(lambda: self.engine.forget(key))
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(frame)
+
+    async def _send_work(self, action: SendWork) -> None:
+        work, key = action.work, action.key
+        assert not isinstance(key, Stamp)
+        frame = encode_frame(work, self._outputs.get(key, ()))
+        try:
+            answer = await self.endpoint.work(action.address, frame, work.budget_s)
+            self._check_answer(work, answer)
+            if answer.parts:
+                await asyncio.to_thread(self._check_gradient, answer.parts[0], work.stage)
+            if key in self._steps:
+                self._answers[key] = answer.parts
+            self.handle(Received(action.address, answer.message))
+        except InvalidInput as error:
+            self.on_garbage(action.address, str(error))
+            self.handle(CallLost(work.call))
+        except Lost as lost:
+            log.info("work for stage %d: %s", work.stage, lost)
+            if not lost.is_late:
+                self.handle(CallLost(work.call))
+        finally:
+            self._sent.pop(work.call, None)
+
+    def _check_answer(self, work: Work, frame: Frame) -> None:
+        message = frame.message
+        if not isinstance(message, Worked | WorkFailed) or message.call != work.call:
+            raise InvalidInput(f"answer: must be to call {work.call}, got {type(message).__name__}")
+        check_sizes(frame.parts, self.spec.gradient_bytes(work.stage) if isinstance(message, Worked) else (), "answer")
+
+    def _check_gradient(self, part: memoryview, stage: int) -> None:
+        spec = self.spec
+        check_finite(spec.gradient_codec, spec.workload.dtype, part, spec.boundary_elements(stage))
+
+    def unreachable(self, address: str, message: Message) -> None:
+        """See Driver: the machine says again what matters."""
+        log.debug("%s: nobody there for %s", address, type(message).__name__)
+
+    # The step.
+
+    async def _reduce(self, action: FoldAndReduce) -> None:
+        attempt, member, loop = action.attempt, self.machine.member, asyncio.get_running_loop()
+        assert member is not None
+        self._folding = attempt
+        folded = await self._compute(lambda: self.engine.fold(action.tokens))
+        result: asyncio.Future[Sum | None] = loop.create_future()
+
+        def port_of(address: str) -> int:
+            found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
+            return int(found.result())
+
+        def reduce() -> None:
+            try:
+                total: Sum | None = self._averager.reduce(folded, attempt, action.group, member, port_of)
+            except (RuntimeError, Lost, ValueError, OSError) as error:
+                log.warning("averaging %s: %.300s", attempt, error)
+                total = None
+            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(total))
+
+        # A thread of its own: one that waits for somebody who is gone must not hold up the next attempt.
+        threading.Thread(target=reduce, name=f"average-{attempt.number}", daemon=True).start()
+        total = await result
+        if self._folding != attempt:
+            return
+        self._folding = None
+        if total is None:
+            self.handle(FoldDone(attempt, None))
+            return
+        await self._compute(lambda: self.engine.keep_sum(attempt, total))
+        is_last = self.engine.stage == self.spec.num_stages - 1
+        self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None))
+
+    async def _apply(self, action: ApplyUpdate) -> None:
+        await self._compute(lambda: self.engine.apply(action.attempt, action.version))
+        self.handle(UpdateApplied(action.attempt))
+
+    # State.
+
+    async def _load(self, order: FetchState | LoadCheckpoint | InitState) -> None:
+        try:
+            version = await self._loaded(order)
+        except (InvalidInput, Lost) as error:
+            log.warning("state of stage %d: %s", order.stage, error)
+            version = None
+        if self.machine.member == order.member:
+            self.handle(StateLoaded(order.member, version))
+
+    async def _loaded(self, order: FetchState | LoadCheckpoint | InitState) -> Any:
+        engine = self.engine
+        if isinstance(order, InitState):
+            await self._compute(lambda: engine.begin(order.stage, order.version))
+            return order.version
+        elements = await self._compute(lambda: engine.build(order.stage))
+        if isinstance(order, LoadCheckpoint):
+            state = load_checkpoint(self.folder, order.stage, order.saved)
+        else:
+            request = json.dumps({"stage": order.stage}).encode()
+            pieces = self.endpoint.state(order.source.address, request, FETCH_S)
+            state = await receive_state(pieces, order.stage, elements)
+        if self.machine.member != order.member:
+            return None
+        version = order.version if isinstance(order, LoadCheckpoint) else state.version
+        await self._compute(lambda: engine.load(state, version))
+        return version
+
+    async def on_state(self, request: bytes) -> AsyncIterator[bytes]:
+        """See Service: a copy as it is between two computations, so that nobody waits for a slow joiner."""
+        wanted = parse_json(request[:1000], "state request")
+        state = await self._compute(self.engine.state)
+        if state is None or wanted != {"stage": state.stage}:
+            raise InvalidInput(f"state: {wanted!r:.60} is not held here")
+        for piece in state.pieces():
+            yield piece
+
+    async def on_query(self, request: bytes) -> bytes:
+        """See Service."""
+        if request == STORE_QUERY:
+            return str(self._averager.open_store()).encode()
+        if request == DIGEST_QUERY:
+            return await self._compute(self._digest)
+        raise InvalidInput(f"query: {request[:40]!r} is not known")
+
+    def _digest(self) -> bytes:
+        engine = self.engine
+        if engine.version is None:
+            return json.dumps(None).encode()
+        return json.dumps([engine.stage, list(engine.version), engine.digest()]).encode()
+
+    async def _save(self, action: SaveCheckpoint) -> None:
+        state = await self._compute(self.engine.state)
+        if state is None or (state.stage, state.version) != (action.stage, action.version):
+            return
+        try:
+            await asyncio.to_thread(save_checkpoint, state, self.folder, self.spec.train.checkpoints_kept)
+        except OSError as error:
+            log.warning("checkpoint of stage %d cannot be written: %s", action.stage, error)
+            return
+        self.handle(CheckpointDone(action.stage, action.version))

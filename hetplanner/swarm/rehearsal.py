@@ -1,0 +1,135 @@
+"""A whole swarm on this machine: coordinator, trainers and peers as processes, with speeds and faults as scripted.
+
+Processes come from a fork server that has torch loaded, so that a joiner is there in a moment. All end when this
+process ends, however it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from hetplanner.errors import RunError
+from hetplanner.swarm.main import SPEC_FILE, main
+from hetplanner.swarm.spec import SwarmSpec
+
+log = logging.getLogger(__name__)
+
+# gRPC must not be loaded in a process that forks: its threads would be missing in the children.
+PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "hetplanner.swarm.engine",
+    "hetplanner.runtime.data",
+    "hetplanner.plan.model",
+]
+END_S = 3.0
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _run(arguments: list[str]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    code = main(arguments)
+    logging.shutdown()
+    os._exit(code)
+
+
+@dataclass
+class Rehearsal:
+    """The processes of a swarm.
+
+    Attributes:
+        spec: of the run.
+        run_dir: an empty folder.
+        certificates: a folder of them; None: plain, on loopback.
+        processes: by name: `coordinator`, `trainer-0`, and the peers' names.
+    """
+
+    spec: SwarmSpec
+    run_dir: Path
+    certificates: Path | None = None
+    processes: dict[str, ForkServerProcess] = field(default_factory=dict)
+    _port: int = 0
+
+    def __post_init__(self) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / SPEC_FILE).write_text(self.spec.to_json(), encoding="utf-8")
+        with socket.socket() as probe:  # kept for a coordinator that starts again
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._context = _context()
+
+    @property
+    def address(self) -> str:
+        """Of the coordinator."""
+        return f"127.0.0.1:{self._port}"
+
+    def start_coordinator(self) -> None:
+        """Starts it, again if it has ended: from its log."""
+        self._start("coordinator", ["coordinator", str(self.run_dir), "--port", str(self._port)])
+
+    def start_trainer(self, name: str, slots: int = 4) -> None:
+        """Starts a trainer."""
+        self._start(name, ["trainer", self.address, "--name", name, "--slots", str(slots)])
+
+    def start_peer(self, name: str, speed: float | None = None) -> None:
+        """Starts a peer; it takes 1/speed seconds for a micro-batch at least."""
+        emulated = [] if speed is None else ["--speed", str(speed)]
+        folder = str(self.run_dir / "checkpoints")
+        self._start(name, ["peer", self.address, "--name", name, "--checkpoints", folder, *emulated])
+
+    def _start(self, name: str, arguments: list[str]) -> None:
+        common = ["--tied", "--log", str(self.run_dir / f"log-{name}.txt")]
+        if self.certificates is not None:
+            common += ["--certificates", str(self.certificates)]
+        process = self._context.Process(target=_run, args=([*arguments, *common],), name=name)
+        process.start()
+        self.processes[name] = process
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Sends a signal to a process that this rehearsal started; one that has ended gets none."""
+        process = self.processes[name]
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, number)
+
+    def kill(self, name: str) -> None:
+        """Ends a process at once and waits for it."""
+        self.signal(name, signal.SIGKILL)
+        self.processes[name].join()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the coordinator has ended well. Raises RunError."""
+        process = self.processes["coordinator"]
+        process.join(timeout_s)
+        if process.exitcode != 0:
+            state = "still runs" if process.exitcode is None else f"ended with {process.exitcode}"
+            raise RunError(f"coordinator: {state} after {timeout_s:g} s; see {self.run_dir}/log-coordinator.txt")
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
+        until_s = time.monotonic() + END_S
+        for name in self.processes:
+            self.signal(name, signal.SIGCONT)
+            self.signal(name, signal.SIGTERM)
+        for name, process in self.processes.items():
+            process.join(max(0.0, until_s - time.monotonic()))
+            if process.is_alive():
+                self.kill(name)
