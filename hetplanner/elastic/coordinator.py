@@ -69,6 +69,7 @@ class Coordinator:
         fingerprint: of version, model and plan; peers with another one are refused.
         now_s: its clock.
         propose: rebalancing policy; None: no peer is moved.
+        steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Coordinator:
         fingerprint: str,
         now_s: float,
         propose: ProposeMove | None = None,
+        steps: int | None = None,
     ) -> None:
         self.settings = settings
+        self._steps = steps
         self.ledger = replay_decisions(decisions)
         self.boot = self.ledger.boot + 1
         self.failures: Counter[str] = Counter()
@@ -109,6 +112,12 @@ class Coordinator:
     def paused(self) -> list[int]:
         """Stages that nobody serves: nothing is granted until somebody does."""
         return self.membership.lost_stages()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are committed, and everybody knows of the last one."""
+        has_all = self._steps is not None and self.version.step >= self._steps
+        return has_all and self.transaction.phase is Phase.RUN
 
     @property
     def in_flight_bound(self) -> int:
@@ -272,7 +281,8 @@ class Coordinator:
         """Whatever has become possible: joiners serve, micro-batches are granted, the step closes, views go out."""
         if self._is_booted and not self._is_setting_back:
             self._out += self._seating.admit(self.transaction.phase is Phase.RUN, now_s)
-            if self.transaction.phase not in (Phase.PERSIST, Phase.COMMIT) and not self.paused:
+            is_open = self.transaction.phase not in (Phase.PERSIST, Phase.COMMIT) and not self.is_done
+            if is_open and not self.paused:
                 self._out += self._leasing.grant(self.version, now_s)
             self._begin_if_complete(now_s)
         if self.membership.view.epoch != self._told_epoch:

@@ -23,6 +23,7 @@ from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.layout import saved_tensors
 from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.transport import Topic, tag_of
+from hetplanner.workload.workload import Workload
 
 MODEL_FILE = "model.safetensors"
 MODEL_INFO_FILE = "model.json"
@@ -51,7 +52,7 @@ def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_di
     merge_running(plan, rank, chunks)
     if rank == 0:
         _write_model(plan, _all_tensors(plan, chunks), run_dir)
-        write_info(plan, [step] * len(plan.stages), run_dir)
+        write_info(plan.problem.workload, [step] * len(plan.stages), run_dir)
         return
     for chunk in chunks:
         if chunk.replica or _rank_0_holds(plan, chunk.stage):
@@ -130,7 +131,7 @@ def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
         holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
         tensors = (holder[t.name].get_tensor(t.name) for t in saved_tensors(plan.problem.workload))
         _write_model(plan, (piece for tensor in tensors for piece in _pieces(tensor)), run_dir)
-        write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
+        write_info(plan.problem.workload, [int(part.metadata()["step"]) for part in parts], run_dir)
     for path in paths:
         path.unlink()
     return True
@@ -145,9 +146,8 @@ def _write_model(plan: Plan, pieces: Iterable[Tensor], run_dir: Path) -> None:
     os.replace(temporary, run_dir / MODEL_FILE)
 
 
-def write_info(plan: Plan, steps: list[int], run_dir: Path) -> None:
+def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:
     """Writes model.json: what is needed to build the model again."""
-    workload = plan.problem.workload
     info: dict[str, object] = {"format": FORMAT}
     if workload.transformer is not None:
         info["transformer"] = workload.transformer.model_dump(mode="json", exclude_none=True)

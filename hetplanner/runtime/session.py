@@ -307,7 +307,7 @@ class Session:
         save_parts(executor.chunks, executor.completed_steps, self.run_dir)
         deadline_s = self.watcher.asked_s + JOIN_PARTS_S
         if rank == 0 and not join_parts(self.plan, self.run_dir, deadline_s):
-            write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
+            write_info(self.plan.problem.workload, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
         self.telemetry.phase("done")
         os._exit(0)
 

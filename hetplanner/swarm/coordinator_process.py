@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from pathlib import Path
 from typing import Any, get_args
@@ -37,11 +38,13 @@ from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
+from hetplanner.swarm.wire.endpoint import Lost
 
 log = logging.getLogger(__name__)
 
 DESCRIPTION_QUERY = b"description"
 CONTROL_BYTES = 2**20
+RETRY_S = 1.0
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 
@@ -72,8 +75,9 @@ class CoordinatorProcess(Driver):
         super().__init__(credentials, CONTROL_BYTES)
         self.spec, self.chronicle = spec, chronicle
         self._decisions, self._run_dir = decisions, run_dir
-        self._finishing = False
-        self.machine = Coordinator(spec.settings, decisions.decisions, spec.fingerprint, now_s(), propose)
+        self._finishing = self.is_over = False
+        steps = spec.train.steps
+        self.machine = Coordinator(spec.settings, decisions.decisions, spec.fingerprint, now_s(), propose, steps)
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -87,23 +91,32 @@ class CoordinatorProcess(Driver):
         self._perform_all(self.machine.start())
         return address
 
-    @property
-    def is_done(self) -> bool:
-        """Whether all steps are committed and told."""
-        machine = self.machine
-        return machine.version.step >= self.spec.train.steps and machine.transaction.phase is Phase.RUN
-
     def on_tick(self) -> None:
         """See Driver."""
-        if self.is_done and not self._finishing:
+        if self.machine.is_done and not self.machine.paused and not self._finishing:
             self._finishing = True
             self.spawn(self._finish())
 
     async def _finish(self) -> None:
-        """All steps are done: saves the model and tells everybody."""
+        """All steps are done: saves the model and tells everybody. Without a stage's peer it is tried again."""
+        # Torch is needed here alone, and takes a while to import.
+        ending = await asyncio.to_thread(importlib.import_module, "hetplanner.swarm.ending")
+        machine = self.machine
+        view, version = machine.membership.view, machine.version
+        try:
+            await ending.save_model(self.endpoint, self.spec, view, version, self._run_dir)
+        except (Lost, InvalidInput, OSError) as error:
+            self.chronicle.event("not saved", text=str(error)[:300])
+            await asyncio.sleep(RETRY_S)
+            self._finishing = False
+            return
+        for found in await ending.compare_replicas(self.endpoint, view, version):
+            self.chronicle.event("digests", **found)
+        self.is_over = True
         for address in {*self._members, *self._trainers}:
             self.tell(address, Ended(f"all {self.spec.train.steps} steps are done"))
         await asyncio.sleep(FAREWELL_S)
+        self.chronicle.event("end", version=list(version))
         self.ended.set()
 
     # Machine.
@@ -169,6 +182,8 @@ class CoordinatorProcess(Driver):
         await self.endpoint.forget(address)
 
     def _gone(self, address: str, reason: str) -> None:
+        if self.is_over:
+            return
         if (member := self._members.pop(address, None)) is not None:
             self.handle(PeerFailed(member, reason))
         if (trainer := self._trainers.pop(address, None)) is not None:

@@ -45,6 +45,7 @@ from hetplanner.elastic.peer_events import (
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import parse_json
 from hetplanner.swarm.averaging import Averager
+from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.engine import StageEngine, Sum
 from hetplanner.swarm.parts import check_finite, check_sizes
@@ -60,7 +61,7 @@ T = TypeVar("T")
 
 QUERY_S = 2.0
 FETCH_S = 600.0
-STORE_QUERY, DIGEST_QUERY = b"store", b"digest"
+STORE_QUERY = b"store"
 MAX_FAILURES = 5
 """A peer whose own results are no numbers so many times in a row leaves by itself."""
 

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -39,8 +40,10 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str], plant: Callable[[], None] | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
+    if plant is not None:
+        plant()
     code = main(arguments)
     logging.shutdown()
     os._exit(code)
@@ -76,25 +79,28 @@ class Rehearsal:
         """Of the coordinator."""
         return f"127.0.0.1:{self._port}"
 
-    def start_coordinator(self) -> None:
-        """Starts it, again if it has ended: from its log."""
-        self._start("coordinator", ["coordinator", str(self.run_dir), "--port", str(self._port)])
+    def start_coordinator(self, plant: Callable[[], None] | None = None) -> None:
+        """Starts it, again if it has ended: from its log.
+
+        `plant`: a function of a module, called in the process before it begins: it plants what goes wrong.
+        """
+        self._start("coordinator", ["coordinator", str(self.run_dir), "--port", str(self._port)], plant)
 
     def start_trainer(self, name: str, slots: int = 4) -> None:
         """Starts a trainer."""
         self._start(name, ["trainer", self.address, "--name", name, "--slots", str(slots)])
 
-    def start_peer(self, name: str, speed: float | None = None) -> None:
-        """Starts a peer; it takes 1/speed seconds for a micro-batch at least."""
+    def start_peer(self, name: str, speed: float | None = None, plant: Callable[[], None] | None = None) -> None:
+        """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
         emulated = [] if speed is None else ["--speed", str(speed)]
         folder = str(self.run_dir / "checkpoints")
-        self._start(name, ["peer", self.address, "--name", name, "--checkpoints", folder, *emulated])
+        self._start(name, ["peer", self.address, "--name", name, "--checkpoints", folder, *emulated], plant)
 
-    def _start(self, name: str, arguments: list[str]) -> None:
+    def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
         common = ["--tied", "--log", str(self.run_dir / f"log-{name}.txt")]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
-        process = self._context.Process(target=_run, args=([*arguments, *common],), name=name)
+        process = self._context.Process(target=_run, args=([*arguments, *common], plant), name=name)
         process.start()
         self.processes[name] = process
 
