@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.reference import train_reference
+from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
@@ -78,8 +78,7 @@ def reference_losses(spec: SwarmSpec) -> tuple[float, ...]:
 
 def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     """The coordinator's events of a kind."""
-    lines = (run_dir / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+    return [event for event in parse_events((run_dir / EVENTS_FILE).read_bytes()) if event["kind"] == kind]
 
 
 def losses_of(run_dir: Path) -> list[float]:

@@ -189,8 +189,9 @@ class Coordinator:
                     return self._lose(record, "out of step", now_s)
                 self.journal.drop_tokens(missing)
                 self._conclude(*self.transaction.prepared(record.member, attempt, not missing, now_s), now_s)
-            case Reduced(attempt=attempt, count=count):
-                self._conclude(*self.transaction.reduced(record.member, attempt, count, now_s), now_s)
+            case Reduced(attempt=attempt, count=count, loss_sum=loss_sum):
+                verdict, sends = self.transaction.reduced(record.member, attempt, count, now_s, loss_sum)
+                self._conclude(verdict, sends, now_s)
             case Decided(attempt=attempt, version=version):
                 self._conclude(self.transaction.decided(record.member, attempt, version), [], now_s)
             case Leave() if not record.draining:
@@ -255,7 +256,8 @@ class Coordinator:
                 self._may_begin = False  # until the next tick: a failing all-reduce is not tried in a tight loop
             case Verdict.DECIDED:
                 version = Version(self.version.lineage, self.version.step + 1)
-                self._queue.append(Committed(self.boot, self.transaction.attempt, version))
+                transaction = self.transaction
+                self._queue.append(Committed(self.boot, transaction.attempt, version, transaction.loss_sum))
             case Verdict.CLOSED:
                 self._cross_boundary(now_s)
 

@@ -288,8 +288,16 @@ class WorkFailed:
     kind: FailureKind
 
 
-PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved
-TrainerToCoordinator = Ask | Done | GaveUp
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """What came from the process at an address was garbage: of a wrong size or form, or no number."""
+
+    address: str
+    reason: str
+
+
+PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Accuse
+TrainerToCoordinator = Ask | Done | GaveUp | Accuse
 CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
 CoordinatorToTrainer = Grant | Settled | Ended | View
 Message = (

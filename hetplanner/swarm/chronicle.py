@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.decisions import Committed
 from hetplanner.elastic.identity import Member, Stamp, Version
 from hetplanner.elastic.membership import PeerState
 from hetplanner.runtime.telemetry import Telemetry
@@ -31,7 +32,11 @@ class Chronicle:
         path = run_dir / "rank-0.jsonl"
         attempt = _attempts(path)
         self.telemetry = Telemetry(path, 0, attempt)
-        self._events = (run_dir / EVENTS_FILE).open("a", encoding="utf-8")
+        self._path = run_dir / EVENTS_FILE
+        torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
+        self._events = self._path.open("a", encoding="utf-8")
+        if torn:  # the coordinator was killed inside a line
+            self._events.write("\n")
         self._seats: dict[str, tuple[Member, int, PeerState]] = {}
         self._failures: dict[str, int] = {}
         self._paused: tuple[int, ...] = ()
@@ -42,13 +47,20 @@ class Chronicle:
         self._events.write(json.dumps({"time_s": time.time(), "kind": kind} | fields) + "\n")
         self._events.flush()
 
-    def began(self, boot: int, version: Version, address: str) -> None:
-        """A coordinator is up."""
+    def began(self, boot: int, version: Version, address: str, last: Committed | None) -> None:
+        """A coordinator is up. The last commit in its log may be one that was never told of."""
         now = time.monotonic()
         self.telemetry.set_origin(now, time.time())
         self.telemetry.phase("training")
         self._step_began_s = now
+        if last is not None and not self._has_told(last.version):
+            self.committed(last.version, last.loss_sum)
         self.event("boot", boot=boot, version=list(version), address=address)
+
+    def _has_told(self, version: Version) -> bool:
+        """Whether a commit is among the events."""
+        events = parse_events(self._path.read_bytes())
+        return any(event["kind"] == "commit" and event["version"] == list(version) for event in events)
 
     def phase(self, name: str, attempt: Stamp) -> None:
         """An attempt to close the step got on."""
@@ -104,6 +116,19 @@ class Chronicle:
         self.telemetry.phase(phase)
         self.telemetry.close()
         self._events.close()
+
+
+def parse_events(data: bytes) -> list[dict[str, Any]]:
+    """The events of whole lines; one that a killed coordinator left half written is passed over."""
+    found = []
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            found.append(event)
+    return found
 
 
 def _attempts(path: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,14 +20,15 @@ from hetplanner.elastic.coordinator_events import (
     TrainerFailed,
 )
 from hetplanner.elastic.decisions import Committed, Decision, SetBack
-from hetplanner.elastic.identity import Member, Stamp
+from hetplanner.elastic.identity import Member
 from hetplanner.elastic.messages import (
+    Accuse,
     Ask,
     Become,
     Ended,
+    Hello,
     Message,
     PeerToCoordinator,
-    Reduced,
     Refused,
     Send,
     TrainerToCoordinator,
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION_QUERY = b"description"
 CONTROL_BYTES = 2**20
+CUT_OFF, LIVES = 3, 2
+"""Accusations after which a peer is cut off, and how often it may come back before it is refused."""
 RETRY_S = 1.0
 FAREWELL_S = 0.3
 """How long the last messages may take."""
@@ -59,6 +63,9 @@ class CoordinatorProcess(Driver):
         chronicle: what is told of the run.
         run_dir: gets the model.
         propose: rebalancing policy; None: no peer is moved.
+
+    Attributes:
+        accusations: by peer, how often others got garbage from it.
     """
 
     takes = (*get_args(PeerToCoordinator), *get_args(TrainerToCoordinator))
@@ -78,16 +85,18 @@ class CoordinatorProcess(Driver):
         self._finishing = self.is_over = False
         steps = spec.train.steps
         self.machine = Coordinator(spec.settings, decisions.decisions, spec.fingerprint, now_s(), propose, steps)
+        self.accusations: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
+        self._refused: set[tuple[str, str]] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
-        self._losses: dict[Stamp, float] = {}
         self._phase = Phase.RUN
 
     async def start(self, host: str, port: int) -> str:
         """Listens and claims the log. Returns the address."""
         address = await self.endpoint.start(host, port)
-        self.chronicle.began(self.machine.boot, self.machine.version, address)
+        commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
+        self.chronicle.began(self.machine.boot, self.machine.version, address, commits[-1] if commits else None)
         self._perform_all(self.machine.start())
         return address
 
@@ -123,6 +132,11 @@ class CoordinatorProcess(Driver):
 
     def handle(self, event: Any) -> None:
         """See Driver."""
+        if isinstance(event, Received) and isinstance(event.message, Accuse):
+            self._accuse(event.address, event.message)
+            return
+        if isinstance(event, Received) and self._is_outlaw(event.address, event.message):
+            return
         if isinstance(event, Received):
             self._note(event.address, event.message)
         actions = self.machine.handle(event, now_s())
@@ -136,9 +150,7 @@ class CoordinatorProcess(Driver):
             self.chronicle.phase(self._phase.value, self.machine.transaction.attempt)
 
     def _note(self, address: str, message: Message) -> None:
-        if isinstance(message, Reduced) and message.loss_sum is not None:
-            self._losses[message.attempt] = message.loss_sum
-        elif isinstance(message, Ask):
+        if isinstance(message, Ask):
             self._trainers[address] = message.trainer
             self._watch(address)
 
@@ -151,9 +163,10 @@ class CoordinatorProcess(Driver):
                     if isinstance(message, Become):
                         self._members[address] = message.member
                         self._watch(address)
-                    elif isinstance(message, Refused):
-                        self.chronicle.event("refused", text=message.reason)
-                    self.tell(address, message)
+                    if isinstance(message, Refused):
+                        self._refuse(address, message.reason)
+                    else:
+                        self.tell(address, message)
 
     async def _persist(self, decision: Decision) -> None:
         try:
@@ -163,8 +176,7 @@ class CoordinatorProcess(Driver):
             self.handle(PersistFailed(decision))
             return
         if isinstance(decision, Committed):
-            self.chronicle.committed(decision.version, self._losses.pop(decision.attempt, None))
-            self._losses.clear()
+            self.chronicle.committed(decision.version, decision.loss_sum)
         elif isinstance(decision, SetBack):
             self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
         self.handle(Persisted(decision))
@@ -193,6 +205,32 @@ class CoordinatorProcess(Driver):
     def unreachable(self, address: str, message: Message) -> None:
         """See Driver."""
         self._gone(address, "unreachable")
+
+    def _accuse(self, accuser: str, accusation: Accuse) -> None:
+        """Somebody got garbage from a peer: after some such times it is cut off, after some more for good."""
+        member = self._members.get(accusation.address)
+        if member is None or accuser not in (*self._members, *self._trainers):
+            return
+        self.accusations[member.peer] += 1
+        by = self._trainers.get(accuser) or self._members[accuser].peer
+        self.chronicle.event("accused", peer=member.peer, by=by, text=accusation.reason)
+        if self.accusations[member.peer] % CUT_OFF == 0:
+            self._gone(accusation.address, "accused")
+
+    def _is_outlaw(self, address: str, message: Message) -> bool:
+        """Whether a message is a peer's who has been cut off for good; it is told so."""
+        if not isinstance(message, Hello) or self.accusations[message.peer] < CUT_OFF * LIVES:
+            return False
+        count = self.accusations[message.peer]
+        reason = f"peer {message.peer}: others got garbage from it {count} times; repair its host"
+        self._refuse(address, reason)
+        return True
+
+    def _refuse(self, address: str, reason: str) -> None:
+        if (address, reason) not in self._refused:  # it asks again and again
+            self._refused.add((address, reason))
+            self.chronicle.event("refused", text=reason)
+        self.tell(address, Refused(reason))
 
     def on_garbage(self, sender: str, reason: str) -> None:
         """See Driver: whoever sends garbage is cut off."""

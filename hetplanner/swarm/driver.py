@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from hetplanner.elastic.coordinator_events import Received, Tick
-from hetplanner.elastic.messages import Message
+from hetplanner.elastic.messages import Accuse, Message
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.05
 SEND_S = 2.0
 """A message that is not acknowledged by then is lost; machines send again what matters."""
+MAX_REASON = 300
 MAX_TOLD = 20
 """Refusals of a kind that are logged in full."""
 
@@ -92,6 +93,12 @@ class Driver:
             self.ended.set()
 
     # Messages.
+
+    def accuse(self, address: str, error: InvalidInput, coordinator: str) -> None:
+        """What came from an address was garbage: counted here, and told to the coordinator."""
+        self.on_garbage(address, str(error))
+        if address != coordinator:
+            self.tell(coordinator, Accuse(address, str(error)[:MAX_REASON]))
 
     def tell(self, address: str, message: Message, parts: Sequence[Part] = ()) -> None:
         """Sends a message beside what else is done."""

@@ -6,7 +6,6 @@ swarm's claim only while somebody has it.
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hetplanner.errors import RunError
-from hetplanner.swarm.chronicle import EVENTS_FILE
+from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
 from hetplanner.swarm.rehearsal import Rehearsal
 
 FaultKind = Literal["kill", "stop", "join", "leave", "kill trainer", "kill coordinator"]
@@ -48,7 +47,8 @@ def draw_storm(
 ) -> list[Fault]:
     """Kills, stops and joins spread evenly over the steps of a run, in a drawn order and at drawn moments."""
     rng = random.Random(seed)
-    kinds: list[FaultKind] = [*(["kill"] * kills), *(["stop"] * stops)]
+    kinds: list[FaultKind] = ["kill"] * kills
+    kinds += ["stop"] * stops
     rng.shuffle(kinds)
     # A joiner follows each of the first kills, so that the swarm neither dies out nor grows.
     faults, at = [], [1 + (steps - 3) * (i + rng.random()) / len(kinds) for i in range(len(kinds))]
@@ -61,6 +61,16 @@ def draw_storm(
     return faults
 
 
+@dataclass(frozen=True)
+class Hit:
+    """A peer was hit, at a unix time, when so many steps were committed."""
+
+    time_s: float
+    kind: FaultKind
+    peer: str
+    step: int
+
+
 @dataclass
 class Storm:
     """Plays faults on a rehearsal while it runs.
@@ -68,6 +78,7 @@ class Storm:
     Attributes:
         happened: faults that fired, by kind; `passed over`: nobody could be hit without losing a stage.
         events: the coordinator's, as read so far.
+        hits: who was hit, in order.
     """
 
     rehearsal: Rehearsal
@@ -75,7 +86,7 @@ class Storm:
     seed: int = 0
     happened: Counter[str] = field(default_factory=Counter)
     events: list[dict[str, Any]] = field(default_factory=list)
-    log: list[tuple[float, str, str]] = field(default_factory=list)
+    hits: list[Hit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
@@ -111,8 +122,8 @@ class Storm:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.splitlines():
-            self._take(json.loads(line))
+        for event in parse_events(whole):
+            self._take(event)
 
     def _take(self, event: dict[str, Any]) -> None:
         self.events.append(event)
@@ -155,10 +166,10 @@ class Storm:
                     return
                 self._hit(fault, name, now)
         self.happened[fault.kind] += 1
-        self.log.append((time.time(), fault.kind, fault.peer))
 
     def _hit(self, fault: Fault, name: str, now: float) -> None:
         self._stage.pop(name, None)
+        self.hits.append(Hit(time.time(), fault.kind, name, self._step))
         match fault.kind:
             case "kill":
                 self.rehearsal.kill(name)

@@ -42,11 +42,11 @@ from hetplanner.elastic.peer_events import (
     StateLoaded,
     UpdateApplied,
 )
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import InvalidInput, RunError
 from hetplanner.schema import parse_json
 from hetplanner.swarm.averaging import Averager
-from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.driver import Driver, now_s
+from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.engine import StageEngine, Sum
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -62,6 +62,8 @@ T = TypeVar("T")
 QUERY_S = 2.0
 FETCH_S = 600.0
 STORE_QUERY = b"store"
+REFUSED_S = 4.0
+"""An id that is in use may become free: its last holder is noticed to be dead within less."""
 MAX_FAILURES = 5
 """A peer whose own results are no numbers so many times in a row leaves by itself."""
 
@@ -106,6 +108,7 @@ class PeerProcess(Driver):
         self._steps: dict[CallKey, Work] = {}
         self._sent: dict[int, asyncio.Task[None]] = {}
         self._failures = 0
+        self._refused_s: float | None = None
         self._folding: Stamp | None = None
 
     async def start(self, host: str, port: int = 0) -> str:
@@ -123,6 +126,14 @@ class PeerProcess(Driver):
     def leave(self) -> None:
         """Drains: no new work, and released at a step boundary."""
         self.handle(LeaveAsked())
+
+    def on_tick(self) -> None:
+        """See Driver: who is refused for a while goes."""
+        now = now_s()
+        self._refused_s = None if self.machine.refused is None else self._refused_s or now
+        if self._refused_s is not None and now - self._refused_s > REFUSED_S:
+            self.error = RunError(str(self.machine.refused))
+            self.ended.set()
 
     # Machine.
 
@@ -204,7 +215,7 @@ class PeerProcess(Driver):
         try:
             output = await self._compute(compute)
         except InvalidInput as error:
-            self.on_garbage(key[0], str(error))
+            self.accuse(key[0], error, self.coordinator)
             self.handle(BackwardDone(key, is_finite=False))
             return
         if output is not None and self._is_wanted(key, generation):
@@ -283,7 +294,7 @@ class PeerProcess(Driver):
                 self._answers[key] = answer.parts
             self.handle(Received(action.address, answer.message))
         except InvalidInput as error:
-            self.on_garbage(action.address, str(error))
+            self.accuse(action.address, error, self.coordinator)
             self.handle(CallLost(work.call))
         except Lost as lost:
             log.info("work for stage %d: %s", work.stage, lost)

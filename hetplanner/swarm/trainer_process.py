@@ -49,7 +49,7 @@ class TrainerProcess(Driver):
         seed: int | None = None,
     ) -> None:
         super().__init__(credentials, spec.max_part_bytes)
-        self.name, self.spec = name, spec
+        self.name, self.spec, self._coordinator = name, spec, coordinator
         self._batches: Batches = open_batches(spec.train, spec.workload)
         self.machine = Trainer(name, coordinator, spec.settings, slots, random.Random(seed))
         self._sent: dict[int, asyncio.Task[None]] = {}
@@ -84,7 +84,7 @@ class TrainerProcess(Driver):
             self._check_answer(work.call, answer)
             self.handle(Received(action.address, answer.message))
         except InvalidInput as error:
-            self.on_garbage(action.address, str(error))
+            self.accuse(action.address, error, self._coordinator)
             self.handle(CallLost(work.call))
         except Lost as lost:
             log.info("micro-batch %d: %s", work.micro_batch, lost)

@@ -3,8 +3,8 @@
 import pytest
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
-from hetplanner.runtime.sample import load_model
 from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.sample import load_model
 from hetplanner.swarm.faults import Fault, Storm
 
 pytestmark = pytest.mark.distributed
