@@ -57,12 +57,12 @@ class Downstream(Generic[Key]):
         """Sends a task to the peer whose turn it is; None if there is nobody."""
         return self._try(key, task, set(), now_s)
 
-    def succeeded(self, call: int, downstream_s: float, now_s: float) -> Key | None:
+    def succeeded(self, call: int, waited_s: float, now_s: float) -> Key | None:
         """An answer: measures the peer by its own share of the time; None if nobody waits for it any more."""
         done = self._calls.pop(call, None)
         if done is None:
             return None
-        self.wiring.succeeded(done.seat.member, now_s - done.sent_s - downstream_s)
+        self.wiring.succeeded(done.seat.member, now_s - done.sent_s - waited_s)
         return done.key
 
     def failed(self, call: int, kind: FailureKind, now_s: float) -> Failed[Key] | None:
@@ -70,6 +70,7 @@ class Downstream(Generic[Key]):
         lost = self._calls.pop(call, None)
         if lost is None:
             return None
+        self.wiring.ended(lost.seat.member)
         if kind == "error":
             self.wiring.failed(lost.seat.member, now_s)
         retry = None if kind == "stale" else self._try(lost.key, lost.task, lost.tried, now_s)
@@ -94,6 +95,8 @@ class Downstream(Generic[Key]):
     def drop_all(self) -> list[CancelWork]:
         """Nobody waits for any of the calls any more."""
         calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self.wiring.ended(call.seat.member)
         return [CancelWork(call.seat.address, number) for number, call in calls.items()]
 
     def _try(self, key: Key, task: Task, tried: set[Member], now_s: float) -> SendWork | None:

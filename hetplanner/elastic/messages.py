@@ -269,12 +269,12 @@ class Worked:
     """Answer to Work: where the contributions of this stage and all later ones are.
 
     Attributes:
-        downstream_s: of the time it took, what was spent waiting for the next stage.
+        waited_s: of the time it took, what was spent waiting: for the next stage, and for the peer's own turn.
     """
 
     call: int
     manifest: tuple[Entry, ...]
-    downstream_s: float
+    waited_s: float
 
 
 FailureKind = Literal["stale", "deadline", "error"]

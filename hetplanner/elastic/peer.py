@@ -137,10 +137,10 @@ class Peer:
                 return [*self._chain.tick(now_s), *self._ping(now_s)]
             case CallLost(call=call):
                 return self._chain.lost(call, "error", now_s)
-            case ForwardDone(key=key):
-                return self._chain.forward_done(key, now_s)
-            case BackwardDone(key=key, is_finite=is_finite):
-                return self._chain.backward_done(key, is_finite)
+            case ForwardDone():
+                return self._chain.forward_done(event, now_s)
+            case BackwardDone():
+                return self._chain.backward_done(event, now_s)
             case StateLoaded(member=member, version=version):
                 return self._loaded(member, version)
             case FoldDone():

@@ -24,17 +24,19 @@ class CallLost:
 
 @dataclass(frozen=True, slots=True)
 class ForwardDone:
-    """The activation of a call is there."""
+    """The activation of a call is there; computing took `seconds` (None: all the time since it was asked for)."""
 
     key: CallKey
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardDone:
-    """The gradients of a call are there; not finite ones were thrown away."""
+    """The gradients of a call are there; not finite ones were thrown away. `seconds`: as of ForwardDone."""
 
     key: CallKey
     is_finite: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

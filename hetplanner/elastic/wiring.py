@@ -16,20 +16,22 @@ OVERHEAD_S = 1e-6
 
 @dataclass
 class _Lane:
-    """What a sender knows of one peer: accumulated seconds, and until when it is left out."""
+    """What a sender knows of one peer: accumulated seconds, micro-batches under way, until when it is left out."""
 
     seat: Seat
     accumulated_s: float
     tie: float
     speed: SpeedEstimate
+    under_way: float = 0.0
     banned_until_s: float = field(default=float("-inf"))
 
 
 class Wiring:
     """Interleaved weighted round robin by measured speed, with bans.
 
-    Source: Ryabinin et al. 2023 (SWARM), public code; ours: an unmeasured peer counts as the best known one, and a
-    peer that returns from a ban does not catch up on what it missed.
+    Source: Ryabinin et al. 2023 (SWARM), public code; ours: an unmeasured peer counts as the best known one, a peer
+    that returns from a ban does not catch up on what it missed, and what this sender has under way at a peer counts
+    as well, so that a peer that is slower than it was gets less at once and all are done at the same time.
     """
 
     def __init__(self, settings: ElasticSettings, rng: random.Random) -> None:
@@ -67,15 +69,25 @@ class Wiring:
         free = [lane for lane in free if not lane.seat.draining] or free
         if not free:
             return None
-        best = min(free, key=lambda lane: (lane.accumulated_s, lane.tie))
+        best = min(free, key=lambda lane: (lane.accumulated_s + lane.under_way * self._seconds(lane), lane.tie))
+        for lane in free:  # Who was passed over, as it has enough to do, does not catch up on it.
+            lane.accumulated_s = max(lane.accumulated_s, best.accumulated_s)
+        best.under_way += size
         best.accumulated_s += size * self._seconds(best)
         best.tie = self._rng.random()
         return best.seat
 
     def succeeded(self, member: Member, seconds: float) -> None:
-        """Takes the seconds per micro-batch of a call, less what its own callees took."""
+        """A call ended well: takes its seconds per micro-batch, less what they were spent waiting."""
+        self.ended(member)
         if member in self._lanes:
             self._lanes[member].speed.update(max(seconds, OVERHEAD_S))
+
+    def ended(self, member: Member, size: float = 1.0) -> None:
+        """A call is not under way any more, however it ended."""
+        if member in self._lanes:
+            lane = self._lanes[member]
+            lane.under_way = max(0.0, lane.under_way - size)
 
     def failed(self, member: Member, now_s: float) -> None:
         """Bans a peer whose call ended in an error (not in a deadline) until the ban or the view ends."""

@@ -207,43 +207,45 @@ class PeerProcess(Driver):
         if work is None or parts is None:
             return
 
-        def compute() -> tuple[bytes, ...] | None:
+        def compute() -> tuple[tuple[bytes, ...], float] | None:
             if not self._is_wanted(key, generation):
                 return None
-            return self.engine.forward(key, work.micro_batch, work.version.step, parts)
+            began_s = now_s()
+            return self.engine.forward(key, work.micro_batch, work.version.step, parts), now_s() - began_s
 
         try:
-            output = await self._compute(compute)
+            result = await self._compute(compute)
         except InvalidInput as error:
             self.accuse(key[0], error, self.coordinator)
             self.handle(BackwardDone(key, is_finite=False))
             return
-        if output is not None and self._is_wanted(key, generation):
+        if result is not None and self._is_wanted(key, generation):
             self._inputs.pop(key, None)
-            self._outputs[key] = output
-            self.handle(ForwardDone(key))
+            self._outputs[key], seconds = result
+            self.handle(ForwardDone(key, seconds))
 
     async def _backward(self, key: CallKey, token: Token | None) -> None:
         generation, parts = self._generation, self._answers.get(key, ())
 
-        def compute() -> tuple[bytes, ...] | None:
+        def compute() -> tuple[tuple[bytes, ...] | None, float]:
             if not self._is_wanted(key, generation):
                 raise KeyError(key)
-            return self.engine.backward(key, token, parts)
+            began_s = now_s()
+            return self.engine.backward(key, token, parts), now_s() - began_s
 
         try:
-            back = await self._compute(compute)
+            back, seconds = await self._compute(compute)
         except KeyError:
             return
         except InvalidInput as error:
             log.warning("backward: %s", error)
-            back = None
+            back, seconds = None, 0.0
         if not self._is_wanted(key, generation):
             return
         self._answers.pop(key, None)
         self._outputs[key] = back or ()
         self._count_failures(is_finite=back is not None)
-        self.handle(BackwardDone(key, is_finite=back is not None))
+        self.handle(BackwardDone(key, back is not None, seconds))
 
     def _count_failures(self, *, is_finite: bool) -> None:
         self._failures = 0 if is_finite else self._failures + 1

@@ -150,7 +150,12 @@ def bench_half() -> list[Row]:
     few = micro_batches / statistics.median(seconds[k] for k in (6, 7, 8))
     capacity = speed * min(_peers_of_stages(storm, at=7))
     return [
-        ("half killed: throughput", ">= 0.8 of what is left", "0.9", f"{few / capacity:.2f} ({few:.1f} of {capacity:g}/s)"),
+        (
+            "half killed: throughput",
+            ">= 0.8 of what is left",
+            "0.9",
+            f"{few / capacity:.2f} ({few:.1f} of {capacity:g}/s)",
+        ),
         ("after as many joins", "full again", "", f"{after / before:.2f} of before ({before:.1f} -> {after:.1f}/s)"),
         ("half: loss, worst step", "0.5 %", "0.02 %", f"{max(differences(storm)):.4%}; {equal_digests(storm)}"),
     ]

@@ -48,6 +48,7 @@ def test_a_newcomer_is_tried_at_once_and_gets_no_more_than_its_share():
     draw(wiring, 500)
     wiring.see([seat(name) for name in SECONDS])
     assert wiring.choose(0.0).member.peer == "fast"
+    wiring.succeeded(seat("fast").member, SECONDS["fast"])
     assert draw(wiring, 110)["fast"] == pytest.approx(60, abs=4)
 
 
@@ -81,6 +82,20 @@ def test_the_tried_the_gone_and_the_draining():
     wiring.see([seat("slow"), seat("middle", draining=True)])
     assert {wiring.choose(0.0).member.peer for _ in range(20)} == {"slow"}
     assert wiring.choose(0.0, tried={seat("slow").member}).member.peer == "middle"
+
+
+def test_who_has_much_under_way_gets_less_and_does_not_catch_up_on_it():
+    wiring = make_wiring(*SECONDS)
+    draw(wiring, 20)
+    under_way = [wiring.choose(0.0).member for _ in range(11)]
+    assert Counter(m.peer for m in under_way) == {"slow": 2, "middle": 3, "fast": 6}  # all are done at the same time
+    for member in under_way:
+        if member.peer != "fast":
+            wiring.ended(member)
+    assert draw(wiring, 5)["fast"] == 0
+    for _ in range(6):
+        wiring.ended(seat("fast").member)
+    assert draw(wiring, 110)["fast"] == pytest.approx(60, abs=4)
 
 
 def test_large_tasks_count_more():
