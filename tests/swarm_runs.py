@@ -6,11 +6,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hetplanner.codecs.spec import Codec
+from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.reference import train_reference
 from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
+from hetplanner.swarm.engine import StageEngine
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
@@ -59,7 +64,7 @@ def small_spec(
         settings=ElasticSettings(
             stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times
         ),
-        train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=3e-3),
+        train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=1e-3),
     )
 
 
@@ -74,6 +79,48 @@ def _reference(text: str) -> tuple[float, ...]:
 def reference_losses(spec: SwarmSpec) -> tuple[float, ...]:
     """Of one process, step by step."""
     return _reference(spec.to_json())
+
+
+def engines_of(spec: SwarmSpec) -> list[StageEngine]:
+    """An engine for every stage, with initial weights."""
+    engines = [StageEngine(spec, torch.device("cpu")) for _ in range(spec.num_stages)]
+    for stage, engine in enumerate(engines):
+        engine.begin(stage, Version(0, 0))
+    return engines
+
+
+def tokens_of(batches: Batches, step: int, micro_batch: int) -> list[memoryview]:
+    """Inputs and labels as a trainer sends them."""
+    return [memoryview(t.to(torch.int32).numpy().tobytes()) for t in batches.draw(step, micro_batch)]
+
+
+def run_micro_batch(
+    engines: list[StageEngine], batches: Batches, step: int, micro_batch: int, nonce: int = 0
+) -> list[Token]:
+    """Forward and backward through all engines; returns the contributions' tokens by stage."""
+    key = ("caller:1", micro_batch)
+    parts = tokens_of(batches, step, micro_batch)
+    for engine in engines:
+        parts = [memoryview(p) for p in engine.forward(key, micro_batch, step, parts)]
+    for engine in reversed(engines):
+        back = engine.backward(key, Token(micro_batch, engine.stage, nonce), parts)
+        assert back is not None
+        parts = [memoryview(p) for p in back]
+    return [Token(micro_batch, engine.stage, nonce) for engine in engines]
+
+
+def undisturbed_losses(spec: SwarmSpec) -> list[float]:
+    """Of one peer per stage to which nothing happens, with the spec's codecs on the boundaries."""
+    engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
+    for step in range(spec.train.steps):
+        done = [run_micro_batch(engines, batches, step, m) for m in range(spec.settings.micro_batches)]
+        for stage, engine in enumerate(engines):
+            total = engine.fold([tokens[stage] for tokens in done])
+            engine.keep_sum(Stamp(1, step), total)
+            engine.drop()
+            engine.apply(Stamp(1, step), Version(0, step + 1))
+        losses.append(total.loss_sum / spec.workload.tokens_per_step)
+    return losses
 
 
 def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:

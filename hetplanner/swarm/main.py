@@ -68,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("%s", error)
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    finally:
+        log.info("ended after %.1f s of CPU time", sum(os.times()[:2]))
     return 0
 
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 import torch
-from swarm_runs import reference_losses, small_spec
+from swarm_runs import engines_of, reference_losses, run_micro_batch, small_spec, tokens_of
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.decisions import Booted, Committed
-from hetplanner.elastic.identity import Stamp, Token, Version
+from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.runtime.data import open_batches
 from hetplanner.swarm.decision_file import DecisionFile
@@ -20,36 +20,13 @@ from hetplanner.swarm.state import checkpoint_path, load_checkpoint, receive_sta
 CPU = torch.device("cpu")
 
 
-def engines_of(spec):
-    engines = [StageEngine(spec, CPU) for _ in range(spec.num_stages)]
-    for stage, engine in enumerate(engines):
-        engine.begin(stage, Version(0, 0))
-    return engines
-
-
-def tokens_of(spec, step, micro_batch):
-    inputs, labels = open_batches(spec.train, spec.workload).draw(step, micro_batch)
-    return [memoryview(t.to(torch.int32).numpy().tobytes()) for t in (inputs, labels)]
-
-
-def run_micro_batch(engines, step, micro_batch, nonce=0):
-    key, spec = ("caller:1", micro_batch), engines[0].spec
-    parts = tokens_of(spec, step, micro_batch)
-    for engine in engines:
-        parts = [memoryview(p) for p in engine.forward(key, micro_batch, step, parts)]
-    for engine in reversed(engines):
-        back = engine.backward(key, Token(micro_batch, engine.stage, nonce), parts)
-        parts = [memoryview(p) for p in back]
-    return [Token(micro_batch, engine.stage, nonce) for engine in engines]
-
-
 @pytest.mark.parametrize(("recompute", "dropout"), [(False, 0.0), (True, 0.1)])
 def test_three_engines_train_as_one_process_does(recompute, dropout):
     spec = small_spec(steps=3, micro_batches=4, recompute=recompute, dropout=dropout)
-    engines, losses = engines_of(spec), []
+    engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
     for step in range(3):
-        run_micro_batch(engines, step, 2, nonce=7)  # done twice: only what is named is folded
-        done = [run_micro_batch(engines, step, m) for m in (2, 0, 3, 1)]
+        run_micro_batch(engines, batches, step, 2, nonce=7)  # done twice: only what is named is folded
+        done = [run_micro_batch(engines, batches, step, m) for m in (2, 0, 3, 1)]
         for stage, engine in enumerate(engines):
             total = engine.fold([tokens[stage] for tokens in done])
             assert total.count == 4
@@ -70,8 +47,8 @@ async def _streamed(state, elements, change=lambda piece: piece):
 
 def test_a_state_travels_whole_and_the_copy_goes_on_equal():
     spec = small_spec(micro_batches=2)
-    engines = engines_of(spec)
-    done = [run_micro_batch(engines, 0, m) for m in (0, 1)]
+    engines, batches = engines_of(spec), open_batches(spec.train, spec.workload)
+    done = [run_micro_batch(engines, batches, 0, m) for m in (0, 1)]
     source = engines[1]
     source.keep_sum(Stamp(1, 1), source.fold([tokens[1] for tokens in done]))
     source.apply(Stamp(1, 1), Version(0, 1))
@@ -116,7 +93,7 @@ def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):
 def test_bad_tensors_are_refused():
     spec = small_spec()
     first, second, _ = engines_of(spec)
-    key, good = ("caller:1", 1), tokens_of(spec, 0, 0)
+    key, good = ("caller:1", 1), tokens_of(open_batches(spec.train, spec.workload), 0, 0)
     with pytest.raises(InvalidInput, match="tensors must have"):
         first.forward(key, 0, 0, [good[0], good[1][:-4]])
     wild = memoryview(torch.full((64,), 300, dtype=torch.int32).numpy().tobytes())
