@@ -7,6 +7,7 @@ import panel_material_ui as pmui
 
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind, on_click, upload_button
+from hetplanner.ui.views.buttons import Button, LinearProgress
 from hetplanner.ui.views.cards import ErrorWords, Words
 from hetplanner.ui.views.form import SettingsPanel
 
@@ -54,15 +55,15 @@ def _model_part(app: PlannerApp) -> list[Any]:
 
 def _search_part(app: PlannerApp) -> list[Any]:
     plan = app.plan
-    start = pmui.Button(label="Search", icon="play_arrow", variant="contained", **_BUTTON)
-    stop = pmui.Button(label="Stop", icon="stop", variant="outlined", color="error", **_BUTTON)
-    resume = pmui.Button(label="Resume", icon="redo", variant="outlined", **_BUTTON)
-    reseed = pmui.Button(label="Other seed", icon="casino", variant="outlined", **_BUTTON)
+    start = Button(label="Search", icon="play_arrow", variant="contained", **_BUTTON)
+    stop = Button(label="Stop", icon="stop", variant="outlined", color="error", **_BUTTON)
+    resume = Button(label="Resume", icon="redo", variant="outlined", **_BUTTON)
+    reseed = Button(label="Other seed", icon="casino", variant="outlined", **_BUTTON)
     on_click(start, lambda _: app.search())
     on_click(stop, lambda _: plan.stop())
     on_click(resume, lambda _: app.resume())
     on_click(reseed, lambda _: app.reseed())
-    bar = pmui.LinearProgress(value=0, variant="determinate", sizing_mode="stretch_width", margin=(4, 10))
+    bar = LinearProgress(value=0, variant="determinate", sizing_mode="stretch_width", margin=(4, 10))
     text = Words(margin=(2, 10, 6, 10), size=12)
 
     def show_state(*_: Any) -> None:

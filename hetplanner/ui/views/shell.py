@@ -23,6 +23,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
+from hetplanner.ui.views.buttons import Chip
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame
 from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
@@ -162,7 +163,7 @@ class Shell:
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
         )
-        self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
+        self.subject = Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
