@@ -33,6 +33,7 @@ def small_spec(
     recompute: bool = False,
     dropout: float = 0.0,
     checkpoint_steps: int = 0,
+    tied: bool = False,
     **times: float,
 ) -> SwarmSpec:
     """A byte GPT of as many layers as stages."""
@@ -43,7 +44,7 @@ def small_spec(
         layers=stages,
         heads=4,
         ffn=4 * hidden,
-        tie_embeddings=False,
+        tie_embeddings=tied,
         dropout=dropout,
     )
     workload = Workload(

@@ -176,11 +176,16 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Fold the prepared tokens and sum [gradients, count] over `group`, in this order."""
+    """Fold the prepared tokens and sum [gradients, count] over `group`, in this order.
+
+    Attributes:
+        stages: all members by stage: gradients of a weight that several stages hold are summed over all of theirs.
+    """
 
     member: Member
     attempt: Stamp
     group: tuple[Seat, ...]
+    stages: tuple[tuple[Seat, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class Peer:
         if attempt.is_folding:
             return []
         attempt.is_folding = True
-        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group)]
+        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group, reduce.stages)]
 
     def _folded(self, done: FoldDone) -> list[PeerAction]:
         attempt = self._attempt

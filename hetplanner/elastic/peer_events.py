@@ -158,11 +158,15 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FoldAndReduce:
-    """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone."""
+    """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone.
+
+    `stages`: as of Reduce.
+    """
 
     attempt: Stamp
     tokens: tuple[Token, ...]
     group: tuple[Seat, ...]
+    stages: tuple[tuple[Seat, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,8 +184,9 @@ class StepTransaction:
             case Phase.PREPARE:
                 return Prepare(to.seat.member, self.attempt, self.version, to.tokens)
             case Phase.REDUCE:
-                group = tuple(p.seat for p in self._group.values() if p.stage == to.stage)
-                return Reduce(to.seat.member, self.attempt, group)
+                everyone = self._group.values()
+                stages = tuple(tuple(p.seat for p in everyone if p.stage == s) for s in range(self._settings.stages))
+                return Reduce(to.seat.member, self.attempt, stages[to.stage], stages)
             case Phase.COMMIT | Phase.ABORT:
                 return Decide(self.attempt, self.phase is Phase.COMMIT, self.version)
         return None

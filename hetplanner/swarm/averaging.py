@@ -1,4 +1,6 @@
-"""Gradients of a stage summed over its peers, by a gloo group that is made anew whenever the peers change.
+"""Gradients summed over the peers of a stage, by a gloo group that is made anew whenever the peers change.
+
+A weight that several stages hold is summed over the peers of all of them, in a second group.
 
 The first of a group holds the store at which the others meet; a group that has worked is used again for the same peers.
 gloo and its store know no authentication: they belong on loopback, a private network or an encrypted overlay.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +29,27 @@ Group = tuple[Seat, ...]
 Gloo: Any = torch.distributed.ProcessGroupGloo  # torch's stubs say little of it
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Who sums with whom, the same words for all of them.
+
+    Attributes:
+        attempt: names it.
+        me: one of the members.
+        stage: members of the stage, in the same order everywhere.
+        tied: members of all stages that hold the weight which follows `own_end`; empty without one.
+        own_end: elements in front of it are the stage's own.
+        port_of: asks the peer at an address for the port of its store.
+    """
+
+    attempt: Stamp
+    me: Member
+    stage: Group
+    tied: Group
+    own_end: int
+    port_of: Callable[[str], int]
+
+
 class Averager:
     """One peer's part in all-reduces; `reduce` blocks, so that it is called on a thread of its own.
 
@@ -38,7 +62,7 @@ class Averager:
     def __init__(self, host: str, timeout_s: float, codec: Codec) -> None:
         self._host, self._timeout, self._codec = host, timedelta(seconds=timeout_s), codec
         self._store: TCPStore | None = None
-        self._ready: tuple[Group, Any] | None = None
+        self._ready: dict[str, tuple[Group, Any]] = {}
         self._lock = threading.Lock()
 
     def open_store(self) -> int:
@@ -54,45 +78,43 @@ class Averager:
             return self._store.port
 
     def drop(self) -> None:
-        """The group is not used again: an all-reduce of it was aborted."""
-        self._ready = None
+        """The groups are not used again: an all-reduce was aborted."""
+        self._ready = {}
 
-    def reduce(self, total: Sum, attempt: Stamp, group: Group, me: Member, port_of: Callable[[str], int]) -> Sum:
-        """The sum over the group.
-
-        Args:
-            total: this peer's, overwritten.
-            attempt: names the meeting; all members call with the same.
-            group: all members, in the same order everywhere.
-            me: one of them.
-            port_of: asks the peer at an address for the port of its store.
+    def reduce(self, total: Sum, meeting: Meeting) -> Sum:
+        """The sum over everybody who folded something of the same stage.
 
         Raises:
             RuntimeError: somebody is gone, or it took too long; nobody may use the result.
         """
-        if len(group) == 1:
-            return total
-        pg = self._group(attempt, group, me, port_of)
         try:
             numbers = torch.tensor([total.count, total.loss_sum], dtype=torch.float64)
-            pg.allreduce([numbers]).wait(self._timeout)
-            gradient = self._sum(pg, total.gradient, len(group))
+            own, tied = total.gradient[: meeting.own_end], total.gradient[meeting.own_end :]
+            if len(meeting.stage) > 1:
+                pg = self._group("stage", meeting.stage, meeting)
+                pg.allreduce([numbers]).wait(self._timeout)
+                own = self._sum(pg, own, len(meeting.stage))
+                self._ready["stage"] = (meeting.stage, pg)
+            if len(meeting.tied) > 1:
+                pg = self._group("tied", meeting.tied, meeting)
+                tied = self._sum(pg, tied, len(meeting.tied))
+                self._ready["tied"] = (meeting.tied, pg)
         except RuntimeError:
             self.drop()
             raise
-        self._ready = (group, pg)
-        return Sum(gradient, int(numbers[0]), float(numbers[1]))
+        return Sum(torch.cat((own, tied)), int(numbers[0]), float(numbers[1]))
 
-    def _group(self, attempt: Stamp, group: Group, me: Member, port_of: Callable[[str], int]) -> Any:
-        ready, self._ready = self._ready, None
+    def _group(self, name: str, group: Group, meeting: Meeting) -> Any:
+        ready = self._ready.pop(name, None)
         if ready is not None and ready[0] == group:
             return ready[1]
-        rank = [seat.member for seat in group].index(me)
+        rank = [seat.member for seat in group].index(meeting.me)
         options = Gloo._Options()
         options._timeout = self._timeout
         options._devices = [Gloo.create_device(hostname=self._host)]
-        store = self._meet(group[0].address, rank == 0, port_of)
-        return Gloo(PrefixStore(f"{attempt.boot}.{attempt.number}", store), rank, len(group), options)
+        store = self._meet(group[0].address, rank == 0, meeting.port_of)
+        prefix = f"{name}/{meeting.attempt.boot}.{meeting.attempt.number}"
+        return Gloo(PrefixStore(prefix, store), rank, len(group), options)
 
     def _meet(self, address: str, is_mine: bool, port_of: Callable[[str], int]) -> Store:
         if is_mine:

@@ -44,7 +44,7 @@ from hetplanner.elastic.peer_events import (
 )
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.schema import parse_json
-from hetplanner.swarm.averaging import Averager
+from hetplanner.swarm.averaging import Averager, Meeting
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.engine import StageEngine, Sum
@@ -332,9 +332,13 @@ class PeerProcess(Driver):
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
+        tied_stages = self.spec.tied_stages if self.engine.stage in self.spec.tied_stages else ()
+        tied = tuple(seat for stage in tied_stages for seat in action.stages[stage])
+        meeting = Meeting(attempt, member, action.group, tied, self.engine.model.own_end, port_of)
+
         def reduce() -> None:
             try:
-                total: Sum | None = self._averager.reduce(folded, attempt, action.group, member, port_of)
+                total: Sum | None = self._averager.reduce(folded, meeting)
             except (RuntimeError, Lost, ValueError, OSError) as error:
                 log.warning("averaging %s: %.300s", attempt, error)
                 total = None

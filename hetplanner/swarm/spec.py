@@ -70,9 +70,6 @@ class SwarmSpec(Noun):
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
         if self.train.clip_norm is not None:
             raise ValueError("clip_norm: no peer knows the norm of the whole gradient; remove it")
-        for users in self.workload.graph.tied_groups.values():
-            if len({self.stage_of(op) for op in users}) > 1:
-                raise ValueError("workload: a weight is tied across stages; use a model with tie_embeddings false")
 
     @property
     def num_stages(self) -> int:
@@ -82,6 +79,12 @@ class SwarmSpec(Noun):
     def stage_of(self, op: int) -> int:
         """The stage of an op."""
         return max(s for s, first in enumerate(self.first_ops) if first <= op)
+
+    @property
+    def tied_stages(self) -> tuple[int, ...]:
+        """Stages that hold the one weight which a transformer may tie; none unless they are several."""
+        stages = {self.stage_of(op) for users in self.workload.graph.tied_groups.values() for op in users}
+        return tuple(sorted(stages)) if len(stages) > 1 else ()
 
     def ops_of(self, stage: int) -> tuple[int, int]:
         """First op and end (exclusive) of a stage."""

@@ -52,6 +52,14 @@ def test_dropout_and_recompute_draw_what_one_process_draws(tmp_path):
     check_end(rehearsal, EXACT)
 
 
+def test_a_weight_that_two_stages_hold_is_summed_over_both(tmp_path):
+    spec = small_spec(steps=4, tied=True)
+    assert spec.tied_stages == (0, 2)
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+    check_end(rehearsal, EXACT)
+
+
 def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path):
     spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5)
     with start_swarm(spec, tmp_path, peers=3) as rehearsal:

@@ -14,7 +14,7 @@ from hetplanner.runtime.data import open_batches
 from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.engine import StageEngine
 from hetplanner.swarm.parts import check_finite
-from hetplanner.swarm.spec import SwarmSpec, read_spec
+from hetplanner.swarm.spec import read_spec
 from hetplanner.swarm.state import checkpoint_path, load_checkpoint, receive_state, save_checkpoint
 
 CPU = torch.device("cpu")
@@ -142,13 +142,6 @@ def test_a_spec_is_read_as_it_was_written_and_fingerprints_tell_specs_apart():
 def test_a_spec_that_cannot_be_trained_is_refused(changes, law):
     with pytest.raises(InvalidInput, match=law):
         small_spec().replace(**changes)
-
-
-def test_tied_weights_over_stages_are_refused():
-    spec = small_spec()
-    tied = spec.workload.replace(transformer=spec.workload.transformer.replace(tie_embeddings=True))
-    with pytest.raises(InvalidInput, match="tied across stages"):
-        SwarmSpec.replace(spec, workload=tied)
 
 
 def test_the_decision_file_drops_a_torn_line_and_belongs_to_one(tmp_path):
