@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.peer_events import CallKey
 from hetplanner.errors import InvalidInput
@@ -189,6 +190,15 @@ class StageEngine:
         """A call is over, whether it came back or not."""
         if (call := self._calls.pop(key, None)) is not None:
             self._runner.forget(call.number)
+
+    def warm_up(self) -> None:
+        """Loads compiled codecs before the swarm waits for this peer."""
+        spec = self.spec
+        x = torch.zeros(512)
+        for codec in {spec.activation_codec, spec.gradient_codec, spec.averaging_codec}:
+            out = torch.empty(codec.wire_bytes(512, 4), dtype=torch.uint8)
+            tensor_codec(codec).encode(x, out)
+            tensor_codec(codec).decode(out, 512)
 
     def measure(self) -> float:
         """Micro-batches per second of this device, in the middle stage with random numbers."""

@@ -8,7 +8,6 @@ import logging
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -54,6 +53,7 @@ from hetplanner.swarm.state import load_checkpoint, receive_state, save_checkpoi
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import Frame, encode_frame
+from hetplanner.swarm.work_thread import Turn, WorkThread
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class PeerProcess(Driver):
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._speed, self._random = speed, random.Random(seed)
         self.engine = StageEngine(spec, torch.device(device), speed)
-        self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
+        self._torch = WorkThread("torch")
         self._generation = 0
         self._inputs: dict[CallKey, Sequence[memoryview]] = {}
         self._outputs: dict[CallKey, tuple[bytes, ...]] = {}
@@ -113,6 +113,7 @@ class PeerProcess(Driver):
 
     async def start(self, host: str, port: int = 0) -> str:
         """Measures how fast this device is, listens and begins to join. Returns the address."""
+        await self._compute(self.engine.warm_up)
         speed = self._speed if self._speed is not None else await self._compute(self.engine.measure)
         address = await self.endpoint.start(host, port)
         self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec)
@@ -182,8 +183,8 @@ class PeerProcess(Driver):
 
     # Torch.
 
-    async def _compute(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._torch, work)
+    async def _compute(self, work: Callable[[], T], turn: Turn = Turn.CONTROL) -> T:
+        return await self._torch.do(turn, work)
 
     def _soon(self, work: Callable[[], Any]) -> None:
         """In its turn on torch's thread; nobody waits for it."""
@@ -214,7 +215,7 @@ class PeerProcess(Driver):
             return self.engine.forward(key, work.micro_batch, work.version.step, parts), now_s() - began_s
 
         try:
-            result = await self._compute(compute)
+            result = await self._compute(compute, Turn.FORWARD)
         except InvalidInput as error:
             self.accuse(key[0], error, self.coordinator)
             self.handle(BackwardDone(key, is_finite=False))
@@ -234,7 +235,7 @@ class PeerProcess(Driver):
             return self.engine.backward(key, token, parts), now_s() - began_s
 
         try:
-            back, seconds = await self._compute(compute)
+            back, seconds = await self._compute(compute, Turn.BACKWARD)
         except KeyError:
             return
         except InvalidInput as error:

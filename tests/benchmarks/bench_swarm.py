@@ -1,9 +1,10 @@
 """Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
 
-    python tests/benchmarks/bench_swarm.py [storm] [half] [calm] [--json FILE]
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [--json FILE]
 
 `storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
-as many joined. `calm`: nine peers of speeds 1, 1.5 and 3 without faults. Speeds are emulated by waiting, so that the
+as many joined. `kill`: one kill at a time.
+`calm`: nine peers of speeds 1, 1.5 and 3 without faults. Speeds are emulated by waiting, so that the
 machine's own cores are no limit; faults are drawn from seeds.
 """
 
@@ -142,6 +143,24 @@ def bench_storm(steps: int = 60) -> list[Row]:
     ]
 
 
+def bench_kill() -> list[Row]:
+    """One kill at a time, in a swarm that is whole again when the next falls."""
+    speed, kills = 8.0, (4, 8, 12, 16, 20)
+    spec = small_spec(steps=23, micro_batches=48, codec="int8")
+    faults = [Fault(step, "kill", 0.8) for step in kills]
+    faults += [Fault(step + 1, "join", 0.1, f"joiner-{step}", speed=speed) for step in kills]
+    storm = run(spec, [speed] * 9, faults, slots=12)
+    seconds = seconds_of(storm)
+    calm = statistics.median([seconds[step] for step in (3, 4, 7, 8, 11, 12, 15, 16, 19, 20)])
+    extra = [seconds[step + 1] - calm for step in kills]
+    return [
+        ("single kills: noticed", "1 s", "0.4 s", spread(noticed(storm, "kill"))),
+        ("single kills: step of the kill", "+ 2 s", "+ 0.5 s", spread(extra) + f"; calm {calm:.2f} s"),
+        ("single kills: join to serving", "2 s", "0.5 s", spread(served(storm))),
+        ("single kills: loss", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
 def bench_half() -> list[Row]:
     """Half of the peers killed one by one, then as many joined."""
     speed, micro_batches = 8.0, 96
@@ -193,7 +212,7 @@ def bench_calm() -> list[Row]:
     ]
 
 
-BENCHES = {"storm": bench_storm, "half": bench_half, "calm": bench_calm}
+BENCHES = {"storm": bench_storm, "kill": bench_kill, "half": bench_half, "calm": bench_calm}
 
 
 def main() -> None:
