@@ -16,7 +16,7 @@ from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
 from hetplanner.ui.views.controls import Controls, button
 
-_SMALL: dict[str, Any] = {"size": "small", "margin": (6, 6)}
+_SMALL: dict[str, Any] = {"margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
 _TRACK = "color-mix(in srgb, var(--panel-on-surface-color) 9%, transparent)"
 EMPTY_WHY = "When a search has ended, this says which of the plan's choices its gain over rank order comes from."

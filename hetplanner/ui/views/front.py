@@ -10,7 +10,7 @@ from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import Words, card, chart, toolbar
 
-_BUTTON: dict[str, Any] = {"size": "small", "variant": "outlined", "margin": (4, 5)}
+_BUTTON: dict[str, Any] = {"variant": "outlined", "margin": (4, 5)}
 
 
 class FrontCard:

@@ -49,9 +49,7 @@ class PlanView(PageView):
         self.front = FrontCard(app.front, HEIGHT)
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
-        self.gone = Button(
-            label="What if it were gone?", variant="outlined", size="small", visible=False, margin=(0, 14, 8, 14)
-        )
+        self.gone = Button(label="What if it were gone?", variant="outlined", visible=False, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))

@@ -103,7 +103,7 @@ class ConfirmDialog:
 
     def set_dark(self, dark: bool) -> None:
         """A dialog's parts stand outside of the page's own tree: they have to be told."""
-        for part in (self.view, self.token, self.confirm, self.cancel):
+        for part in (self.view, self.token):
             part.dark_theme = dark
 
     def _confirm(self) -> None:

@@ -109,7 +109,7 @@ class RunView(PageView):
 
     def _news_bar(self) -> Any:
         self.news = html_pane(margin=(8, 14))
-        self.read = Button(label="Dismiss", variant="text", size="small", margin=(6, 8))
+        self.read = Button(label="Dismiss", variant="text", margin=(6, 8))
         on_click(self.read, lambda _: self.model.dismiss_news())
         self.news_bar = pn.Row(self.news, self.read, sizing_mode="stretch_width", visible=False, margin=(6, 10))
         self.news_bar.styles = {"border": f"1px solid {COLOURS['warn']}", "border-radius": "6px"}
@@ -118,11 +118,16 @@ class RunView(PageView):
     def _run_bar(self) -> Any:
         self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10))
         self.phases = html_pane(margin=(14, 8), sizing_mode=None)
-        small: dict[str, Any] = {"size": "small", "margin": (10, 4)}
-        self.stop = Button(label="Stop run", icon="stop", variant="contained", color="error", **small)
-        self.restart = Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", **small)
+        self.stop = Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 4))
+        self.restart = Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", margin=(10, 4))
         self.report = FileDownload(
-            callback=self._report, filename="report.html", label="Report", icon="download", variant="outlined", **small
+            callback=self._report,
+            filename="report.html",
+            label="Report",
+            icon="download",
+            variant="outlined",
+            size="small",
+            margin=(10, 4),
         )
         on_click(self.stop, lambda _: self.model.stop())
         on_click(self.restart, lambda _: self.model.restart())

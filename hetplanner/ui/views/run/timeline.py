@@ -30,7 +30,7 @@ class TimelineSection(Section):
         replay = model.replay
         self.timeline = Timeline(height=HEIGHT, dark=dark)
         self.figures = [self.timeline]
-        small: dict[str, Any] = {"size": "small", "margin": (6, 4), "variant": "outlined"}
+        small: dict[str, Any] = {"margin": (6, 4), "variant": "outlined"}
         self.earlier = Button(label="Earlier", icon="chevron_left", **small)
         self.pause = Button(label="Pause", icon="pause", width=120, **small)
         self.later = Button(label="Later", icon="chevron_right", **small)
