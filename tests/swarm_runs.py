@@ -11,6 +11,7 @@ import torch
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.reference import train_reference
@@ -61,7 +62,9 @@ def small_spec(
         activation_codec=Codec(name=codec),
         gradient_codec=Codec(name=codec),
         averaging_codec=Codec(name=codec),
-        recompute=recompute,
+        recompute=(recompute,) * stages,
+        in_flight=(100,) * stages,
+        rebalancing=Rebalancing(policy="none"),
         settings=ElasticSettings(
             stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times
         ),

@@ -55,6 +55,11 @@ class Chain:
         self._downstream: Downstream[CallKey] = Downstream(settings, rng)
         self.contributions: set[Token] = set()
 
+    @property
+    def queue(self) -> int:
+        """Calls that are under way here."""
+        return len(self._calls)
+
     def restart(
         self, member: Member | None, stage: int, version: Version | None, view: View | None
     ) -> list[PeerAction]:

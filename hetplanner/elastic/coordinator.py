@@ -8,7 +8,7 @@ from what peers say they hold.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hetplanner.elastic.coordinator_events import (
     CoordinatorAction,
@@ -69,6 +69,7 @@ class Coordinator:
         fingerprint: of version, model and plan; peers with another one are refused.
         now_s: its clock.
         propose: rebalancing policy; None: no peer is moved.
+        places: stages of peers by id, as long as no step is committed; others go where they are needed.
         steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
     """
 
@@ -80,6 +81,7 @@ class Coordinator:
         now_s: float,
         propose: ProposeMove | None = None,
         steps: int | None = None,
+        places: Mapping[str, int] | None = None,
     ) -> None:
         self.settings = settings
         self._steps = steps
@@ -93,7 +95,7 @@ class Coordinator:
         self.journal = Journal(settings.stages, settings.micro_batches, settings.lease_s, self.membership.serves)
         self.transaction = StepTransaction(settings)
         self._leasing = Leasing(settings, self.journal, self._stamp)
-        self._seating = Seating(settings, self.ledger, self.membership, self._stamp)
+        self._seating = Seating(settings, self.ledger, self.membership, self._stamp, places or {})
         self._peers_heard: FailureDetector[str] = FailureDetector(settings.silence_s)
         self._queue: deque[Decision] = deque([Booted(self.boot)])
         self._is_writing = self._is_booted = self._is_setting_back = False
@@ -118,6 +120,10 @@ class Coordinator:
         """Whether all steps are committed, and everybody knows of the last one."""
         has_all = self._steps is not None and self.version.step >= self._steps
         return has_all and self.transaction.phase is Phase.RUN
+
+    def finish(self) -> None:
+        """Makes the last committed step the last one."""
+        self._steps = self.version.step
 
     @property
     def in_flight_bound(self) -> int:
@@ -180,8 +186,10 @@ class Coordinator:
         now_s: float,
     ) -> None:
         match message:
-            case Ping(epoch=epoch) if epoch != self.membership.view.epoch:
-                self._out.append(Send(record.address, self.membership.view))
+            case Ping(epoch=epoch, queue=queue):
+                record.queue = queue
+                if epoch != self.membership.view.epoch:
+                    self._out.append(Send(record.address, self.membership.view))
             case Ready(version=version):
                 self._out += self._seating.ready(record, version, now_s)
             case Prepared(attempt=attempt, version=version, missing=missing):
@@ -294,7 +302,7 @@ class Coordinator:
         self._write()
 
     def _begin_if_complete(self, now_s: float) -> None:
-        may = self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
+        may = not self.is_done and self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
         if may and self.journal.is_complete and not self._seating.holds_step(now_s):
             tokens = self.journal.tokens_by_member()
             self._out += self.transaction.begin(self._stamp(), self.version, self.membership.view, tokens, now_s)

@@ -33,10 +33,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """I live; the latest view I know is of `epoch`."""
+    """I live; the latest view I know is of `epoch`, and `queue` micro-batches wait here or are worked on."""
 
     member: Member
     epoch: Stamp | None
+    queue: int = 0
 
 
 @dataclass(frozen=True, slots=True)

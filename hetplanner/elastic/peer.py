@@ -190,7 +190,7 @@ class Peer:
         if not self._is_known or self.member is None:
             return [self._hello()]
         epoch = self._view.epoch if self._view is not None else None
-        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch))]
+        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch, self._chain.queue))]
         if self._ready is not None and not self._is_in_view():
             signs.append(self._tell(self._ready))  # It may not have been heard.
         if self._is_leaving:

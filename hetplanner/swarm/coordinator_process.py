@@ -15,7 +15,6 @@ from hetplanner.elastic.coordinator_events import (
     Persist,
     Persisted,
     PersistFailed,
-    ProposeMove,
     Received,
     TrainerFailed,
 )
@@ -33,6 +32,7 @@ from hetplanner.elastic.messages import (
     Send,
     TrainerToCoordinator,
 )
+from hetplanner.elastic.proposer import Proposer
 from hetplanner.elastic.transaction import Phase
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.chronicle import Chronicle
@@ -62,7 +62,6 @@ class CoordinatorProcess(Driver):
         decisions: its log.
         chronicle: what is told of the run.
         run_dir: gets the model.
-        propose: rebalancing policy; None: no peer is moved.
 
     Attributes:
         accusations: by peer, how often others got garbage from it.
@@ -77,14 +76,21 @@ class CoordinatorProcess(Driver):
         decisions: DecisionFile,
         chronicle: Chronicle,
         run_dir: Path,
-        propose: ProposeMove | None = None,
     ) -> None:
         super().__init__(credentials, CONTROL_BYTES)
         self.spec, self.chronicle = spec, chronicle
         self._decisions, self._run_dir = decisions, run_dir
         self._finishing = self.is_over = False
         steps = spec.train.steps
-        self.machine = Coordinator(spec.settings, decisions.decisions, spec.fingerprint, now_s(), propose, steps)
+        self.machine = Coordinator(
+            spec.settings,
+            decisions.decisions,
+            spec.fingerprint,
+            now_s(),
+            Proposer(spec.rebalancing, [1.0] * spec.num_stages, _download_s(spec), self._queue_of),
+            steps,
+            spec.places,
+        )
         self.accusations: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._trainers: dict[str, str] = {}
@@ -106,6 +112,14 @@ class CoordinatorProcess(Driver):
             self._finishing = True
             self.spawn(self._finish())
 
+    def stop(self) -> None:
+        """Ends the run after the step that is being closed, or at once."""
+        self.machine.finish()
+
+    def _queue_of(self, peer: str) -> float:
+        record = self.machine.membership.get(peer)
+        return 0.0 if record is None else float(record.queue)
+
     async def _finish(self) -> None:
         """All steps are done: saves the model and tells everybody. Without a stage's peer it is tried again."""
         # Torch is needed here alone, and takes a while to import.
@@ -123,7 +137,7 @@ class CoordinatorProcess(Driver):
             self.chronicle.event("digests", **found)
         self.is_over = True
         for address in {*self._members, *self._trainers}:
-            self.tell(address, Ended(f"all {self.spec.train.steps} steps are done"))
+            self.tell(address, Ended(f"{version.step} steps are done"))
         await asyncio.sleep(FAREWELL_S)
         self.chronicle.event("end", version=list(version))
         self.ended.set()
@@ -244,6 +258,13 @@ class CoordinatorProcess(Driver):
         if request == DESCRIPTION_QUERY:
             return self.spec.to_json().encode()
         raise InvalidInput(f"query: {request[:40]!r} is not known")
+
+
+def _download_s(spec: SwarmSpec) -> float:
+    """Seconds of a stage's download, roughly: weights and moments at 1 Gbit/s."""
+    ops = spec.workload.graph.ops
+    params = max(sum(op.num_params for op in ops[slice(*spec.ops_of(s))]) for s in range(spec.num_stages))
+    return 0.5 + 12 * params / 125e6
 
 
 def open_decisions(folder: Path) -> DecisionFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from hetplanner.elastic.identity import Seat, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.save import FORMAT, part_file, write_info
+from hetplanner.runtime.save import FORMAT, join_parts, part_file
 from hetplanner.schema import parse_json
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state import StageState, receive_state
@@ -53,7 +54,7 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
         if state.version != version:
             raise InvalidInput(f"state of stage {stage}: is of version {state.version}, not {version}")
         await asyncio.to_thread(_write_part, model, state, run_dir)
-    write_info(spec.workload, [version.step] * spec.num_stages, run_dir)
+    await asyncio.to_thread(join_parts, spec.workload, spec.num_stages, run_dir, time.monotonic())
 
 
 def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:

@@ -88,7 +88,7 @@ class StageEngine:
         self.version = None
         model = StageModel(spec.workload, *spec.ops_of(stage), spec.train.seed if with_weights else None, self.device)
         self.stage, self.model = stage, model
-        self._runner = StageRunner(model, recompute=spec.recompute or spec.workload.recompute)
+        self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
         self._optimizer = FlatAdamW(
             model.flat,
             model.flat_grad,
@@ -207,7 +207,7 @@ class StageEngine:
         x = torch.randn(max(1, spec.boundary_elements(stage)), device=self.device)
         tokens = torch.zeros(spec.workload.micro_batch, spec.workload.seq_len, dtype=torch.int64, device=self.device)
         seconds = []
-        for number in range(3):
+        for number in range(5):
             began_s = time.monotonic()
             key = DrawKey(spec.train.seed, 0, number)
             output = self._runner.forward(number, x if stage else None, (tokens, tokens), key)

@@ -1,6 +1,7 @@
 """One process of a swarm: `python -m hetplanner.swarm.main coordinator|peer|trainer ...`.
 
-A peer or trainer asks the coordinator what is trained. SIGTERM ends a process; SIGINT lets a peer drain first.
+A peer or trainer asks the coordinator what is trained. SIGTERM ends a process, the
+coordinator after it has saved the model; SIGINT lets a peer drain first.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     process = CoordinatorProcess(spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir)
     address = await process.start(parsed.host, parsed.port)
     log.info("coordinator at %s", address)
-    _end_on(process, (signal.SIGTERM, signal.SIGINT))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, process.stop)
     await process.run()
     chronicle.close()
 

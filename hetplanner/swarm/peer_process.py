@@ -267,7 +267,9 @@ class PeerProcess(Driver):
         key = (sender, work.call)
         if key in self._waiting:
             raise InvalidInput(f"work: call {work.call} is under way already")
-        answer = self._waiting[key] = asyncio.get_running_loop().create_future()
+        if len(self._steps) >= self.spec.in_flight[work.stage]:
+            return encode_frame(WorkFailed(work.call, "deadline"))  # the sender turns to another
+        self._waiting[key] = answer = asyncio.get_running_loop().create_future()
         self._inputs[key], self._steps[key] = frame.parts, work
         try:
             self.handle(Received(sender, work))

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 PRELOADED = [
     "torch",
     "torch.distributed",
+    "hetplanner.codecs.kernels",
     "hetplanner.swarm.engine",
     "hetplanner.runtime.data",
     "hetplanner.plan.model",

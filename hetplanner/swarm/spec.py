@@ -11,9 +11,12 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
-from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.settings import ElasticSettings, settings_of
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
-from hetplanner.schema import Noun, check_format, checked, parse_json
+from hetplanner.schema import Name, Noun, check_format, checked, parse_json
 from hetplanner.workload.workload import Workload
 
 SPEC_VERSION = 1
@@ -28,7 +31,10 @@ class SwarmSpec(Noun):
         first_ops: the first op of every stage, ascending from 0.
         activation_codec, gradient_codec: of what crosses a boundary, forward and back.
         averaging_codec: of gradients between the peers of a stage: none, or int8.
-        recompute: activations are computed again in the backward pass instead of kept.
+        recompute: by stage: activations are computed again in the backward pass instead of kept.
+        in_flight: by stage: micro-batches that a peer holds at once; it refuses more, and senders turn to another.
+        places: stages of the peers of the start, by id; who is not named goes where it is needed.
+        rebalancing: how peers change their stage.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
         train: seed, data, optimizer and number of steps.
     """
@@ -38,7 +44,10 @@ class SwarmSpec(Noun):
     activation_codec: Codec = NO_CODEC
     gradient_codec: Codec = NO_CODEC
     averaging_codec: Codec = NO_CODEC
-    recompute: bool = False
+    recompute: tuple[bool, ...]
+    in_flight: tuple[Annotated[int, Field(strict=True, ge=1)], ...]
+    places: dict[Name, Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
+    rebalancing: Rebalancing = Rebalancing()
     settings: ElasticSettings
     train: TrainConfig
 
@@ -50,6 +59,10 @@ class SwarmSpec(Noun):
         wanted = (len(cuts), self.workload.num_micro_batches)
         if (self.settings.stages, self.settings.micro_batches) != wanted:
             raise ValueError(f"settings: stages and micro_batches must be {wanted[0]} and {wanted[1]}, as in the model")
+        if not len(self.recompute) == len(self.in_flight) == len(cuts):
+            raise ValueError(f"recompute and in_flight: must have one entry for each of {len(cuts)} stages")
+        if self.places and max(self.places.values()) >= len(cuts):
+            raise ValueError(f"places: must be stages from 0 to {len(cuts) - 1}, got {max(self.places.values())}")
         self._check_codecs()
         self._check_model()
         return self
@@ -133,6 +146,25 @@ def read_spec(text: str | bytes, place: str = "swarm") -> SwarmSpec:
     """What `SwarmSpec.to_json` wrote. Raises InvalidInput."""
     fields = check_format(parse_json(text, place), "swarm", SPEC_VERSION, place)
     return checked(SwarmSpec, _with_tuples(fields), place, from_file=True)
+
+
+def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
+    """What an elastic plan trains with a run's settings. Raises InvalidInput where elastic training cannot do it."""
+    if plan.link_codecs:
+        raise InvalidInput("plan: link_codecs: elastic training has one codec for all links; remove the rules")
+    if config.resume is not None:
+        raise InvalidInput("resume: elastic runs go on in their own folder only; remove it")
+    fields = {
+        "workload": plan.problem.workload,
+        "first_ops": tuple(stage.first_op for stage in plan.stages),
+        "recompute": tuple(stage.recompute for stage in plan.stages),
+        "in_flight": tuple(stage.in_flight for stage in plan.stages),
+        "places": plan.stage_of_peer,
+        "settings": settings_of(plan, checkpoint_steps=config.checkpoint_every or 0),
+        "train": config,
+    }
+    same = ("activation_codec", "gradient_codec", "averaging_codec", "rebalancing")
+    return checked(SwarmSpec, fields | {name: getattr(plan, name) for name in same}, "plan")
 
 
 def _with_tuples(fields: dict[str, object]) -> dict[str, object]:
