@@ -155,6 +155,7 @@ def test_hostile_names_are_text_everywhere_and_a_foreign_host_gets_nothing(tmp_p
         assert foreign.get_by_role("button").count() == 0
         assert "dtfm" not in foreign.content()
         foreign.context.close()
+        one.leave()
     finally:
         server.stop()
     look_at_plots_and_report(run_id, home, tmp_path, browser)
