@@ -29,7 +29,7 @@ def join(
     """Join an elastic run with this machine. Ctrl-C leaves at a step boundary; SIGTERM at once."""
     arguments = [sys.executable, "-m", "hetplanner.swarm.main", "peer", address, "--host", host, "--port", str(port)]
     arguments += ["--device", device, "--checkpoints", str(checkpoints)]
-    arguments += ["--name", name] if name is not None else []
+    arguments += [f"--name={name}"] if name is not None else []
     arguments += ["--certificates", str(certificates)] if certificates is not None else []
     os.execv(sys.executable, arguments)  # signals go straight to the peer
 

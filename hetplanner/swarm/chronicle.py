@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 from hetplanner.elastic.coordinator import Coordinator
 from hetplanner.elastic.decisions import Committed
-from hetplanner.elastic.identity import Member, Stamp, Version
+from hetplanner.elastic.identity import Member, Version
 from hetplanner.elastic.membership import PeerState
+from hetplanner.elastic.transaction import Phase
 from hetplanner.runtime.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.jsonl"
 
@@ -40,12 +44,17 @@ class Chronicle:
         self._seats: dict[str, tuple[Member, int, PeerState]] = {}
         self._failures: dict[str, int] = {}
         self._paused: tuple[int, ...] = ()
+        self._phase = (Phase.RUN, 0.0)
+        self._phases_s: dict[str, float] = {}
         self._step_began_s = time.monotonic()
 
     def event(self, kind: str, **fields: Any) -> None:
         """One line of events.jsonl, in time."""
-        self._events.write(json.dumps({"time_s": time.time(), "kind": kind} | fields) + "\n")
-        self._events.flush()
+        try:
+            self._events.write(json.dumps({"time_s": time.time(), "kind": kind} | fields) + "\n")
+            self._events.flush()
+        except OSError as error:  # a full disk must not end the training
+            log.warning("an event cannot be written: %s", error)
 
     def began(self, boot: int, version: Version, address: str, last: Committed | None) -> None:
         """A coordinator is up. The last commit in its log may be one that was never told of."""
@@ -62,9 +71,16 @@ class Chronicle:
         events = parse_events(self._path.read_bytes())
         return any(event["kind"] == "commit" and event["version"] == list(version) for event in events)
 
-    def phase(self, name: str, attempt: Stamp) -> None:
-        """An attempt to close the step got on."""
-        self.event("phase", phase=name, attempt=list(attempt))
+    def phase(self, phase: Phase) -> None:
+        """An attempt to close the step got on; how long each phase took is told when it is over."""
+        now = time.monotonic()
+        before, since_s = self._phase
+        if before is not Phase.RUN:
+            self._phases_s[before.value] = round(now - since_s, 6)
+        self._phase = (phase, now)
+        if phase is Phase.RUN and self._phases_s:
+            self.event("closed" if before is Phase.COMMIT else "not closed", seconds=self._phases_s)
+            self._phases_s = {}
 
     def committed(self, version: Version, loss_sum: float | None) -> None:
         """A step is durable."""

@@ -161,7 +161,7 @@ class CoordinatorProcess(Driver):
     def _tell_of_phase(self) -> None:
         before, self._phase = self._phase, self.machine.transaction.phase
         if before is not self._phase:
-            self.chronicle.phase(self._phase.value, self.machine.transaction.attempt)
+            self.chronicle.phase(self._phase)
 
     def _note(self, address: str, message: Message) -> None:
         if isinstance(message, Ask):

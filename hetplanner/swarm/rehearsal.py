@@ -6,9 +6,11 @@ process ends, however it does.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import time
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from hetplanner.errors import RunError
+from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.main import SPEC_FILE, main
 from hetplanner.swarm.spec import SwarmSpec
 
@@ -33,6 +35,8 @@ PRELOADED = [
     "hetplanner.plan.model",
 ]
 END_S = 3.0
+NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
+"""Names of peers come from plan files."""
 
 
 def _context() -> multiprocessing.context.ForkServerContext:
@@ -89,16 +93,18 @@ class Rehearsal:
 
     def start_trainer(self, name: str, slots: int = 4) -> None:
         """Starts a trainer."""
-        self._start(name, ["trainer", self.address, "--name", name, "--slots", str(slots)])
+        self._start(name, ["trainer", self.address, f"--name={name}", "--slots", str(slots)])
 
     def start_peer(self, name: str, speed: float | None = None, plant: Callable[[], None] | None = None) -> None:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
         emulated = [] if speed is None else ["--speed", str(speed)]
         folder = str(self.run_dir / "checkpoints")
-        self._start(name, ["peer", self.address, "--name", name, "--checkpoints", folder, *emulated], plant)
+        self._start(name, ["peer", self.address, f"--name={name}", "--checkpoints", folder, *emulated], plant)
 
     def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
-        common = ["--tied", "--log", str(self.run_dir / f"log-{name}.txt")]
+        if (before := self.processes.get(name)) is not None and before.is_alive():
+            raise InvalidInput(f"{name}: a process of this name is there already; give another")
+        common = ["--tied", "--log", str(self.run_dir / f"log-{NOT_IN_FILES.sub('_', name)}.txt")]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
         process = self._context.Process(target=_run, args=([*arguments, *common], plant), name=name)
@@ -109,7 +115,8 @@ class Rehearsal:
         """Sends a signal to a process that this rehearsal started; one that has ended gets none."""
         process = self.processes[name]
         if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.kill(process.pid, number)
 
     def kill(self, name: str) -> None:
         """Ends a process at once and waits for it."""

@@ -88,14 +88,7 @@ def served(storm) -> list[float]:
 
 def closed(storm) -> list[float]:
     """Seconds from the first question to prepare until all peers had stepped."""
-    found, began = [], None
-    for event in [e for e in storm.events if e["kind"] == "phase"]:
-        if event["phase"] == "prepare":
-            began = event["time_s"]
-        elif event["phase"] == "run" and began is not None:
-            found.append(event["time_s"] - began)
-            began = None
-    return found
+    return [sum(event["seconds"].values()) for event in storm.events if event["kind"] == "closed"]
 
 
 def differences(storm) -> str:

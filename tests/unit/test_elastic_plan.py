@@ -191,7 +191,7 @@ def test_the_agent_takes_an_elastic_plan_and_starts_its_swarm_by_one_command(tmp
     assert len(estimated_peer_bytes(SWARM)) == 5
     with pytest.raises(Infeasible, match="5 ranks on 0 cores"):
         check_capacity(SWARM, Machine(0, 2**40))
-    with pytest.raises(Infeasible, match="stage 0"):
+    with pytest.raises(Infeasible, match="rank 2, stage 1"):
         check_capacity(SWARM, Machine(8, 2**20))
 
 
