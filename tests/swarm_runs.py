@@ -35,6 +35,7 @@ def small_spec(
     dropout: float = 0.0,
     checkpoint_steps: int = 0,
     tied: bool = False,
+    in_flight: int = 100,
     **times: float,
 ) -> SwarmSpec:
     """A byte GPT of as many layers as stages."""
@@ -63,7 +64,7 @@ def small_spec(
         gradient_codec=Codec(name=codec),
         averaging_codec=Codec(name=codec),
         recompute=(recompute,) * stages,
-        in_flight=(100,) * stages,
+        in_flight=(in_flight,) * stages,
         rebalancing=Rebalancing(policy="none"),
         settings=ElasticSettings(
             stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times

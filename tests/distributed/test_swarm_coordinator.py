@@ -1,5 +1,6 @@
 """The coordinator killed in the middle of every phase, and started again from its log."""
 
+import errno
 import os
 
 import pytest
@@ -9,6 +10,7 @@ from hetplanner.elastic.decisions import Committed
 from hetplanner.elastic.transaction import Phase
 from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.decision_file import DecisionFile
+from hetplanner.swarm.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.distributed
 
@@ -51,6 +53,31 @@ def die_with_an_untold_decision() -> None:
             os._exit(DIED)
 
     DecisionFile.append = append_and_die
+
+
+def no_room_for_a_while() -> None:
+    """The disk takes no commit the first three times."""
+    append, refused = DecisionFile.append, []
+
+    def append_or_not(self: DecisionFile, decision: object) -> None:
+        if isinstance(decision, Committed) and len(refused) < 3:
+            refused.append(decision)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, decision)
+
+    DecisionFile.append = append_or_not
+
+
+def test_a_full_disk_stops_commits_and_loses_nothing(tmp_path):
+    spec = small_spec(steps=3, stages=2)
+    with Rehearsal(spec, tmp_path) as rehearsal:
+        rehearsal.start_coordinator(no_room_for_a_while)
+        rehearsal.start_trainer("trainer-0")
+        for number in range(4):
+            rehearsal.start_peer(f"peer-{number}", 40.0)
+        rehearsal.wait(60)
+    check_end(rehearsal, 1e-5)
+    assert [e["text"] for e in events_of(tmp_path, "disk")] == ["decision log: No space left on device"] * 3
 
 
 def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path):

@@ -45,8 +45,8 @@ def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_b
         assert (saved[name] - weight).abs().max() < 0.02, name
 
 
-def test_dropout_and_recompute_draw_what_one_process_draws(tmp_path):
-    spec = small_spec(steps=3, stages=2, dropout=0.1, recompute=True)
+def test_dropout_and_recompute_draw_what_one_process_draws_also_where_peers_refuse_more_than_they_hold(tmp_path):
+    spec = small_spec(steps=3, stages=2, dropout=0.1, recompute=True, in_flight=1)
     with start_swarm(spec, tmp_path, peers=4) as rehearsal:
         Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, EXACT)
