@@ -13,11 +13,15 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+import psutil
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.main import SPEC_FILE, main
@@ -45,13 +49,34 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _run(arguments: list[str], plant: Callable[[], None] | None) -> None:
+def _run(arguments: list[str], lifeline: Connection, rehearsal: int, plant: Callable[[], None] | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
         plant()
     code = main(arguments)
     logging.shutdown()
     os._exit(code)
+
+
+def _end_with(lifeline: Connection, rehearsal: int, fork_server: int) -> None:
+    """Ends this process when the rehearsal's process has, and with the fork server all others, stopped ones included.
+
+    The fork server itself would stay as long as any of its children does.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    with contextlib.suppress(ProcessLookupError):
+        if os.getppid() == fork_server and not _is_alive(rehearsal):
+            os.kill(fork_server, signal.SIGKILL)
+    os._exit(1)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @dataclass
@@ -78,6 +103,7 @@ class Rehearsal:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._context = _context()
+        self._lifeline, self._kept_end = self._context.Pipe(duplex=False)
 
     @property
     def address(self) -> str:
@@ -107,7 +133,9 @@ class Rehearsal:
         common = ["--tied", "--log", str(self.run_dir / f"log-{NOT_IN_FILES.sub('_', name)}.txt")]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
-        process = self._context.Process(target=_run, args=([*arguments, *common], plant), name=name)
+        process = self._context.Process(
+            target=_run, args=([*arguments, *common], self._lifeline, os.getpid(), plant), name=name
+        )
         process.start()
         self.processes[name] = process
 

@@ -1,5 +1,11 @@
 """Real swarms under scripted misfortune: the loss of every step is single-process training's, replicas end equal."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
 import pytest
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
@@ -88,3 +94,21 @@ def test_certificates_are_enough_to_take_part(tmp_path):
         rehearsal.wait(60)
     assert losses_of(tmp_path / "run") == pytest.approx(reference_losses(spec), rel=EXACT)
     assert {e["peer"] for e in events_of(tmp_path / "run", "serving")} == {"peer-0", "peer-1"}
+
+
+def test_a_killed_rehearsal_leaves_no_process(tmp_path):
+    script = Path(__file__).with_name("swarm_rehearser.py")
+    rehearser = subprocess.Popen([sys.executable, str(script), str(tmp_path)], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "events.jsonl").exists() or not events_of(tmp_path, "commit"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (fork_server,) = [p for p in psutil.Process(rehearser.pid).children() if p.children()]
+        fork_server.children()[-1].suspend()  # one that is stopped cannot even end itself
+        family = psutil.Process(rehearser.pid).children(recursive=True)
+        assert len(family) >= 5  # coordinator, trainer, two peers, fork server
+    finally:
+        rehearser.kill()
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert left == []
