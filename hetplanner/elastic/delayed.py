@@ -9,6 +9,8 @@ Legend of array suffixes: L lives of the trace, S stages, E moments at which som
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hetplanner.elastic.capacity import spread_peers
@@ -16,7 +18,7 @@ from hetplanner.elastic.preemptions import PreemptionTrace
 from hetplanner.elastic.swarm_view import FloatArray, IntArray
 
 
-def delayed_throughput(trace: PreemptionTrace, load_S: FloatArray, download_s: float) -> float:
+def delayed_throughput(trace: PreemptionTrace, load_S: Sequence[float], download_s: float) -> float:
     """Mean micro-batches per second over a trace of placements that are always the best of a download ago.
 
     Args:
@@ -24,6 +26,7 @@ def delayed_throughput(trace: PreemptionTrace, load_S: FloatArray, download_s: f
         load_S: work units of a micro-batch in each stage.
         download_s: until a peer that joins or moves serves.
     """
+    loads = np.asarray(load_S, dtype=np.float64)
     start_L = np.array([life.start for life in trace.lives])
     end_L = np.array([life.end if life.end < trace.duration else np.inf for life in trace.lives])
     speed_L = np.array([life.speed for life in trace.lives])
@@ -35,9 +38,9 @@ def delayed_throughput(trace: PreemptionTrace, load_S: FloatArray, download_s: f
     now, stage_L = -1, np.full(len(start_L), -1)
     for e, placed in enumerate(placed_E):
         if placed != now:
-            now, stage_L = int(placed), _placement(start_L, end_L, speed_L, load_S, float(changes[placed]))
+            now, stage_L = int(placed), _placement(start_L, end_L, speed_L, loads, float(changes[placed]))
         on = (stage_L >= 0) & (end_L > time_E[e])
-        have_S = np.bincount(stage_L[on], weights=speed_L[on], minlength=len(load_S)) / load_S
+        have_S = np.bincount(stage_L[on], weights=speed_L[on], minlength=len(loads)) / loads
         throughput_E[e] = have_S.min()
     return float(np.diff(time_E, append=trace.duration) @ throughput_E / trace.duration)
 

@@ -37,6 +37,7 @@ class Forecast:
         runs: one a seed; throughput in micro-batches per second, links and averaging left out.
         tokens_per_s: expected, and how far runs lie apart; links and averaging cost every micro-batch as in a calm
             step. Shares are those of the runs.
+        tokens_of_runs: tokens per second of every run.
         calm_tokens_per_s: with everybody of the start there all the time.
         stalled: share of the time in which a stage had nobody who serves.
     """
@@ -44,6 +45,7 @@ class Forecast:
     settings: Rebalancing
     runs: tuple[SwarmRun, ...]
     tokens_per_s: ThroughputSpread
+    tokens_of_runs: tuple[float, ...]
     calm_tokens_per_s: float
     stalled: float
 
@@ -102,10 +104,11 @@ def forecast_plan(
                 cast, costs.load_S, settings, download_s=wait_s, notice_s=notice_s, seed=seed, first_stages=stages
             )
         )
-    trained = spread_over_seeds(_with_overhead(run, costs) for run in runs)
-    spread = replace(trained, shares=tuple(run.share_of_optimal for run in runs))
+    trained = [_with_overhead(run, costs) for run in runs]
+    spread = replace(spread_over_seeds(trained), shares=tuple(run.share_of_optimal for run in runs))
+    rates = tuple(run.mean_throughput for run in trained)
     stalled = [float(np.diff(r.time_s_E)[r.throughput_E[:-1] == 0].sum() / r.time_s_E[-1]) for r in runs]
-    return Forecast(settings, tuple(runs), spread, costs.calm_tokens_per_s, float(np.mean(stalled)))
+    return Forecast(settings, tuple(runs), spread, rates, costs.calm_tokens_per_s, float(np.mean(stalled)))
 
 
 def traces_for(

@@ -23,6 +23,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import any_plan_from_data, plan_to_data, save_plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
+from hetplanner.plots.data.swarms import forecast_columns
 
 MANY = swarm_plan([6, 6], [5], workload=tiny_workload(global_batch=512))
 UNLIKE = swarm_plan(
@@ -168,6 +169,13 @@ def test_rebalancing_brings_more_than_none_and_the_spread_holds_the_mean():
     assert ours.tokens_per_s.p05 <= ours.tokens_per_s.mean <= ours.tokens_per_s.p95
     assert len(ours.runs) == 4
     assert hp.plots.swarm_throughput({name: each.runs[0] for name, each in found.items()})
+    assert np.mean(ours.tokens_of_runs) == pytest.approx(ours.tokens_per_s.mean)
+    rows = forecast_columns(found)
+    assert rows["label"] == ["none"] * 4 + ["throughput"] * 4
+    assert rows["tokens"] == [*none.tokens_of_runs, *ours.tokens_of_runs]
+    assert hp.plots.swarm_forecast(found)
+    with pytest.raises(InvalidInput, match="at least one forecast"):
+        hp.plots.swarm_forecast({})
 
 
 @pytest.mark.parametrize(
