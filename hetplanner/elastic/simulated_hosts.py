@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -52,7 +53,7 @@ TICK_S = 0.2
 COORDINATOR = "coordinator"
 
 
-class Host:
+class Host(ABC):
     """A process: alive or not, perhaps stopped or cut off for a while.
 
     Attributes:
@@ -76,11 +77,12 @@ class Host:
         self.on_event(Received(sender, message))
 
     def unreachable(self, address: str, message: Message) -> None:
-        """A message could not be delivered: nobody listens at the address."""
+        """A message could not be delivered: nobody listens at the address. The coordinator does not mind."""
+        return
 
+    @abstractmethod
     def on_event(self, event: Any) -> None:
         """Hands an event to the machine and performs its actions."""
-        raise NotImplementedError
 
     def send(self, action: Send | SendWork | Reply) -> None:
         """Puts a message on the network, with the tensor that belongs to it."""
@@ -92,13 +94,13 @@ class Host:
             case Reply(address=address, worked=worked, key=key):
                 self.world.transmit(self, address, worked, self.input_gradient(key))
 
-    def output(self, key: Any) -> int:
-        """What goes to the next stage for a key."""
-        raise NotImplementedError
+    def output(self, key: Any) -> int | None:
+        """What goes to the next stage for a key; nothing from a process that computes nothing."""
+        return None
 
-    def input_gradient(self, key: CallKey) -> int:
-        """What goes back to the stage before for a key."""
-        raise NotImplementedError
+    def input_gradient(self, key: CallKey) -> int | None:
+        """What goes back to the stage before for a key; nothing from a process that computes nothing."""
+        return None
 
 
 class CoordinatorHost(Host):

@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from random import Random
 
@@ -234,9 +235,9 @@ class Simulation:
         for address in reduction.sums:
             host = self._hosts.get(address)
             if isinstance(host, PeerHost) and not (fails and self.random.random() < 0.6):
-                self.later(0.0, host, lambda host=host: host.fold_done(attempt, total, count))  # type: ignore[misc]
+                self.later(0.0, host, partial(host.fold_done, attempt, total, count))
             elif isinstance(host, PeerHost):
-                self.later(0.16, host, lambda host=host: host.fold_done(attempt, None, None))  # type: ignore[misc]
+                self.later(0.16, host, partial(host.fold_done, attempt, None, None))
 
     # Life and death.
 
@@ -318,7 +319,7 @@ class Simulation:
                 for address in reduction.sums:
                     other = self._hosts.get(address)
                     if isinstance(other, PeerHost):
-                        self.later(0.16, other, lambda o=other, a=attempt: o.fold_done(a, None, None))  # type: ignore[misc]
+                        self.later(0.16, other, partial(other.fold_done, attempt, None, None))
         name = host.machine.name if self.random.random() < 0.5 else f"peer-{self._number}"
         self.later(self.rng.exponential(2.0), None, lambda: self._refill(name))
 

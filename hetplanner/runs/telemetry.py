@@ -18,6 +18,8 @@ PHASES = ("importing", "connecting", "building", "profiling", "predicting", "tra
 
 MAX_STEPS = 2_000
 """Steps kept per rank; older ones only count in the totals and peaks."""
+MAX_MEMORY_POINTS = 800
+"""Points kept of a rank's memory over the whole run: every other one goes when they become more."""
 MAX_SPANS = 20_000
 """Spans kept per rank, as text: a step of a small rehearsal has about 50."""
 MAX_PROFILES = 64
@@ -96,6 +98,7 @@ class RankTelemetry:
         skipped: checkpoints that could not be read, and why.
         checkpoint_step: steps in the last checkpoint that this rank knows to be finished.
         peak_memory_bytes, peak_device_bytes, peak_bytes: most held in a step: resident, on the accelerator, both.
+        memory: (step, resident bytes, bytes on the accelerator) of every so many steps, over the whole run.
         most_in_flight, most_held: of all steps.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
@@ -118,6 +121,7 @@ class RankTelemetry:
     peak_memory_bytes: int = 0
     peak_device_bytes: int = 0
     peak_bytes: int = 0
+    memory: list[tuple[int, int, int]] = field(default_factory=list)
     most_in_flight: int = 0
     most_held: int = 0
     links: dict[tuple[int, str], LinkTraffic] = field(default_factory=dict)
@@ -133,6 +137,7 @@ class RankTelemetry:
         self.tail = LineTail(self.path)
         self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
         self._forgotten = -1  # the last step that is no longer kept
+        self._memory_every = 1
         self._shift_s = 0.0  # from this attempt's origin to the first one's
         self._read: dict[str, Callable[[dict[str, Any]], None]] = {
             "phase": self._phase,
@@ -278,11 +283,19 @@ class RankTelemetry:
         self.peak_memory_bytes = max(self.peak_memory_bytes, step.memory_bytes)
         self.peak_device_bytes = max(self.peak_device_bytes, step.device_bytes)
         self.peak_bytes = max(self.peak_bytes, step.memory_bytes + step.device_bytes)
+        self._keep_memory(step)
         self.most_in_flight = max(self.most_in_flight, step.in_flight)
         self.most_held = max(self.most_held, step.held)
         if len(self.steps) > MAX_STEPS:
             self._forgotten = next(iter(self.steps))
             del self.steps[self._forgotten]
+
+    def _keep_memory(self, step: StepRecord) -> None:
+        if step.step % self._memory_every == 0:
+            self.memory.append((step.step, step.memory_bytes, step.device_bytes))
+        if len(self.memory) > MAX_MEMORY_POINTS:
+            self._memory_every *= 2
+            self.memory = [point for point in self.memory if point[0] % self._memory_every == 0]
 
     def _links(self, record: dict[str, Any]) -> None:
         steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]

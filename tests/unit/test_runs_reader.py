@@ -304,6 +304,16 @@ def test_memory_of_a_long_run_is_bounded(tmp_path, monkeypatch):
     assert telemetry.boundary_bytes == 80 * 100
 
 
+def test_memory_is_known_of_the_whole_of_a_long_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("hetplanner.runs.telemetry.MAX_STEPS", 50)
+    monkeypatch.setattr("hetplanner.runs.telemetry.MAX_MEMORY_POINTS", 20)
+    for step in range(80):
+        write(tmp_path, 0, step_record(0, step, 1, float(step)) | {"memory_bytes": 1000 + step})
+    telemetry = RankTelemetry(0, tmp_path / "rank-0.jsonl")
+    telemetry.poll(10**6)
+    assert [(step, held) for step, held, _ in telemetry.memory] == [(s, 1000 + s) for s in range(0, 80, 4)]
+
+
 def test_no_step_is_lost_between_ranks_whose_files_differ_in_size(run_dir, monkeypatch):
     monkeypatch.setattr("hetplanner.runs.telemetry.MAX_STEPS", 300)
     monkeypatch.setattr("hetplanner.runs.reader.MAX_AHEAD", 20)

@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from hetplanner.plots.data.curves import thinned
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs.reader import RunReader
 
-MAX_POINTS = 400
 MIB = 2**20
 
 
@@ -19,19 +17,18 @@ def memory_lines(run: RunReader) -> tuple[list[dict[str, Any]], list[dict[str, A
     """
     resident, device = [], []
     for telemetry in run.ranks:
-        records = list(telemetry.steps.values())
-        if not records:
+        if not telemetry.memory:
             continue
-        chosen = [records[i] for i in thinned(len(records), MAX_POINTS)]
+        steps, held_bytes, device_bytes = np.array(telemetry.memory, dtype=np.float64).T
         stages = [stage for stage, _ in run.plan.places_of_rank[telemetry.rank]]
         facts = {
-            "xs": np.array([r.step for r in chosen], dtype=np.float64),
+            "xs": steps,
             "colour": line_colour(stages[0]),
             "rank": f"{telemetry.rank} · {run.plan.ranks[telemetry.rank]}",
             "stage": ", ".join(map(str, stages)),
             "label": f"stage {', '.join(map(str, stages))}",
         }
-        resident.append(facts | {"ys": np.array([r.memory_bytes / MIB for r in chosen])})
-        if any(r.device_bytes for r in chosen):
-            device.append(facts | {"ys": np.array([r.device_bytes / MIB for r in chosen])})
+        resident.append(facts | {"ys": held_bytes / MIB})
+        if device_bytes.any():
+            device.append(facts | {"ys": device_bytes / MIB})
     return resident, device

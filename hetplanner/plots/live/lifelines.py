@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bokeh.models import HoverTool, Range1d
+from bokeh.models import GlyphRenderer, HoverTool, Range1d
 
 from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.data.lifelines import MARK_NAMES, MARKS, PHASE_NAMES, mark_columns, phase_columns
@@ -49,7 +49,7 @@ class Lifelines(LiveFigure):
         self._recolour()
         self.update([], [], (), 0.0)
 
-    def _mark(self, marker: str, colour: str):  # type: ignore[no-untyped-def]
+    def _mark(self, marker: str, colour: str) -> GlyphRenderer:
         nowhere = empty_source("x", "y")
         nowhere.data = {"x": [float("nan")], "y": [float("nan")]}
         return self.figure.scatter("x", "y", marker=marker, size=10, source=nowhere, color=colour, line_width=2)
