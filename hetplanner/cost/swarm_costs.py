@@ -1,7 +1,7 @@
 """An elastic plan's speeds, loads and times by the cost model.
 
     load of a stage       its seconds over the whole model's, averaged over the peers of the start
-    speed of a peer       1 / its seconds for the whole model
+    speed of a peer       1 / its seconds for the whole model: as if it were as much faster in one stage as in another
     download              12 bytes a weight (float32 and AdamW's two moments) of the largest stage over the median link
     overhead              (calm step / micro-batches) - 1 / (calm capacity of the weakest stage)
 

@@ -10,7 +10,9 @@ import numpy as np
 from hetplanner.elastic.swarm_view import FloatArray, IntArray
 
 GRAIN = 1e6
-"""Speeds are looked at in millionths for a common unit (1, 1.5 and 3 have 0.5); unrelated speeds have none."""
+"""Speeds are looked at in millionths of the slowest for a common unit: 1, 1.5 and 3 have 0.5, unrelated ones none."""
+SAME = 1e-9
+"""Speeds this close (relative) to a multiple of the unit are one."""
 
 
 def bound_throughput(speed_P: FloatArray, load_S: FloatArray) -> float:
@@ -28,8 +30,17 @@ def bound_throughput(speed_P: FloatArray, load_S: FloatArray) -> float:
         return float(speed_P.sum() / load_S.sum())
     rest_P = np.cumsum(np.sort(speed_P))[::-1][:stages]
     each = float((rest_P / np.arange(stages, 0, -1)).min())
-    unit = np.gcd.reduce(np.rint(speed_P * GRAIN).astype(np.int64)) / GRAIN
-    return float(np.floor(each / unit * (1 + 1e-9)) * unit / load_S[0])
+    unit = _common_unit(speed_P)
+    whole = each if unit is None else float(np.floor(each / unit * (1 + SAME))) * unit
+    return whole / float(load_S[0])
+
+
+def _common_unit(speed_P: FloatArray) -> float | None:
+    """The largest speed of which all are multiples; None if they have none."""
+    scaled_P = np.rint(speed_P / speed_P.min() * GRAIN).astype(np.int64)
+    times_P = scaled_P // np.gcd.reduce(scaled_P)
+    unit = float(speed_P.sum() / times_P.sum())
+    return unit if np.allclose(times_P * unit, speed_P, rtol=SAME, atol=0.0) else None
 
 
 def spread_peers(speed_P: FloatArray, load_S: FloatArray) -> IntArray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -90,9 +91,9 @@ def forecast_plan(
     Raises:
         InvalidInput: no seed or too many, or a time below 0.
     """
-    drawn = list(seeds)
+    drawn = list(islice(seeds, MOST_SEEDS + 1))
     if not 1 <= len(drawn) <= MOST_SEEDS:
-        raise InvalidInput(f"seeds: must be from 1 to {MOST_SEEDS}, got {len(drawn)}")
+        raise InvalidInput(f"seeds: must be from 1 to {MOST_SEEDS}, got {'none' if not drawn else 'more'}")
     settings = rebalancing or plan.rebalancing
     runs = []
     for seed in drawn:

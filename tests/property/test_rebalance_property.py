@@ -159,3 +159,9 @@ def test_the_bound_is_met_where_it_can_be():
     assert bound_throughput(np.array([1.5, 1.0, 3.0]), np.ones(2)) == 2.5
     assert bound_throughput(np.array([2.0, 4.0]), np.array([1.0, 2.0])) == 2.0
     assert bound_throughput(np.ones(3), np.ones(4)) == 0.0
+
+
+@given(st.floats(1e-9, 1e15), st.lists(st.sampled_from([1.0, 1.5, 3.0]), min_size=3, max_size=30))
+def test_the_bound_does_not_depend_on_the_unit_of_speed(unit, speeds):
+    bound = bound_throughput(np.array(speeds), np.ones(3))
+    assert bound_throughput(np.array(speeds) * unit, np.ones(3)) == pytest.approx(bound * unit)

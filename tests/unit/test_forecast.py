@@ -185,6 +185,7 @@ def test_rebalancing_brings_more_than_none_and_the_spread_holds_the_mean():
         ({"preemptions": "bamboo_p2", "lifetime_s": 60.0}, "give a trace, or a mean life"),
         ({"preemptions": "nothing.json"}, "nothing.json: no such file"),
         ({"lifetime_s": 60.0, "seeds": 0}, "seeds: must be from 1"),
+        ({"lifetime_s": 60.0, "seeds": 10**12}, "seeds: must be from 1 to 1000"),
         ({"lifetime_s": -1.0}, "must be above 0"),
         ({"lifetime_s": 60.0, "duration_s": 600.0, "download_s": -1.0}, "download_s: must be 0 or more"),
     ],
