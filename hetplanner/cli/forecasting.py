@@ -70,6 +70,7 @@ def forecast_data(found: Forecast) -> dict[str, Any]:
         "p95": spread.p95,
         "share_of_calm": found.share_of_calm,
         "share_of_optimal": found.share_of_optimal,
+        "share_of_late": found.share_of_late,
         "shares_of_optimal": list(spread.shares),
         "stalled": found.stalled,
         "moves_per_hour": found.moves_per_hour,
@@ -119,16 +120,17 @@ def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], sto
         f"[bold]{plan.problem.workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]: a swarm of {peers}"
         f" peers over {what}, {storm.seeds} seeds, download {short_seconds(_download_s(storm, costs))}"
     )
-    right = ("tokens/s", "5 % to 95 %", "of a calm swarm", "of the optimal", "stalled", "moves/h")
+    right = ("tokens/s", "5 % to 95 %", "of a calm swarm", "of the optimal", "of late", "stalled", "moves/h")
     rows = table("Expected throughput", "rebalancing", *right, right=right)
     for name, each in found.items():
         spread = each.tokens_per_s
         rows.add_row(
             name, f"{spread.mean:,.0f}", f"{spread.p05:,.0f} to {spread.p95:,.0f}", f"{each.share_of_calm:.1%}",
-            f"{each.share_of_optimal:.1%}", f"{each.stalled:.1%}", f"{each.moves_per_hour:.1f}",
+            f"{each.share_of_optimal:.1%}", f"{each.share_of_late:.1%}", f"{each.stalled:.1%}",
+            f"{each.moves_per_hour:.1f}",
         )  # fmt: skip
     console.print(rows)
     console.print(
-        f"[dim]calm: {costs.calm_tokens_per_s:,.0f} tokens/s; optimal: the peers that are there placed best at every"
-        " moment, moves and downloads free[/dim]"
+        f"[dim]calm: {costs.calm_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves and"
+        " downloads free (loose for few peers); late: the best placement of a download ago, less who died since[/dim]"
     )

@@ -18,21 +18,22 @@ SAME = 1e-9
 def bound_throughput(speed_P: FloatArray, load_S: FloatArray) -> float:
     """Micro-batches per second that no assignment of these peers to stages can exceed.
 
-    All speeds together over all loads; and, where stages are equal: any k peers leave at least S - k stages to the
-    others, and sums of speeds are multiples of the speeds' common unit.
+    Any k peers leave at least S - k stages to the others: the fastest k those with the least work (k = 0: all speeds
+    over all loads). And where stages are equal, sums of speeds are multiples of the speeds' common unit.
 
     Source: ours (the usual bound of machine covering).
     """
     stages = len(load_S)
     if len(speed_P) < stages:
         return 0.0
-    if np.ptp(load_S) > 0:
-        return float(speed_P.sum() / load_S.sum())
     rest_P = np.cumsum(np.sort(speed_P))[::-1][:stages]
-    each = float((rest_P / np.arange(stages, 0, -1)).min())
-    unit = _common_unit(speed_P)
-    whole = each if unit is None else float(np.floor(each / unit * (1 + SAME))) * unit
-    return whole / float(load_S[0])
+    least_S = np.cumsum(np.sort(load_S))[::-1]
+    best = float((rest_P / least_S).min())
+    unit = _common_unit(speed_P) if np.ptp(load_S) == 0 else None
+    if unit is None:
+        return best
+    load = float(load_S[0])
+    return float(np.floor(best * load / unit * (1 + SAME))) * unit / load
 
 
 def _common_unit(speed_P: FloatArray) -> float | None:

@@ -16,6 +16,7 @@ from itertools import islice
 
 import numpy as np
 
+from hetplanner.elastic.delayed import delayed_throughput
 from hetplanner.elastic.fluid import simulate_swarm
 from hetplanner.elastic.preemption_generators import generate_preemptions, make_fleet
 from hetplanner.elastic.preemptions import PreemptionTrace, load_preemptions
@@ -41,6 +42,8 @@ class Forecast:
         tokens_of_runs: tokens per second of every run.
         calm_tokens_per_s: with everybody of the start there all the time.
         stalled: share of the time in which a stage had nobody who serves.
+        share_of_late: mean share of what the best placement of a download ago would hold, before links; see
+            `hetplanner.elastic.delayed`.
     """
 
     settings: Rebalancing
@@ -49,6 +52,7 @@ class Forecast:
     tokens_of_runs: tuple[float, ...]
     calm_tokens_per_s: float
     stalled: float
+    share_of_late: float
 
     @property
     def share_of_calm(self) -> float:
@@ -57,7 +61,7 @@ class Forecast:
 
     @property
     def share_of_optimal(self) -> float:
-        """Mean share of what free moves and downloads would allow the peers that are there, before links."""
+        """Mean share of a bound on what free moves and downloads would allow, before links; loose for few peers."""
         return float(np.mean([run.share_of_optimal for run in self.runs]))
 
     @property
@@ -95,7 +99,7 @@ def forecast_plan(
     if not 1 <= len(drawn) <= MOST_SEEDS:
         raise InvalidInput(f"seeds: must be from 1 to {MOST_SEEDS}, got {'none' if not drawn else 'more'}")
     settings = rebalancing or plan.rebalancing
-    runs = []
+    runs, late = [], []
     for seed in drawn:
         trace = fleet_of(trace_of, plan, seed) if isinstance(trace_of, PreemptionTrace) else trace_of(seed)
         cast, stages = cast_lives(trace, plan, costs, seed)
@@ -105,11 +109,14 @@ def forecast_plan(
                 cast, costs.load_S, settings, download_s=wait_s, notice_s=notice_s, seed=seed, first_stages=stages
             )
         )
+        late.append(delayed_throughput(cast, costs.load_S, wait_s))
     trained = [_with_overhead(run, costs) for run in runs]
     spread = replace(spread_over_seeds(trained), shares=tuple(run.share_of_optimal for run in runs))
     rates = tuple(run.mean_throughput for run in trained)
     stalled = [float(np.diff(r.time_s_E)[r.throughput_E[:-1] == 0].sum() / r.time_s_E[-1]) for r in runs]
-    return Forecast(settings, tuple(runs), spread, rates, costs.calm_tokens_per_s, float(np.mean(stalled)))
+    of_late = [run.mean_throughput / best if best else 1.0 for run, best in zip(runs, late, strict=True)]
+    calm = costs.calm_tokens_per_s
+    return Forecast(settings, tuple(runs), spread, rates, calm, float(np.mean(stalled)), float(np.mean(of_late)))
 
 
 def traces_for(

@@ -166,6 +166,8 @@ def test_rebalancing_brings_more_than_none_and_the_spread_holds_the_mean():
     none, ours = found["none"], found["throughput"]
     assert ours.tokens_per_s.mean > none.tokens_per_s.mean
     assert ours.share_of_optimal > none.share_of_optimal
+    assert ours.share_of_late > none.share_of_late
+    assert 0.8 < ours.share_of_late < 1.1
     assert ours.tokens_per_s.p05 <= ours.tokens_per_s.mean <= ours.tokens_per_s.p95
     assert len(ours.runs) == 4
     assert hp.plots.swarm_throughput({name: each.runs[0] for name, each in found.items()})
