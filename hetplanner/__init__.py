@@ -42,6 +42,8 @@ _HOMES = {
     "save_preemptions": "hetplanner.elastic.preemptions",
     "generate_preemptions": "hetplanner.elastic.preemption_generators",
     "make_fleet": "hetplanner.elastic.preemption_generators",
+    "calm_plan": "hetplanner.cost.calm",
+    "forecast": "hetplanner.notebook",
     "simulate_swarm": "hetplanner.elastic.fluid",
     "spread_over_seeds": "hetplanner.elastic.swarm_run",
     "calibrate": "hetplanner.notebook",

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hetplanner.cost.square_cube import SquareCubePoint
+from hetplanner.elastic.forecast import Forecast
 from hetplanner.elastic.swarm_run import SwarmRun
 from hetplanner.units import short_rate
 
@@ -48,6 +49,18 @@ def policy_columns(runs: Mapping[str, SwarmRun]) -> Columns:
         "moves": [len(run.moves) for run in runs.values()],
         "text": [f"{name}: {run.share_of_optimal:.1%}, {len(run.moves)} moves" for name, run in runs.items()],
     }
+
+
+def forecast_columns(found: Mapping[str, Forecast]) -> Columns:
+    """A row for every simulated seed, policy by policy from the top: label, y, tokens (per second), share, text."""
+    rows: Columns = {name: [] for name in ("label", "y", "tokens", "share", "text")}
+    for i, (label, each) in enumerate(found.items()):
+        spread = each.tokens_per_s
+        for tokens, share in zip(each.tokens_of_runs, spread.shares, strict=True):
+            text = f"{label}: {spread.mean:,.0f} tokens/s, {each.share_of_optimal:.1%} of the optimal"
+            for name, value in zip(rows, (label, float(-i), tokens, share, text), strict=True):
+                rows[name].append(value)
+    return rows
 
 
 def square_cube_columns(points: Sequence[SquareCubePoint]) -> dict[str, Columns]:
