@@ -13,6 +13,7 @@ _HOMES = {
     "generate_cluster": "hetplanner.cluster.generators",
     "preset": "hetplanner.workload.presets",
     "preset_names": "hetplanner.workload.presets",
+    "BoundaryLayers": "hetplanner.workload.transformer",
     "load_workload": "hetplanner.workload.load",
     "save_workload": "hetplanner.workload.files",
     "capture_config": "hetplanner.workload.capturing",
