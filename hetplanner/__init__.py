@@ -44,6 +44,7 @@ _HOMES = {
     "simulate_swarm": "hetplanner.elastic.fluid",
     "spread_over_seeds": "hetplanner.elastic.swarm_run",
     "calibrate": "hetplanner.notebook",
+    "utilisation_of_run": "hetplanner.runs.utilisation",
     "report_run": "hetplanner.runs.report",
     "apply_calibration": "hetplanner.calibration.model",
     "load_calibration": "hetplanner.calibration.model",

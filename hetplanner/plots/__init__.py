@@ -37,6 +37,7 @@ _HOMES = {
     "life_of_run": "run_figures",
     "swarm_throughput": "swarms",
     "square_cube": "swarms",
+    "utilisation": "swarms",
 }
 
 __all__ = ["live", *_HOMES]
