@@ -137,6 +137,15 @@ def test_kept_bytes_are_what_autograd_saves(kind: str) -> None:
     assert ours == pytest.approx(sum(saved.values()), rel=0.02)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_out_varies_as_the_stream_should(kind: str) -> None:
+    workload = small(kind)
+    first = next(i for i, o in enumerate(workload.graph.ops) if o.kind == "narrow")
+    stage = StageModel(workload, first, first + 2, 0)
+    out = stage.forward(0.05 * torch.randn(2 * 64 * 128, generator=torch.Generator().manual_seed(0)), None)
+    assert float(out.detach().std()) == pytest.approx(1.0, rel=0.1)
+
+
 def test_the_greatest_of_neighbours_is_what_travels() -> None:
     module = MODULES["narrow"](wide("maxout:4").transformer, 0)
     module.norm_in = module.norm_out = nn.Identity()
