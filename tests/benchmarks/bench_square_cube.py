@@ -1,6 +1,6 @@
 """The square-cube law measured: how busy two stages are over the width of their model, on one emulated link.
 
-    python tests/benchmarks/bench_square_cube.py [--hidden 128,256,512,768] [--repeats 3] [--plot FILE.html]
+    python tests/benchmarks/bench_square_cube.py [--hidden 128,256,512,1024] [--repeats 3] [--plot FILE.html]
 
 Two stages of one layer each, two ranks on this machine. Measured is the share of a step for which a rank computes, in
 CPU seconds of its forwards and backwards (`clock`: in seconds of the clock, which counts waiting for a core too),
@@ -218,9 +218,9 @@ def undisturbed(args: argparse.Namespace) -> dict[int, list[Measured]]:
 def main() -> int:
     """Prints a line for every run and every width; returns 1 where the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", default="128,256,512,768", help=f"widths, multiples of {HEAD_DIM}")
-    parser.add_argument("--bandwidth", default="30 Mbit/s")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--hidden", default="128,256,512,1024", help=f"widths, multiples of {HEAD_DIM}")
+    parser.add_argument("--bandwidth", default="12 Mbit/s")
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--others", type=float, default=0.3, help="most cores of other processes")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds")
