@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
+from hetplanner.plan.elastic import ElasticPlan, ElasticStage
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
@@ -101,7 +102,7 @@ def unlike_cluster(rng: np.random.Generator, devices: int) -> Cluster:
 
 
 def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
-    """A GPT of four layers, in half of the draws with tied embeddings."""
+    """A GPT of four layers, tied embeddings in half of the draws, shared layers in half."""
     config = TransformerConfig(
         vocab=int(rng.choice([64, 2000])),
         max_seq_len=32,
@@ -110,6 +111,7 @@ def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
         heads=2,
         ffn=128,
         tie_embeddings=bool(rng.integers(2)),
+        shared_layers=int(rng.choice([1, 1, 2, 4])),
     )
     return Workload(
         name="random", transformer=config, global_batch=2 * micro_batches, micro_batch=2, seq_len=32, dtype="float32"
@@ -149,6 +151,32 @@ def chain_plan(
         ranks=tuple(ids[: num_stages * replicas]),
         schedule=schedule,
     )
+
+
+def swarm_plan(
+    peers: Sequence[int],
+    cuts: Sequence[int],
+    *,
+    in_flight: int = 2,
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    **more: object,
+) -> ElasticPlan:
+    """An elastic plan of len(cuts)+1 stages with so many peers each, in the cluster's order; `cuts` are op indices."""
+    workload = workload or tiny_workload()
+    cluster = cluster or small_cluster(sum(peers))
+    edges = [0, *cuts, len(workload.graph.ops)]
+    ids = iter(cluster.device_ids)
+    stages = tuple(
+        ElasticStage(
+            first_op=edges[s],
+            end_op=edges[s + 1],
+            peers=tuple(next(ids) for _ in range(count)),
+            in_flight=in_flight,
+        )
+        for s, count in enumerate(peers)
+    )
+    return ElasticPlan(problem=Problem(cluster=cluster, workload=workload), stages=stages, **more)
 
 
 def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *, global_batch: int = 8) -> Workload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,34 @@ class ElasticSettings:
                 raise InvalidInput(
                     f"elastic settings: {name}: must be above 0 and at most 1, not {getattr(self, name)}"
                 )
+
+
+def settings_of(plan: ElasticPlan, *, checkpoint_steps: int = 0) -> ElasticSettings:
+    """What an elastic plan says, as coordinator, peers and trainers read it.
+
+    Args:
+        plan: the plan.
+        checkpoint_steps: committed steps between checkpoints, which the run's settings say; 0: none.
+
+    Raises:
+        InvalidInput: a value outside its range.
+    """
+    wiring, times = plan.wiring, plan.times
+    return ElasticSettings(
+        stages=len(plan.stages),
+        micro_batches=plan.num_micro_batches,
+        ping_s=times.ping,
+        silence_s=times.silence,
+        lease_s=times.lease,
+        answer_s=times.answer,
+        reduce_s=times.reduce,
+        resend_s=times.resend,
+        settle_s=times.settle,
+        join_hold_s=times.join_hold,
+        restore_s=times.restore,
+        ban_s=wiring.ban,
+        hop_share=wiring.hop_share,
+        ema_alpha=wiring.ema_alpha,
+        unmeasured_s=wiring.unmeasured,
+        checkpoint_steps=checkpoint_steps,
+    )

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StrictInt, model_validator
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.plan.cut import check_cut
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.names import ReducerName
@@ -143,7 +144,7 @@ class Plan(Noun):
 
     @model_validator(mode="after")
     def _structure_holds(self) -> Self:
-        self._check_stages()
+        check_cut(self.stages, self.problem.workload)
         self._check_routes()
         self._check_devices()
         self._check_codecs()
@@ -153,24 +154,6 @@ class Plan(Noun):
                 f" {self.fragments}; use fewer or take more local steps"
             )
         return self
-
-    def _check_stages(self) -> None:
-        num_ops = len(self.problem.workload.graph.ops)
-        expected = 0
-        for s, stage in enumerate(self.stages):
-            if stage.first_op != expected or stage.end_op <= stage.first_op:
-                raise ValueError(
-                    f"stages[{s}]: ops must follow on without gaps and hold at least one op: expected first_op"
-                    f" {expected} and a larger end_op, got {stage.first_op} to {stage.end_op}"
-                )
-            expected = stage.end_op
-            if expected < num_ops and not self.problem.workload.boundary_elements[expected]:
-                raise ValueError(
-                    f"stages[{s}].end_op: nothing crosses boundary {expected} of {self.problem.workload.name}, so later"
-                    " stages would have no input; end the stage elsewhere"
-                )
-        if expected != num_ops:
-            raise ValueError(f"stages: must cover all {num_ops} ops of {self.problem.workload.name}, end at {expected}")
 
     def _check_routes(self) -> None:
         for r, route in enumerate(self.routes):

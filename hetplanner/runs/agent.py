@@ -25,7 +25,7 @@ from tornado.web import Application, RequestHandler
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.plan.files import PLAN_VERSION
+from hetplanner.plan.files import static_plan_from_data
 from hetplanner.plan.model import Plan
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
@@ -43,7 +43,7 @@ from hetplanner.runs.protocol import (
 )
 from hetplanner.runs.status import RunStatus
 from hetplanner.runs.supervisor import MAX_QUEUED, MAX_RUNNING, Supervisor
-from hetplanner.schema import check_format, checked, one_line, parse_json
+from hetplanner.schema import checked, one_line, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -259,8 +259,7 @@ def read_start_request(body: bytes) -> tuple[StartRequest, Plan]:
     """A start request and its plan from a request's body. Raises InvalidInput naming the field."""
     data = parse_json(body, "request")
     request = checked(StartRequest, data, "request")
-    fields = check_format(request.plan, "plan", PLAN_VERSION, "request.plan")
-    return request, checked(Plan, fields, "request.plan", from_file=True)
+    return request, static_plan_from_data(request.plan, "request.plan")
 
 
 def serve_agent(

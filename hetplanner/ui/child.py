@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-NICENESS = 5
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """With a library's default of a thread for every core, a click beside a busy helper takes several times as long."""
 

@@ -8,9 +8,11 @@ which questions name it); questions are
 * `simulate`: what is `wanted` otherwise (see `hetplanner.planners.derive`) -> the derived plan, and one step of it,
 * `perfetto`: one step of the plan as the text of a trace file.
 
-When stdin closes, the server is gone, and so is this process.
+When stdin closes, the server is gone, and so is this process. A person waits for every answer, so that it has the
+server's priority, above the search's.
 """
 
+import gc
 import json
 import os
 import sys
@@ -25,7 +27,8 @@ from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data,
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.replay import replay_step
-from hetplanner.ui.child import NICENESS
+
+GARBAGE_THRESHOLD = 500_000
 
 
 class DeskWorker:
@@ -96,7 +99,10 @@ _ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
 
 def main() -> None:
     """Entry point of `python -m hetplanner.ui.desk_worker`."""
-    os.nice(NICENESS)
+    # A step of five hundred devices is a hundred thousand tuples, none of them in a cycle: looking for cycles among
+    # them takes as long as making them.
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
     # Answers go to a private copy of stdout: a library that prints must not break the protocol.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -22,8 +22,9 @@ from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
-from hetplanner.ui.child import NICENESS
 
+NICENESS = 5
+"""Answers to what a person does come first."""
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
 FRONT_INTERVAL_S = 0.5

@@ -3,36 +3,49 @@
 import json
 
 import pytest
-from factories import chain_plan
+from factories import chain_plan, swarm_plan
 from hypothesis import HealthCheck, given, settings
 from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
+from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import load_plan, plan_from_json, plan_to_data, save_plan
+from hetplanner.plan.files import any_plan_from_data, load_any_plan, plan_from_json, plan_to_data, save_plan
+from hetplanner.plan.model import LinkCodec
+from hetplanner.schema import parse_json
 
+INT8 = Codec(name="int8")
 PLAN = chain_plan([2, 1], [3])
+SWARM = swarm_plan(
+    [1, 2],
+    [3],
+    activation_codec=INT8,
+    link_codecs=(LinkCodec(from_device="d0", to_device="d2", role="activation", codec=Codec(name="int4")),),
+)
+PLANS = {plan.mode: plan for plan in (PLAN, SWARM)}
 VALID = json.loads(json.dumps(plan_to_data(PLAN)))
+VALID_SWARM = json.loads(json.dumps(plan_to_data(SWARM)))
 
 thousands = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def read_or_refuse(text):
     try:
-        return plan_from_json(text, "x.json")
+        return any_plan_from_data(parse_json(text, "x.json"), "x.json")
     except InvalidInput as error:
         check_refusal(error)
         return None
 
 
-def test_a_plan_reads_back_equal_from_its_file(tmp_path):
-    save_plan(PLAN, tmp_path / "plan.json")
-    again = load_plan(tmp_path / "plan.json")
-    assert again == PLAN
-    assert again.digest() == PLAN.digest()
+@pytest.mark.parametrize("mode", PLANS)
+def test_a_plan_reads_back_equal_from_its_file(mode, tmp_path):
+    save_plan(PLANS[mode], tmp_path / "plan.json")
+    again = load_any_plan(tmp_path / "plan.json")
+    assert again == PLANS[mode]
+    assert again.digest() == PLANS[mode].digest()
 
 
 @thousands
-@given(mutated(VALID))
+@given(mutated(VALID) | mutated(VALID_SWARM))
 def test_a_changed_plan_file(data):
     plan = read_or_refuse(json.dumps(data))
     if plan is not None:
@@ -42,7 +55,7 @@ def test_a_changed_plan_file(data):
 
 
 @thousands
-@given(garbled(VALID))
+@given(garbled(VALID) | garbled(VALID_SWARM))
 def test_a_garbled_plan_file(text):
     read_or_refuse(text)
 

@@ -9,6 +9,7 @@ from panel.io.state import set_curdoc
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.buttons import Button
 
 
 class Wish(param.Parameterized):
@@ -25,9 +26,19 @@ def test_a_choice_that_is_not_offered_goes_back_once_in_the_model_too():
     assert (select.value, wish.rank) == ("a", "a")
 
 
+def test_only_a_press_of_an_enabled_button_counts():
+    button, seen = Button(label="<b>Go</b>", icon="stop"), []
+    button.on_click(lambda event: seen.append(event.new))
+    button._handle_msg("press")
+    button._handle_msg({"press": "go"})
+    button.disabled = True
+    button._handle_msg("press")
+    assert seen == [1]
+
+
 def test_a_click_acts_while_the_document_is_held():
     document, seen = Document(), []
-    button = pmui.Button(label="Go")
+    button = Button(label="Go")
     on_click(button, lambda event: seen.append((event.name, pn.state.curdoc.callbacks.hold_value)))
     with set_curdoc(document):
         button.clicks += 1

@@ -9,7 +9,7 @@ must stay equal in every step is then another group: the copies of a tied weight
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.model import Plan
@@ -133,25 +133,27 @@ class ReductionGroup:
 
     def rounds_of(self, rank: int) -> tuple[Round, ...]:
         """What a member sends and takes, round by round; rounds without it are left out."""
-        return self._rounds.get(self.ranks.index(rank), ())
+        return _rounds_by_member(self).get(self.ranks.index(rank), ())
 
-    @cached_property
-    def _rounds(self) -> dict[int, tuple[Round, ...]]:
-        sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
-        takes: dict[tuple[int, int], list[Message]] = defaultdict(list)
-        sent_before: dict[tuple[int, int], int] = defaultdict(int)
-        sizes = {n: self.wire_bytes(n) for n in {t.end - t.first for t in self.program}}  # many messages, few sizes
-        for t in self.program:
-            pair = t.sender, t.receiver
-            num_bytes = 0 if t.sender == t.receiver else sizes[t.end - t.first]
-            ordinal, sent_before[pair] = sent_before[pair], sent_before[pair] + 1
-            sends[t.sender, t.round].append(Message(self.ranks[t.receiver], ordinal, num_bytes, t))
-            if t.sender != t.receiver:
-                takes[t.receiver, t.round].append(Message(self.ranks[t.sender], ordinal, num_bytes, t))
-        rounds: dict[int, list[Round]] = defaultdict(list)
-        for member, number in sorted(sends.keys() | takes.keys()):
-            rounds[member].append(Round(tuple(sends[member, number]), tuple(takes[member, number])))
-        return {member: tuple(parts) for member, parts in rounds.items()}
+
+@lru_cache(maxsize=128)
+def _rounds_by_member(group: ReductionGroup) -> dict[int, tuple[Round, ...]]:
+    """Rounds of every place in `ranks`. Remembered, as a derived plan often differs in what is not reduced."""
+    sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    takes: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    sent_before: dict[tuple[int, int], int] = defaultdict(int)
+    sizes = {n: group.wire_bytes(n) for n in {t.end - t.first for t in group.program}}  # many messages, few sizes
+    for t in group.program:
+        pair = t.sender, t.receiver
+        num_bytes = 0 if t.sender == t.receiver else sizes[t.end - t.first]
+        ordinal, sent_before[pair] = sent_before[pair], sent_before[pair] + 1
+        sends[t.sender, t.round].append(Message(group.ranks[t.receiver], ordinal, num_bytes, t))
+        if t.sender != t.receiver:
+            takes[t.receiver, t.round].append(Message(group.ranks[t.sender], ordinal, num_bytes, t))
+    rounds: dict[int, list[Round]] = defaultdict(list)
+    for member, number in sorted(sends.keys() | takes.keys()):
+        rounds[member].append(Round(tuple(sends[member, number]), tuple(takes[member, number])))
+    return {member: tuple(parts) for member, parts in rounds.items()}
 
 
 def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:

@@ -6,7 +6,8 @@ Shape legend: M members of a group, F flows of a phase.
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -46,9 +47,9 @@ class Transfer:
     effect: Effect
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Members:
-    """Where the members of a group are and what joins them.
+    """Where the members of a group are and what joins them. Equal where all of it is.
 
     Attributes:
         site_M, host_M: index of each member's site and host.
@@ -81,6 +82,16 @@ class Members:
 
     def __len__(self) -> int:
         return len(self.site_M)
+
+    @cached_property
+    def _bytes(self) -> tuple[bytes, ...]:
+        return tuple(getattr(self, part.name).tobytes() for part in fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Members) and self._bytes == other._bytes
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
 
     def message_s_MM(self, num_elements: int) -> FloatArray:
         """Seconds of a dense message between two members; 0 on the diagonal."""

@@ -26,12 +26,12 @@ class AllocationGrid(LiveFigure):
     def __init__(self, *, dark: bool = False, height: int = 320) -> None:
         super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-0.5, 0.5))
         self.source = empty_source(*GRID_NAMES, *INK_COLUMNS.values())
-        self.cells = self.figure.rect(
+        self.cells = self._boxes(
             "stage", "y", width=0.95, height=0.9, source=self.source, fill_color="colour", line_color=None
         )
         self._ink_texts("stage", "y", self.source, text_line_height=1.1)
         self.head_source = empty_source(*HEAD_NAMES)
-        self.heads = self.figure.rect(
+        self.heads = self._boxes(
             "stage", "y", width=0.95, height="height", source=self.head_source, line_color=None, fill_alpha=0.9
         )
         self._head_texts = self.figure.text(
@@ -63,9 +63,7 @@ class AllocationGrid(LiveFigure):
     def _site_legend(self) -> Legend:
         # Rows of its own: a legend draws nothing for a glyph of which a part is selected.
         self.key_source = empty_source("x", "y", "site", "colour")
-        keys = self.figure.rect(
-            "x", "y", width=1, height=1, source=self.key_source, fill_color="colour", line_color=None
-        )
+        keys = self._boxes("x", "y", width=1, height=1, source=self.key_source, fill_color="colour", line_color=None)
         legend = self._add_legend([])
         # The sites of the data, as they come: no part of the figure changes with the plan.
         legend.items = [LegendItem(label={"field": "site"}, renderers=[keys])]

@@ -65,6 +65,8 @@ class LiveFigure:
             }
             | options
         )
+        # The page gives every toolbar a style, again at each change of theme: nothing that we need to be told.
+        self.figure.toolbar.syncable = False
         self._legend: Legend | None = None
         self._hidden: list[Any] = []
         self._again: Callable[[], None] | None = None
@@ -117,10 +119,14 @@ class LiveFigure:
             part.visible = not text
         self._note.text = text
 
+    def _boxes(self, *args: Any, **options: Any) -> GlyphRenderer:
+        """Rectangles. The page sets `dilate` on each in the dark, and tells us so one by one, where it is not set."""
+        return self.figure.rect(*args, dilate=True, **options)
+
     def _swatch(self, colour: str, **options: Any) -> GlyphRenderer:
         """A box for a legend: a legend draws nothing for a glyph without data."""
         nowhere = ColumnDataSource({"x": [np.nan], "y": [np.nan]})
-        return self.figure.rect("x", "y", width=1, height=1, source=nowhere, color=colour, **options)
+        return self._boxes("x", "y", width=1, height=1, source=nowhere, color=colour, **options)
 
     def _ink_texts(self, x: str, y: str, source: ColumnDataSource, **options: Any) -> None:
         """Texts on coloured boxes; the source's columns come from `by_ink`.

@@ -112,7 +112,7 @@ class DeviceMap(LiveFigure):
 
     def _draw_world(self) -> None:
         fig = self.figure
-        self._ocean = fig.rect(x=[0], y=[0], width=4 * WORLD_WIDTH_M, height=4 * WORLD_WIDTH_M, line_color=None)
+        self._ocean = self._boxes([0], [0], width=4 * WORLD_WIDTH_M, height=4 * WORLD_WIDTH_M, line_color=None)
         # One glyph with NaN between the rings: thousands of small arrays would be as many WebSocket frames.
         self._land = fig.patch(*_joined(land_rings()), line_width=0.6)
         self._borders = fig.line(*_joined(border_lines()), line_width=0.5)

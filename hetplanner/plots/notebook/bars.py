@@ -16,7 +16,7 @@ from hetplanner.units import short_seconds
 
 
 def _estimate_of(item: Plan | Estimate, label: str) -> Estimate:
-    found = item.estimate if isinstance(item, Plan) else item
+    found = item if isinstance(item, Estimate) else item.estimate
     if found is None:
         raise InvalidInput(f"{label}: this plan has no estimate; give it one with hetplanner.estimate_plan(plan)")
     return found

@@ -178,6 +178,25 @@ class ErrorWords:
         self.view.visible = bool(text)
 
 
+def progress_bar(share: float | None) -> str:
+    """HTML: a bar that is filled so far; None: nothing is known yet."""
+    filled = 0.0 if share is None else share
+    faint = "color-mix(in srgb, var(--panel-primary-color) 28%, transparent)"
+    return (
+        f'<div role="progressbar" aria-valuenow="{100 * filled:.0f}" style="height:4px;background:{faint}">'
+        f'<div style="height:4px;width:{100 * filled:.1f}%;background:var(--panel-primary-color)"></div></div>'
+    )
+
+
+def chip(text: str) -> str:
+    """HTML: a word in a frame, on the primary colour."""
+    look = (
+        f"{FONT}font-size:13px;color:var(--panel-on-primary-color);border:1px solid currentColor;border-radius:16px;"
+        "padding:5px 11px;white-space:nowrap"
+    )
+    return f'<div style="{look}">{escape(text)}</div>'
+
+
 def heading(text: str) -> pn.pane.HTML:
     """A heading inside the side bar."""
     style = (

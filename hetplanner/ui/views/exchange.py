@@ -8,6 +8,7 @@ import panel_material_ui as pmui
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.exchange import FORMS, KINDS, MAX_PASTED, SOURCES
 from hetplanner.ui.views.binding import upload_button
+from hetplanner.ui.views.buttons import FileDownload
 from hetplanner.ui.views.cards import ErrorWords, Words, card
 from hetplanner.ui.views.controls import Controls, button, field
 
@@ -29,7 +30,7 @@ class ExchangePart:
             "Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, self.model.take_files, multiple=True
         )
         whole = next(iter(FORMS))
-        download = pmui.FileDownload(
+        download = FileDownload(
             callback=lambda: self.model.download(whole),
             filename=self.model.file_name(whole),
             label="Download",
@@ -50,7 +51,7 @@ class ExchangePart:
         self._text_error = ErrorWords()
         self._form = whole
         self._forms = Controls(self._choose_form, width=240, sizing_mode="fixed", margin=(4, 12))
-        self._tables = pmui.FileDownload(
+        self._tables = FileDownload(
             callback=lambda: self.model.download(self._form),
             filename=self.model.file_name(whole),
             label="Download tables",

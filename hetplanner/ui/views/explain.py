@@ -4,7 +4,6 @@ from html import escape
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 import param
 
 from hetplanner.plots.live import CostBars
@@ -13,10 +12,11 @@ from hetplanner.ui.models.texts import percent_text
 from hetplanner.ui.models.whatif import WhatIfModel
 from hetplanner.ui.models.why import Part
 from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
 from hetplanner.ui.views.controls import Controls, button
 
-_SMALL: dict[str, Any] = {"size": "small", "margin": (6, 6)}
+_SMALL: dict[str, Any] = {"margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
 _TRACK = "color-mix(in srgb, var(--panel-on-surface-color) 9%, transparent)"
 EMPTY_WHY = "When a search has ended, this says which of the plan's choices its gain over rank order comes from."
@@ -97,9 +97,9 @@ class WhatIfCard:
         self.answer = html_pane(margin=(6, 14, 4, 14))
         self.bars = chart(self.figure)
         self.bars.visible = False
-        self.again = pmui.Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
-        self.keep = pmui.Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
-        self.clear = pmui.Button(label="Clear", icon="close", variant="text", **_SMALL)
+        self.again = Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
+        self.keep = Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
+        self.clear = Button(label="Clear", icon="close", variant="text", **_SMALL)
         self._wire()
         self.card = self._layout()
         self.show_choices()

@@ -18,6 +18,7 @@ from hetplanner.ui.models.export import (
     torchrun_lines,
 )
 from hetplanner.ui.views.binding import bind, upload_button
+from hetplanner.ui.views.buttons import FileDownload
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
 from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.json_tree import tree_html
@@ -36,7 +37,7 @@ class ExportView(PageView):
         self.hint = Words(_EMPTY)
         self.error = html_pane(margin=(0, 14, 6, 14))
         self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(3)]
-        self.download = pmui.FileDownload(
+        self.download = FileDownload(
             callback=self._file,
             filename="plan.json",
             label="Download plan.json",

@@ -3,14 +3,14 @@
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 
 from hetplanner.plots.live import FrontCurve
 from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import Words, card, chart, toolbar
 
-_BUTTON: dict[str, Any] = {"size": "small", "variant": "outlined", "margin": (4, 5)}
+_BUTTON: dict[str, Any] = {"variant": "outlined", "margin": (4, 5)}
 
 
 class FrontCard:
@@ -20,11 +20,11 @@ class FrontCard:
         self.model = model
         self.figure = FrontCurve(height=height)
         self.words, self.chosen = Words(margin=(4, 8)), Words(margin=(0, 14, 6, 14))
-        self.search = pmui.Button(label="Find the front", icon="show_chart", **_BUTTON)
-        self.stop = pmui.Button(label="Stop the front", icon="stop", color="error", **_BUTTON)
-        self.faster = pmui.Button(label="Faster", icon="chevron_left", **_BUTTON)
-        self.cheaper = pmui.Button(label="Cheaper", end_icon="chevron_right", **_BUTTON)
-        self.take = pmui.Button(label="Take this plan", icon="check", **_BUTTON)
+        self.search = Button(label="Find the front", icon="show_chart", **_BUTTON)
+        self.stop = Button(label="Stop the front", icon="stop", color="error", **_BUTTON)
+        self.faster = Button(label="Faster", icon="chevron_left", **_BUTTON)
+        self.cheaper = Button(label="Cheaper", end_icon="chevron_right", **_BUTTON)
+        self.take = Button(label="Take this plan", icon="check", **_BUTTON)
         self._wire()
         self.words.view.styles = {"flex": "1 1 380px", "min-width": "0"}
         tools = pn.Row(self.search, self.stop, self.faster, self.cheaper, self.take, margin=0)

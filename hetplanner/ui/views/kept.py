@@ -11,6 +11,7 @@ from hetplanner.plots.live import CostBars, DeviceMap
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.kept import MOST_COMPARED, Metric, comparison
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import BORDER, COLOURS, FONT, Words, card, chart, colour_all, html_pane, set_html
 
 MAP_HEIGHT = 260
@@ -51,8 +52,8 @@ class KeptCards:
         self.name = pmui.TextInput(
             label="Name (optional)", max_length=60, size="small", width=260, margin=(6, 6), placeholder="a name"
         )
-        self.keep = pmui.Button(label="Keep this plan", icon="bookmark_add", variant="contained", margin=(8, 6))
-        self.undo = pmui.Button(label="Undo delete", icon="undo", variant="outlined", visible=False, margin=(8, 6))
+        self.keep = Button(label="Keep this plan", icon="bookmark_add", variant="contained", margin=(8, 6))
+        self.undo = Button(label="Undo delete", icon="undo", variant="outlined", visible=False, margin=(8, 6))
         self.complaint = html_pane(margin=(0, 14, 4, 14), visible=False)
         self.hint = Words(EMPTY, margin=(0, 14, 6, 14))
         self.table = self._make_table()

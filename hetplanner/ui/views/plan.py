@@ -10,6 +10,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import (
     MetricRow,
     Words,
@@ -48,13 +49,11 @@ class PlanView(PageView):
         self.front = FrontCard(app.front, HEIGHT)
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
-        self.gone = pmui.Button(
-            label="What if it were gone?", variant="outlined", size="small", visible=False, margin=(0, 14, 8, 14)
-        )
+        self.gone = Button(label="What if it were gone?", variant="outlined", visible=False, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.why = Words(margin=(10, 14, 4, 14))
-        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
-        self.export = pmui.Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
+        self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
+        self.export = Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
         self.recent = pmui.Select(
             label="Searches of this server", options={_NONE: ""}, value="", size="small", width=330, margin=(8, 12)
         )

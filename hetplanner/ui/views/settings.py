@@ -7,10 +7,11 @@ import panel_material_ui as pmui
 
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind, on_click, upload_button
-from hetplanner.ui.views.cards import ErrorWords, Words
+from hetplanner.ui.views.buttons import Button
+from hetplanner.ui.views.cards import ErrorWords, Words, html_pane, progress_bar, set_html
 from hetplanner.ui.views.form import SettingsPanel
 
-_BUTTON: dict[str, Any] = {"sizing_mode": "stretch_width", "size": "small", "margin": (3, 5)}
+_BUTTON: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 5)}
 _IN_SIGHT = {"position": "sticky", "bottom": "0", "z-index": "2", "background": "var(--panel-surface-color)"}
 """Open groups may be longer than the window: the buttons stay."""
 
@@ -54,22 +55,21 @@ def _model_part(app: PlannerApp) -> list[Any]:
 
 def _search_part(app: PlannerApp) -> list[Any]:
     plan = app.plan
-    start = pmui.Button(label="Search", icon="play_arrow", variant="contained", **_BUTTON)
-    stop = pmui.Button(label="Stop", icon="stop", variant="outlined", color="error", **_BUTTON)
-    resume = pmui.Button(label="Resume", icon="redo", variant="outlined", **_BUTTON)
-    reseed = pmui.Button(label="Other seed", icon="casino", variant="outlined", **_BUTTON)
+    start = Button(label="Search", icon="play_arrow", variant="contained", **_BUTTON)
+    stop = Button(label="Stop", icon="stop", variant="outlined", color="error", **_BUTTON)
+    resume = Button(label="Resume", icon="redo", variant="outlined", **_BUTTON)
+    reseed = Button(label="Other seed", icon="casino", variant="outlined", **_BUTTON)
     on_click(start, lambda _: app.search())
     on_click(stop, lambda _: plan.stop())
     on_click(resume, lambda _: app.resume())
     on_click(reseed, lambda _: app.reseed())
-    bar = pmui.LinearProgress(value=0, variant="determinate", sizing_mode="stretch_width", margin=(4, 10))
+    bar = html_pane(margin=(6, 10, 4, 10))
     text = Words(margin=(2, 10, 6, 10), size=12)
 
     def show_state(*_: Any) -> None:
         start.disabled, stop.disabled = plan.searching, not plan.searching
         resume.disabled, reseed.disabled = not plan.can_resume, not plan.can_reseed
-        bar.variant = "indeterminate" if plan.is_waiting else "determinate"
-        bar.value = round(100 * plan.progress)
+        set_html(bar, progress_bar(None if plan.is_waiting else plan.progress))
         text.set(plan.progress_text)
 
     plan.param.watch(show_state, ["state", "phase", "plan", "cluster", "planner", "points_changed", "clock_changed"])

@@ -23,7 +23,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
-from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame
+from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
 from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.deck import Deck
@@ -162,7 +162,7 @@ class Shell:
         self.tabs = pmui.Tabs(
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
         )
-        self.subject = pmui.Chip(label="–", variant="outlined", sx={"color": "inherit", "borderColor": "currentColor"})
+        self.subject = html_pane(sizing_mode=None, margin=(0, 12))
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
@@ -306,7 +306,7 @@ class Shell:
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan
-        self.subject.label = f"{cluster.name if cluster else 'no cluster'} · {plan.model_name}"
+        set_html(self.subject, chip(f"{cluster.name if cluster else 'no cluster'} · {plan.model_name}"))
 
     # -- the address remembers the page over a reload ------------------------------------------------
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
 from hetplanner.simulator.terms import TERMS
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import against_text, percent_text, seconds_text
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import (
     FONT,
     Coloured,
@@ -60,8 +60,8 @@ class SimulateView(PageView):
             acts={"perfetto": self.model.ask_perfetto}, margin=(6, 4),
         )  # fmt: skip
         self.pipeline = ControlsPanel(self.model, ("pipeline",), sizing_mode=None, width=140, height=44, margin=(0, 6))
-        self.save = pmui.Button(label="Save derived plan", icon="save", variant="contained", margin=(8, 6))
-        self.reset = pmui.Button(label="Back to the plan", icon="undo", variant="outlined", margin=(8, 6))
+        self.save = Button(label="Save derived plan", icon="save", variant="contained", margin=(8, 6))
+        self.reset = Button(label="Back to the plan", icon="undo", variant="outlined", margin=(8, 6))
         self._stale = True
         self._drawn: tuple[Any, ...] = ()
         self._wire()

@@ -11,6 +11,7 @@ from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
 from hetplanner.ui.models.texts import seconds_text
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
 from hetplanner.ui.views.form import SettingsPanel
 
@@ -31,12 +32,12 @@ class LaunchBar:
         form = LaunchForm(self.launch, REHEARSAL)
         size: dict[str, Any] = {"sizing_mode": "fixed", "width": 275, "height": 58}
         self.fields = SettingsPanel(form, app.rehearse, stylesheets=_IN_A_ROW, margin=(4, 4), **size)
-        self.rehearse = pmui.Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 4))
-        self.propose = pmui.Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
+        self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 4))
+        self.propose = Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
         on_click(self.rehearse, lambda _: app.rehearse())
         on_click(self.propose, lambda _: self._propose())
         self.token = pmui.PasswordInput(label="Launch token", width=165, **_SMALL)
-        self.unlock = pmui.Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 4))
+        self.unlock = Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 4))
         self.words = Words(margin=(14, 12))
         self.words.view.sizing_mode = None
         on_click(self.unlock, lambda _: self._unlock())
@@ -85,8 +86,8 @@ class ConfirmDialog:
         self.token = pmui.PasswordInput(
             label="Launch token (printed in the server's terminal)", sizing_mode="stretch_width"
         )
-        self.confirm = pmui.Button(label="Launch", icon="rocket_launch", variant="contained")
-        self.cancel = pmui.Button(label="Cancel", variant="text")
+        self.confirm = Button(label="Launch", icon="rocket_launch", variant="contained")
+        self.cancel = Button(label="Cancel", variant="text")
         buttons = pn.Row(pn.HSpacer(), self.cancel, self.confirm, sizing_mode="stretch_width")
         parts = (self.text, self.fields, self.command, self.token, buttons)
         self.view = pmui.Dialog(*parts, title="Launch?", open=False, show_close_button=True, width_option="md")
@@ -102,7 +103,7 @@ class ConfirmDialog:
 
     def set_dark(self, dark: bool) -> None:
         """A dialog's parts stand outside of the page's own tree: they have to be told."""
-        for part in (self.view, self.token, self.confirm, self.cancel):
+        for part in (self.view, self.token):
             part.dark_theme = dark
 
     def _confirm(self) -> None:

@@ -16,6 +16,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.run import SECTIONS
 from hetplanner.ui.models.texts import change_text, count_text, seconds_text
 from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button, FileDownload
 from hetplanner.ui.views.cards import (
     BORDER,
     COLOURS,
@@ -108,7 +109,7 @@ class RunView(PageView):
 
     def _news_bar(self) -> Any:
         self.news = html_pane(margin=(8, 14))
-        self.read = pmui.Button(label="Dismiss", variant="text", size="small", margin=(6, 8))
+        self.read = Button(label="Dismiss", variant="text", margin=(6, 8))
         on_click(self.read, lambda _: self.model.dismiss_news())
         self.news_bar = pn.Row(self.news, self.read, sizing_mode="stretch_width", visible=False, margin=(6, 10))
         self.news_bar.styles = {"border": f"1px solid {COLOURS['warn']}", "border-radius": "6px"}
@@ -117,11 +118,16 @@ class RunView(PageView):
     def _run_bar(self) -> Any:
         self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10))
         self.phases = html_pane(margin=(14, 8), sizing_mode=None)
-        small: dict[str, Any] = {"size": "small", "margin": (10, 4)}
-        self.stop = pmui.Button(label="Stop run", icon="stop", variant="contained", color="error", **small)
-        self.restart = pmui.Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", **small)
-        self.report = pmui.FileDownload(
-            callback=self._report, filename="report.html", label="Report", icon="download", variant="outlined", **small
+        self.stop = Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 4))
+        self.restart = Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", margin=(10, 4))
+        self.report = FileDownload(
+            callback=self._report,
+            filename="report.html",
+            label="Report",
+            icon="download",
+            variant="outlined",
+            size="small",
+            margin=(10, 4),
         )
         on_click(self.stop, lambda _: self.model.stop())
         on_click(self.restart, lambda _: self.model.restart())

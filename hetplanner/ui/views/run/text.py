@@ -10,6 +10,7 @@ from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.run_text import MAX_PROMPT
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, full_width, html_pane, page, set_html
 from hetplanner.ui.views.run.section import Section
 
@@ -37,7 +38,7 @@ class TextSection(Section):
             ),
             bind(pmui.IntInput(label="Seed", start=0, end=2**31 - 1, width=110, **small), text, "seed", session),
         ]
-        self.generate = pmui.Button(label="Generate", icon="edit_note", variant="contained", margin=(10, 6))
+        self.generate = Button(label="Generate", icon="edit_note", variant="contained", margin=(10, 6))
         on_click(self.generate, lambda _: text.generate())
         self.words = Words()
         self.error = html_pane(margin=(0, 14, 6, 14))

@@ -12,6 +12,7 @@ from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import seconds_text
 from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import Words, card, chart, full_width, html_pane, page, set_html, toolbar
 from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.tables import html_table, note
@@ -29,10 +30,10 @@ class TimelineSection(Section):
         replay = model.replay
         self.timeline = Timeline(height=HEIGHT, dark=dark)
         self.figures = [self.timeline]
-        small: dict[str, Any] = {"size": "small", "margin": (6, 4), "variant": "outlined"}
-        self.earlier = pmui.Button(label="Earlier", icon="chevron_left", **small)
-        self.pause = pmui.Button(label="Pause", icon="pause", width=120, **small)
-        self.later = pmui.Button(label="Later", icon="chevron_right", **small)
+        small: dict[str, Any] = {"margin": (6, 4), "variant": "outlined"}
+        self.earlier = Button(label="Earlier", icon="chevron_left", **small)
+        self.pause = Button(label="Pause", icon="pause", width=120, **small)
+        self.later = Button(label="Later", icon="chevron_right", **small)
         self.slider = pmui.IntSlider(label="Latest step shown", start=0, end=1, width=320, margin=(4, 16))
         self.count = bind(
             pmui.IntInput(label="Steps shown", start=1, end=20, width=110, size="small", margin=(6, 6)),
