@@ -116,13 +116,14 @@ def utilisation(points: Sequence[Utilisation]) -> hv.Overlay:
     line = hv.Curve(rows, "hidden", "predicted", label="predicted").opts(color=LIGHT.text, line_width=2)
     steps = hv.Segments(rows, ["hidden", "least", "hidden", "most"]).opts(color=LINE_COLOURS[0], line_width=2)
     marks = hv.Points(rows, ["hidden", "measured"], ["predicted", "error"], label="measured")
+    top = max(*rows["most"], *rows["predicted"])
     return hv.Overlay([line, steps, marks.opts(color=LINE_COLOURS[0], size=8, tools=[hover])]).opts(
         hv.opts.Overlay(
             **FRAME | LEGEND,
             logx=True,
             xticks=rows["hidden"],
             xlim=(rows["hidden"][0] / 1.15, rows["hidden"][-1] * 1.15),
-            ylim=(0.0, 1.0),
+            ylim=(0.0, min(1.0, 1.15 * top)),
             xlabel="hidden size",
             ylabel="share of a step spent computing",
             title="Square-cube law: wider models wait less for the same network",
