@@ -38,6 +38,7 @@ _HOMES = {
     "swarm_throughput": "swarms",
     "swarm_forecast": "swarms",
     "square_cube": "swarms",
+    "utilisation": "swarms",
 }
 
 __all__ = ["live", *_HOMES]

@@ -8,6 +8,7 @@ import numpy as np
 from hetplanner.cost.square_cube import SquareCubePoint
 from hetplanner.elastic.forecast import Forecast
 from hetplanner.elastic.swarm_run import SwarmRun
+from hetplanner.runs.utilisation import Utilisation
 from hetplanner.units import short_rate
 
 Columns = dict[str, list[Any]]
@@ -76,6 +77,13 @@ def square_cube_columns(points: Sequence[SquareCubePoint]) -> dict[str, Columns]
             "utilisation": [p.utilisation for p in there],
         }
     return lines
+
+
+def utilisation_columns(points: Sequence[Utilisation]) -> Columns:
+    """A row for every run, by width: hidden, predicted, measured, least, most, error."""
+    rows = sorted(points, key=lambda point: point.hidden)
+    names = ("hidden", "predicted", "measured", "least", "most", "error")
+    return {name: [getattr(point, name) for point in rows] for name in names}
 
 
 def _means(time_s_E: np.ndarray, value_E: np.ndarray, edges: np.ndarray) -> np.ndarray:

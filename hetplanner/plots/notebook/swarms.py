@@ -8,9 +8,16 @@ from hetplanner.cost.square_cube import SquareCubePoint
 from hetplanner.elastic.forecast import Forecast
 from hetplanner.elastic.swarm_run import SwarmRun
 from hetplanner.errors import InvalidInput
-from hetplanner.plots.data.swarms import forecast_columns, policy_columns, square_cube_columns, trace_columns
+from hetplanner.plots.data.swarms import (
+    forecast_columns,
+    policy_columns,
+    square_cube_columns,
+    trace_columns,
+    utilisation_columns,
+)
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, tooltips
 from hetplanner.plots.theme import LIGHT, LINE_COLOURS
+from hetplanner.runs.utilisation import Utilisation
 
 
 def swarm_throughput(runs: SwarmRun | Mapping[str, SwarmRun]) -> hv.Overlay:
@@ -137,5 +144,40 @@ def square_cube(points: Sequence[SquareCubePoint]) -> hv.Overlay:
             xlabel="hidden size",
             ylabel="seconds a micro-batch",
             title="Square-cube law: compute outgrows traffic with the model's width",
+        )
+    )
+
+
+def utilisation(points: Sequence[Utilisation]) -> hv.Overlay:
+    """Share of a step in which devices compute, over the model's width on one network: predicted line, measured points.
+
+    Args:
+        points: of `hetplanner.utilisation_of_run`, of runs that differ in their hidden size.
+
+    Raises:
+        InvalidInput: there are no points.
+    """
+    ready()
+    if not points:
+        raise InvalidInput("points: must hold at least one")
+    rows = utilisation_columns(points)
+    hover = tooltips(
+        ("hidden", "@hidden{0,0}"), ("measured", "@measured{0.0%}"), ("predicted", "@predicted{0.0%}"),
+        ("predicted over measured", "@error{+0.0%}"),
+    )  # fmt: skip
+    line = hv.Curve(rows, "hidden", "predicted", label="predicted").opts(color=LIGHT.text, line_width=2)
+    steps = hv.Segments(rows, ["hidden", "least", "hidden", "most"]).opts(color=LINE_COLOURS[0], line_width=2)
+    marks = hv.Points(rows, ["hidden", "measured"], ["predicted", "error"], label="measured")
+    top = max(*rows["most"], *rows["predicted"])
+    return hv.Overlay([line, steps, marks.opts(color=LINE_COLOURS[0], size=8, tools=[hover])]).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND,
+            logx=True,
+            xticks=rows["hidden"],
+            xlim=(rows["hidden"][0] / 1.15, rows["hidden"][-1] * 1.15),
+            ylim=(0.0, min(1.0, 1.15 * top)),
+            xlabel="hidden size",
+            ylabel="share of a step spent computing",
+            title="Square-cube law: wider models wait less for the same network",
         )
     )
