@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hetplanner.calibration.model import Calibration
+    from hetplanner.elastic.forecast import Forecast
+    from hetplanner.elastic.preemptions import PreemptionTrace
+    from hetplanner.plan.elastic import ElasticPlan
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
+    from hetplanner.plan.rebalancing import RebalancerName
     from hetplanner.plan.trace import Trace
     from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
@@ -141,6 +145,46 @@ def pareto(problem: Problem, *, seed: int = 0, budget: Budget | str | float | No
 
     with Interrupts() as stopped:
         return search_front(problem, seed=seed, budget=budget, on_event=_front_in_terminal, should_stop=stopped)
+
+
+def forecast(
+    plan: ElasticPlan,
+    preemptions: str | PreemptionTrace | None = None,
+    *,
+    lifetime_s: float | None = None,
+    duration_s: float = 24 * 3600.0,
+    seeds: int = 10,
+    policies: Sequence[RebalancerName] | None = None,
+    download_s: float | None = None,
+    notice_s: float = 0.0,
+) -> dict[str, Forecast]:
+    """What an elastic plan is expected to train while peers come and go, by rebalancing policy.
+
+    Args:
+        plan: the elastic plan.
+        preemptions: an observed trace, a published one's name or a file; fleets of the plan's size are made of it.
+        lifetime_s: instead, draw preemptions: the mean of a peer's life.
+        duration_s: of drawn preemptions.
+        seeds: how many (0, 1, …).
+        policies: `throughput`, `queue`, `none`; the plan's own if not given.
+        download_s: until a peer that joins or moves has its state; by the plan's links if not given.
+        notice_s: seconds before its preemption at which a peer is told.
+
+    Raises:
+        InvalidInput: see `hetplanner.elastic.forecast`.
+    """
+    from hetplanner.cost.swarm_costs import cost_swarm
+    from hetplanner.elastic.forecast import forecast_plan, traces_for
+
+    trace_of = traces_for(plan, preemptions, lifetime_s=lifetime_s, duration_s=duration_s)
+    costs = cost_swarm(plan)
+    ways = {name: plan.rebalancing.replace(policy=name) for name in policies or (plan.rebalancing.policy,)}
+    return {
+        name: forecast_plan(
+            plan, costs, trace_of, range(seeds), rebalancing=how, download_s=download_s, notice_s=notice_s
+        )
+        for name, how in ways.items()
+    }
 
 
 def rehearse(

@@ -17,10 +17,10 @@ def captured(ops: list[Op], *, name: str = "captured", global_batch: int = 32, m
     )
 
 
-def random_dag(seed: int, num_ops: int, *, unit: int = 1, most_tied: int | None = None, **batch: int) -> Workload:
+def random_dag(seed: int, num_ops: int, *, unit: int = 1, **batch: int) -> Workload:
     """A chain of ops of which some read earlier outputs too, own nothing, or share the weight of an earlier one.
 
-    Weights are multiples of `unit` elements; at most so many of them are shared.
+    Weights are multiples of `unit` elements.
     """
     rng = random.Random(seed)
     ops = [
@@ -31,8 +31,6 @@ def random_dag(seed: int, num_ops: int, *, unit: int = 1, most_tied: int | None 
         owners = [op for op in ops if op.num_params and op.tied is None]
         # Users of one weight use the same one.
         shared = {op.tied: op.num_params for op in ops if op.tied}
-        if most_tied is not None and len(shared) >= most_tied:
-            owners = [op for op in owners if op.name in shared]
         owner = rng.choice(owners) if owners and rng.random() < 0.2 else None
         params = rng.choice([0, unit * rng.randint(1, 3000)])
         ops.append(

@@ -102,7 +102,7 @@ def unlike_cluster(rng: np.random.Generator, devices: int) -> Cluster:
 
 
 def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
-    """A GPT of four layers, in half of the draws with tied embeddings."""
+    """A GPT of four layers, tied embeddings in half of the draws, shared layers in half."""
     config = TransformerConfig(
         vocab=int(rng.choice([64, 2000])),
         max_seq_len=32,
@@ -111,6 +111,7 @@ def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
         heads=2,
         ffn=128,
         tie_embeddings=bool(rng.integers(2)),
+        shared_layers=int(rng.choice([1, 1, 2, 4])),
     )
     return Workload(
         name="random", transformer=config, global_batch=2 * micro_batches, micro_batch=2, seq_len=32, dtype="float32"

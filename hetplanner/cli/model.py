@@ -34,6 +34,18 @@ Layers = Annotated[int | None, typer.Option("--layers", help="Layers instead of 
 GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Samples in one step.")]
 MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Samples in one micro-batch.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens in one sequence.")]
+BoundaryLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--boundary-layers",
+        metavar="KIND:FACTOR[:EVERY]",
+        help="Compression-aware layers behind every layer or every EVERY-th (bottleneck or maxout, by 2 or 4): a stage"
+        " that ends there sends a FACTOR-th.",
+    ),
+]
+SharedLayers = Annotated[
+    int | None, typer.Option("--shared-layers", help="So many consecutive layers share one set of weights.")
+]
 Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 
 
@@ -69,6 +81,8 @@ def show(
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
     dtype: Precision = None,
+    boundary_layers: BoundaryLayers = None,
+    shared_layers: SharedLayers = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the graph into this page.")
     ] = None,
@@ -87,6 +101,8 @@ def show(
         micro_batch=micro_batch,
         seq_len=seq_len,
         dtype=dtype,
+        boundary_layers=boundary_layers,
+        shared_layers=shared_layers,
     )
     if plot is not None:
         from hetplanner.plots import write_dag

@@ -29,7 +29,16 @@ PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).")]
 @takes_problem()
 def plan(
     load: Loader,
-    planner: Annotated[str, typer.Option(help=f"One of {', '.join(planner_names())}.")] = "evolution",
+    planner: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(planner_names())}; evolution if not given, swarm for mode elastic."),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="static: fixed routes; elastic: a swarm whose peers come and go (planner swarm).")
+    ] = "static",
+    rebalancing: Annotated[
+        str | None, typer.Option(help="How peers of mode elastic change stages: throughput, queue or none.")
+    ] = None,
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     islands: Annotated[int | None, typer.Option(help="Searches apart that exchange their best (evolution).")] = None,
@@ -41,18 +50,25 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
+    from hetplanner.cli.elastic import check_mode, finish_elastic
     from hetplanner.plan.files import load_plan
     from hetplanner.planners.registry import make_planner
     from hetplanner.schema import check_writable
 
+    check_mode(mode, planner, rebalancing)
     if out is not None:
         check_writable(out)
     problem = load()
     limit = budget_of(budget, evaluations)
     start = load_plan(start_from) if start_from else None
     settings = {"starts": starts, "islands": islands, "processes": processes}
-    chosen = make_planner(planner, {name: value for name, value in settings.items() if value is not None})
+    settings |= {"mode": None if mode == "static" else mode}
+    usual = "evolution" if mode == "static" else "swarm"
+    chosen = make_planner(planner or usual, {name: value for name, value in settings.items() if value is not None})
     result = solve(chosen, problem, seed, limit, start)
+    if result.elastic is not None:
+        finish_elastic(result, rebalancing, out, as_json)
+        return
     if out is not None:
         from hetplanner.plan.files import save_plan
 
@@ -130,10 +146,7 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         + (f", {plan.fragments} fragments" if plan.fragments > 1 else "")
     )
     _print_stages(plan)
-    terms = table("One step", "term", "seconds", "share", right=("seconds",))
-    for name, value in estimate.terms.items():
-        terms.add_row(name.replace("_", " "), short_seconds(value), bar(value / estimate.step_s))
-    console.print(terms)
+    print_terms(estimate)
     console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
     console.print(price_text(estimate))
     objective = plan.problem.objective
@@ -155,6 +168,14 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
         + (" (search was cancelled)" if result.cancelled else "")
         + "[/dim]"
     )
+
+
+def print_terms(estimate: Estimate) -> None:
+    """Where a step's time goes, as a table."""
+    terms = table("One step", "term", "seconds", "share", right=("seconds",))
+    for name, value in estimate.terms.items():
+        terms.add_row(name.replace("_", " "), short_seconds(value), bar(value / estimate.step_s))
+    console.print(terms)
 
 
 def price_text(estimate: Estimate) -> str:

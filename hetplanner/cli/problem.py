@@ -9,6 +9,7 @@ import typer
 
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import (
+    BoundaryLayers,
     GlobalBatch,
     Layers,
     MicroBatch,
@@ -16,6 +17,7 @@ from hetplanner.cli.model import (
     OptionalModel,
     Precision,
     SeqLen,
+    SharedLayers,
     chosen_workload,
 )
 from hetplanner.codecs.spec import ALLOWED_CODECS, DEFAULT_MAX_RATIO
@@ -61,6 +63,8 @@ def load_problem(
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
     dtype: Precision = None,
+    boundary_layers: BoundaryLayers = None,
+    shared_layers: SharedLayers = None,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.files import load_cluster
@@ -75,6 +79,8 @@ def load_problem(
         micro_batch=micro_batch,
         seq_len=seq_len,
         dtype=dtype,
+        boundary_layers=boundary_layers,
+        shared_layers=shared_layers,
     )
     constraints = {
         "stages": stages,

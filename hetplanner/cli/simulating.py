@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.forecasting import PUBLISHED_TRACES, Storm, forecast_file
+from hetplanner.cli.output import AsJson, console, notices, print_json, table
 from hetplanner.cli.planning import PlanFile
 from hetplanner.units import short_bytes, short_seconds
 
@@ -33,11 +34,28 @@ def simulate(
     network_jitter: Annotated[float | None, typer.Option(help="Relative spread of transfers, if another.")] = None,
     seed: Annotated[int, typer.Option(help="Of the jitter.", min=0)] = 0,
     runs: Annotated[int, typer.Option(help="Simulations with jitter, seeds counting up.", min=1)] = 1,
+    preemptions: Annotated[
+        str | None,
+        typer.Option(help=f"Elastic plans: a trace file, or {', '.join(PUBLISHED_TRACES)} (as fleets)."),
+    ] = None,
+    lifetime: Annotated[
+        str | None, typer.Option(help="Elastic plans: draw preemptions; peers live so long in the mean, such as 6h.")
+    ] = None,
+    duration: Annotated[str, typer.Option(help="Length of drawn preemptions.")] = "24h",
+    seeds: Annotated[int, typer.Option(help="Preemptions simulated, seeds counting up.", min=1)] = 10,
+    policies: Annotated[
+        str, typer.Option(help="Rebalancing to compare: throughput,queue,none; the plan's if not given.")
+    ] = "",
+    download: Annotated[str | None, typer.Option(help="Until a peer has its stage's state; by the links.")] = None,
+    notice: Annotated[str, typer.Option(help="How long before its preemption a peer is told.")] = "0s",
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan of another schedule here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Perform a plan's schedule on its links, event by event, and report where the time goes."""
-    from hetplanner.plan.files import load_plan, save_plan
+    """Perform a plan's schedule on its links, event by event, and report where the time goes.
+
+    Of an elastic plan: a calm step, or with --preemptions or --lifetime what it trains while peers come and go.
+    """
+    from hetplanner.plan.files import save_plan
     from hetplanner.schema import check_writable, write_text
     from hetplanner.simulator.jitter import Jitter
     from hetplanner.simulator.simulation import simulate as run_simulation
@@ -46,7 +64,11 @@ def simulate(
     for path in (trace, out):
         if path is not None:
             check_writable(path)
-    plan = _rescheduled(load_plan(file), schedule, chunks, in_flight)
+    if preemptions is not None or lifetime is not None:
+        storm = Storm(preemptions, lifetime, duration, seeds, seed, policies, download, notice)
+        forecast_file(file, storm, as_json)
+        return
+    plan = _rescheduled(_plan_of(file, schedule or in_flight), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
     spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)
     summary = summarise_plan(plan, steps=STEPS, jitter=varied, seed=seed, trace=spans)
@@ -71,6 +93,19 @@ def simulate(
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
     if out is not None:
         console.print(f"plan written to {out}")
+
+
+def _plan_of(file: Path, changed: object) -> Plan:
+    """The plan, of an elastic one a calm step; another schedule has only a static plan. Raises InvalidInput."""
+    from hetplanner.cost.calm import calm_plan
+    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.plan.files import load_any_plan, load_plan
+
+    plan = load_plan(file) if changed else load_any_plan(file)
+    if not isinstance(plan, ElasticPlan):
+        return plan
+    notices.print(f"{file.name} is elastic: a calm step, with everybody of the start there; try --lifetime 6h")
+    return calm_plan(plan)
 
 
 def _rescheduled(plan: Plan, schedule: str | None, chunks: int, in_flight: int | None) -> Plan:

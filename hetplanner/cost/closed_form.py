@@ -137,12 +137,12 @@ def optimizer_seconds(arrays: StepArrays) -> float:
 
 
 def _reduced_s(arrays: StepArrays, end_S: FloatArray, *, chunked: bool) -> float:
-    """When all reductions of a step are done, those of tied weights last."""
+    """When all reductions of a step are done, those of tied weights last and one after the other."""
     done = _reduced(arrays, end_S) if chunked else end_S + arrays.reduce_s_S
-    reduced_s = float(done.max())
     for seconds, stages in (*arrays.tied, *arrays.tied_averaged):
-        reduced_s = max(reduced_s, float(max(done[s] for s in stages)) + seconds)
-    return reduced_s
+        users = list(stages)
+        done[users] = done[users].max() + seconds
+    return float(done.max())
 
 
 def _most_load(arrays: StepArrays) -> FloatArray:

@@ -113,8 +113,7 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         for p, (one, two) in enumerate(pairs):
             count = plan.routes[p].micro_batches
             sends += [(one, two, float(there[p] * count)), (two, one, float(back[p] * count))]
-    reduce_s_S, tied = reduce_seconds(plan, durations, model.links)
-    num_often = sum(group.tied and group.every_step for group in reduction_groups(plan))
+    reduce_s_S, tied_s = reduce_seconds(plan, durations, model.links)
     return StepArrays(
         rank_PS=rank_PS,
         micro_batches_P=np.array([route.micro_batches for route in plan.routes]),
@@ -128,8 +127,8 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         gradient_wire_s_PE=hops["back"],
         nic_s_P=_nic_seconds(plan, model.links, device_N, rank_PS, sends),
         reduce_s_S=reduce_s_S,
-        tied=tied[:num_often],
-        tied_averaged=tied[num_often:],
+        tied=_tied_weights(plan, tied_s, every_step=True),
+        tied_averaged=_tied_weights(plan, tied_s, every_step=False),
         optimizer_s=float(durations.optimizer_s_N.max()),
         local_steps=plan.local_steps,
         outer_s=0.0 if durations.outer_s_N is None else float(durations.outer_s_N.max()),
@@ -137,6 +136,18 @@ def step_arrays(plan: Plan, durations: Durations, model: CostModel) -> StepArray
         phased=plan.schedule == "gpipe",
         separate=len(np.unique(rank_PS)) == rank_PS.size,
     )
+
+
+def _tied_weights(
+    plan: Plan, tied_s: tuple[tuple[float, tuple[int, ...]], ...], *, every_step: bool
+) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """Seconds and stages of each tied weight: of its copies on unlike pipelines the slowest."""
+    groups = [group for group in reduction_groups(plan) if group.tied]
+    slowest: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = {}
+    for group, timed in zip(groups, tied_s, strict=True):
+        if group.every_step is every_step:
+            slowest[group.ops] = max(slowest.get(group.ops, timed), timed)
+    return tuple(slowest.values())
 
 
 def split_terms(arrays: StepArrays, times: StepTimes) -> dict[str, float]:

@@ -23,7 +23,7 @@ Legend of array suffixes: N ranks, H hosts, F flows of a phase, M members, D dev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,11 +86,15 @@ def reduce_seconds(
             adding_s = float(durations.reduce_s_N[list(group.ranks)].max()) / plan.fragments
             reduce_s_S[group.stages[0]] = seconds + adding_s
     tied: list[tuple[float, tuple[int, ...]]] = []
-    for every_step in (True, False):
-        at_once = [group for group in tied_groups if group.every_step is every_step]
+    for at_once in _copies_of_one(tied_groups):
         found = _network_seconds(plan, at_once, links)
         tied += [(seconds, group.stages) for group, seconds in zip(at_once, found, strict=True)]
     return reduce_s_S, tuple(tied)
+
+
+def _copies_of_one(groups: list[ReductionGroup]) -> list[list[ReductionGroup]]:
+    """Groups of tied weights that reduce at once: those of one weight on unlike pipelines, weight by weight."""
+    return [list(same) for _, same in groupby(groups, key=lambda group: (group.every_step, group.ops))]
 
 
 def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup]]:

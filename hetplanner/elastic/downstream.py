@@ -59,7 +59,7 @@ class Downstream(Generic[Key]):
 
     def succeeded(self, call: int, waited_s: float, now_s: float) -> Key | None:
         """An answer: measures the peer by its own share of the time; None if nobody waits for it any more."""
-        done = self._calls.pop(call, None)
+        done = self._pop(call)
         if done is None:
             return None
         self.wiring.succeeded(done.seat.member, now_s - done.sent_s - waited_s)
@@ -67,10 +67,9 @@ class Downstream(Generic[Key]):
 
     def failed(self, call: int, kind: FailureKind, now_s: float) -> Failed[Key] | None:
         """A call ended without a result: an error bans the peer, a stale one ends the task, else somebody else."""
-        lost = self._calls.pop(call, None)
+        lost = self._pop(call)
         if lost is None:
             return None
-        self.wiring.ended(lost.seat.member)
         if kind == "error":
             self.wiring.failed(lost.seat.member, now_s)
         retry = None if kind == "stale" else self._try(lost.key, lost.task, lost.tried, now_s)
@@ -94,10 +93,13 @@ class Downstream(Generic[Key]):
 
     def drop_all(self) -> list[CancelWork]:
         """Nobody waits for any of the calls any more."""
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        return [CancelWork(call.seat.address, number) for number in list(self._calls) if (call := self._pop(number))]
+
+    def _pop(self, number: int) -> _Call[Key] | None:
+        call = self._calls.pop(number, None)
+        if call is not None:
             self.wiring.ended(call.seat.member)
-        return [CancelWork(call.seat.address, number) for number, call in calls.items()]
+        return call
 
     def _try(self, key: Key, task: Task, tried: set[Member], now_s: float) -> SendWork | None:
         left_s = task.deadline_s - now_s

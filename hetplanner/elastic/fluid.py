@@ -9,7 +9,7 @@ Legend of array suffixes: L lives of the trace, P live peers, S stages, E moment
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,11 +39,12 @@ def simulate_swarm(
     notice_s: float = 0.0,
     speed_noise: float = 0.0,
     seed: int = 0,
+    first_stages: Mapping[str, int] | None = None,
 ) -> SwarmRun:
     """Throughput of a swarm over a trace.
 
-    Who is there at time 0 has its stage's state, spread by speed over the stages; all others join at the stage that
-    the settings say and download first.
+    Who is there at time 0 has its stage's state, spread by speed over the stages unless told otherwise; all others join
+    at the stage that the settings say and download first.
 
     Args:
         trace: who is there when.
@@ -53,9 +54,10 @@ def simulate_swarm(
         notice_s: seconds before its preemption at which a peer is told (some clouds give 30 s or 120 s).
         speed_noise: standard deviation of the logarithm of measured over true speeds, drawn anew every period.
         seed: of a random placement of joiners, and of the noise.
+        first_stages: stage by peer, of everybody who is there at time 0.
 
     Raises:
-        InvalidInput: no stages, too many, or a time or noise below 0.
+        InvalidInput: no stages, too many, a time or noise below 0, or a peer of the start without a stage.
     """
     if not 1 <= len(load_S) <= MAX_STAGES or not min(load_S) > 0:
         raise InvalidInput(f"load_S: must hold 1 to {MAX_STAGES} loads above 0, got {len(load_S)}")
@@ -64,6 +66,8 @@ def simulate_swarm(
             raise InvalidInput(f"{name}: must be 0 or more and finite, got {value:g}")
     loads, rng = np.asarray(load_S, dtype=np.float64), np.random.default_rng(seed)
     swarm = _Swarm(trace, loads, settings, download_s, notice_s, speed_noise, rng)
+    if first_stages is not None:
+        swarm.start_at(first_stages)
     swarm.play()
     return swarm.result()
 
@@ -104,6 +108,14 @@ class _Swarm:
         first = np.array([life.start == 0 for life in trace.lives])
         self.stage_L[first] = spread_peers(self.speed_L[first], load_S)
         self.serving_L[first] = self.alive_L[first] = self.loaded_L[first] = True
+
+    def start_at(self, stages: Mapping[str, int]) -> None:
+        """Places who is there at time 0. Raises InvalidInput."""
+        for row in np.flatnonzero(self.alive_L):
+            peer = self.trace.lives[row].peer
+            if not 0 <= stages.get(peer, -1) < len(self.load_S):
+                raise InvalidInput(f"first_stages: {peer!r:.60} must have a stage from 0 to {len(self.load_S) - 1}")
+            self.stage_L[row] = stages[peer]
 
     def play(self) -> None:
         """From the first to the last event, then one sample more at the trace's end."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic_settings import WIRING_RULES, WiringRule
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class ElasticSettings:
         restore_s: a stage without any live copy waits so long for a peer that returns with one before all stages are
             set back to a checkpoint.
         checkpoint_steps: committed steps between checkpoints; 0: none.
+        wiring: how senders choose among the peers of the next stage; see `hetplanner.elastic.wiring`.
 
     Raises:
         InvalidInput: a value outside its range.
@@ -51,9 +53,14 @@ class ElasticSettings:
     join_hold_s: float = 10.0
     restore_s: float = 10.0
     checkpoint_steps: int = 0
+    wiring: WiringRule = "soonest"
 
     def __post_init__(self) -> None:
+        if self.wiring not in WIRING_RULES:
+            raise InvalidInput(f"elastic settings: wiring: must be one of {', '.join(WIRING_RULES)}")
         for field in fields(self):
+            if field.name == "wiring":
+                continue
             value = getattr(self, field.name)
             least = 1 if field.name in ("stages", "micro_batches") else 0
             if not (value >= least and value < float("inf")):
@@ -97,4 +104,5 @@ def settings_of(plan: ElasticPlan, *, checkpoint_steps: int = 0) -> ElasticSetti
         ema_alpha=wiring.ema_alpha,
         unmeasured_s=wiring.unmeasured,
         checkpoint_steps=checkpoint_steps,
+        wiring=wiring.rule,
     )

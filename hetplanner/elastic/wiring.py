@@ -14,24 +14,34 @@ OVERHEAD_S = 1e-6
 """A peer cannot be taken for infinitely fast, whatever a clock says."""
 
 
+FORGOTTEN = 20.0
+"""A peer that was not chosen for so many of its own times is tried again: it may have become faster."""
+
+
 @dataclass
 class _Lane:
-    """What a sender knows of one peer: accumulated seconds, micro-batches under way, until when it is left out."""
+    """What a sender knows of one peer: accumulated seconds, what is under way, until when it is left out."""
 
     seat: Seat
     accumulated_s: float
     tie: float
     speed: SpeedEstimate
     under_way: float = 0.0
+    chosen_s: float = field(default=float("-inf"))
     banned_until_s: float = field(default=float("-inf"))
 
 
 class Wiring:
-    """Interleaved weighted round robin by measured speed, with bans.
+    """Chooses by measured speed, with bans, by one of two rules.
 
-    Source: Ryabinin et al. 2023 (SWARM), public code; ours: an unmeasured peer counts as the best known one, a peer
-    that returns from a ban does not catch up on what it missed, and what this sender has under way at a peer counts
-    as well, so that a peer that is slower than it was gets less at once and all are done at the same time.
+    `soonest`: whoever is expected to be through first, if each takes one after the other of what this sender has under
+    way there. Measured seconds hold the wait behind others' work, so a peer that many senders prefer becomes slower for
+    all of them. At a step's end a slow peer gets none of the last micro-batches. Source: ours.
+
+    `round-robin`: interleaved and weighted by speed. Source: Ryabinin et al. 2023 (SWARM), public code.
+
+    With both an unmeasured peer counts as the best known one, and a peer that returns from a ban does not catch up on
+    what it missed (ours).
     """
 
     def __init__(self, settings: ElasticSettings, rng: random.Random) -> None:
@@ -69,25 +79,22 @@ class Wiring:
         free = [lane for lane in free if not lane.seat.draining] or free
         if not free:
             return None
-        best = min(free, key=lambda lane: (lane.accumulated_s + lane.under_way * self._seconds(lane), lane.tie))
-        for lane in free:  # Who was passed over, as it has enough to do, does not catch up on it.
-            lane.accumulated_s = max(lane.accumulated_s, best.accumulated_s)
-        best.under_way += size
+        best = min(free, key=lambda lane: (self._rank(lane, size, now_s), lane.tie))
         best.accumulated_s += size * self._seconds(best)
-        best.tie = self._rng.random()
+        best.tie, best.chosen_s = self._rng.random(), now_s
+        best.under_way += size
         return best.seat
 
-    def succeeded(self, member: Member, seconds: float) -> None:
-        """A call ended well: takes its seconds per micro-batch, less what they were spent waiting."""
-        self.ended(member)
-        if member in self._lanes:
-            self._lanes[member].speed.update(max(seconds, OVERHEAD_S))
-
     def ended(self, member: Member, size: float = 1.0) -> None:
-        """A call is not under way any more, however it ended."""
+        """What was sent to a peer is not under way any more, however it ended."""
         if member in self._lanes:
             lane = self._lanes[member]
             lane.under_way = max(0.0, lane.under_way - size)
+
+    def succeeded(self, member: Member, seconds: float) -> None:
+        """Takes the seconds per micro-batch of a call, less what its own callees took."""
+        if member in self._lanes:
+            self._lanes[member].speed.update(max(seconds, OVERHEAD_S))
 
     def failed(self, member: Member, now_s: float) -> None:
         """Bans a peer whose call ended in an error (not in a deadline) until the ban or the view ends."""
@@ -97,6 +104,14 @@ class Wiring:
     def seconds_of(self, member: Member) -> float:
         """Seconds per micro-batch as wiring takes them: measured, else the best known, else a constant."""
         return self._seconds(self._lanes[member])
+
+    def _rank(self, lane: _Lane, size: float, now_s: float) -> float:
+        if self._settings.wiring == "round-robin":
+            return lane.accumulated_s
+        seconds = self._seconds(lane)
+        if not lane.under_way and now_s - lane.chosen_s > FORGOTTEN * seconds:
+            return 0.0
+        return (lane.under_way + size) * seconds
 
     def _seconds(self, lane: _Lane) -> float:
         if (own := lane.speed.seconds) is not None:

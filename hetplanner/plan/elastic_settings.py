@@ -1,6 +1,6 @@
 """How a swarm wires its micro-batches, and its limits in time: what an elastic plan says of both."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,11 +9,16 @@ from hetplanner.schema import Noun, Seconds
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 
+WiringRule = Literal["soonest", "round-robin"]
+WIRING_RULES: tuple[WiringRule, ...] = get_args(WiringRule)
+
 
 class WiringSettings(Noun):
     """How senders choose among the peers of the next stage, and how much may be under way.
 
     Attributes:
+        rule: `soonest` (ours): who is expected to be through first, by measured speed and by what the sender has under
+            way there. `round-robin` (the paper's): interleaved, weighted by measured speed.
         trainers: that lease micro-batches.
         slots: micro-batches that a trainer has under way at once; trainers times slots bound what is in flight.
         ema_alpha: weight of the newest measurement of a peer's speed.
@@ -22,6 +27,7 @@ class WiringSettings(Noun):
         hop_share: of the time that is left, what a caller gives the next hop, so that it can try another in the rest.
     """
 
+    rule: WiringRule = "soonest"
     trainers: Count = 1
     slots: Count = 16
     ema_alpha: Share = 0.1

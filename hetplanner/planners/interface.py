@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.config import JsonDict
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
@@ -118,6 +119,7 @@ class SearchResult:
         lower_bound: no plan is below this.
         events: all events sent, for the convergence plot.
         cancelled: whether `should_stop` ended the search.
+        elastic: the elastic plan, where one was asked for; `plan` then is a calm step of it.
     """
 
     plan: Plan
@@ -128,6 +130,7 @@ class SearchResult:
     seed: int
     events: tuple[SearchEvent, ...] = field(default=(), repr=False)
     cancelled: bool = False
+    elastic: ElasticPlan | None = None
 
     @property
     def gap(self) -> float:
@@ -141,6 +144,10 @@ ShouldStop = Callable[[], bool]
 
 TAKES_CORES: JsonDict = {"takes_cores": True}
 """Marks a setting that takes more of the machine: a page without the launch token may not raise it."""
+
+
+NO_FIELD: JsonDict = {"no_field": True}
+"""Marks a setting that pages do not offer."""
 
 
 class PlannerSettings(BaseModel):

@@ -17,6 +17,7 @@ from hetplanner.planners.kernel_random import next_below, next_uniform
 from hetplanner.planners.step_kernels import (
     OVERFLOW_PENALTY,
     PIN_PENALTY,
+    after_tied,
     depth_of,
     next_user,
     reduce_phase,
@@ -197,9 +198,9 @@ def evaluate_ragged(
         step = max(step, done)
         work.end_S[s] = done
     for g in range(len(problem.tied_bytes_G)):
-        count, ready = _tied_members(problem, place_N, first_S, cut_S, g, work)
+        count = _tied_members(problem, place_N, first_S, cut_S, g, work)
         phase = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[g], work.count_H)
-        step = max(step, ready + 2.0 * phase * problem.reduce_share)
+        step = max(step, after_tied(problem, cut_S, g, 2.0 * phase * problem.reduce_share, work.end_S))
     value = step + optimizer
     if problem.priced:
         price = 0.0
@@ -215,11 +216,10 @@ def evaluate_ragged(
 @kernel(forceinline=True)
 def _tied_members(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, group: int, work: RaggedWork
-) -> tuple[int, float]:
-    """The devices of all stages that use a tied weight: how many (0 if it is one stage), and when all are done."""
+) -> int:
+    """The devices of all stages that use a tied weight: how many (0 if it is one stage)."""
     count = 0
     stages = 0
-    ready = 0.0
     before = -1
     for user in range(problem.tied_GM.shape[1]):
         stage = next_user(problem, cut_S, group, user, max(before, 0))
@@ -227,12 +227,11 @@ def _tied_members(
             break
         if stage != before:
             stages += 1
-            ready = max(ready, work.end_S[stage])
             for i in range(first_S[stage], first_S[stage + 1]):
                 work.member_N[count] = place_N[i]
                 count += 1
         before = stage
-    return count if stages > 1 else 0, ready
+    return count if stages > 1 else 0
 
 
 @kernel
@@ -252,7 +251,7 @@ def _egress_usd(
             for j in range(first_S[s], first_S[s + 1]):
                 total += 2.0 * problem.reduce_share * shard * problem.egress_DD[place_N[i], place_N[j]]
     for g in range(len(problem.tied_bytes_G)):
-        count, _ = _tied_members(problem, place_N, first_S, cut_S, g, work)
+        count = _tied_members(problem, place_N, first_S, cut_S, g, work)
         total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
     return total
 

@@ -223,6 +223,23 @@ def next_user(problem: StepProblem, cut_S: Array, group: int, user: int, stage: 
 
 
 @kernel(forceinline=True)
+def after_tied(problem: StepProblem, cut_S: Array, group: int, reduction: float, done_S: Array) -> float:
+    """When a tied weight is summed that waits for all its stages; `done_S` becomes that in them, as the next waits."""
+    ready = 0.0
+    for pass_ in range(2):
+        stage = 0
+        for user in range(problem.tied_GM.shape[1]):
+            stage = next_user(problem, cut_S, group, user, stage)
+            if stage < 0:
+                break
+            if pass_ == 0:
+                ready = max(ready, done_S[stage] + reduction)
+            else:
+                done_S[stage] = ready
+    return ready
+
+
+@kernel(forceinline=True)
 def tied_members(
     problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, member_N: Array
 ) -> int:
@@ -295,14 +312,8 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         optimizer = max(optimizer, work.optimizer_S[s])
         missing += work.missing_S[s]
     for g in range(len(problem.tied_bytes_G)):
-        ready = 0.0
-        stage = 0
-        for user in range(problem.tied_GM.shape[1]):
-            stage = next_user(problem, cut_S, g, user, stage)
-            if stage < 0:
-                break
-            ready = max(ready, work.done_S[stage])
-        step = max(step, ready + 2.0 * work.tied_G[g] * problem.reduce_share)
+        reduction = 2.0 * work.tied_G[g] * problem.reduce_share
+        step = max(step, after_tied(problem, cut_S, g, reduction, work.done_S))
     value = step + optimizer
     if problem.priced:
         price = 0.0

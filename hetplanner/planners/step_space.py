@@ -331,21 +331,18 @@ def even_shares(micro_batches: int, replicas: int) -> IntArray:
 
 
 def _tied_weights(model: CostModel, cuts: IntArray) -> tuple[IntArray, FloatArray]:
-    """Users of each weight that a cut may tear apart, as cut points, and its bytes; of equal users the largest weight.
-
-    Weights with the same users are reduced at once, so only the largest counts.
-    """
+    """Users of each weight that a cut may tear apart, as cut points, and its bytes."""
     graph = model.tables.problem.workload.graph
-    largest: dict[tuple[int, ...], int] = {}
+    torn: list[tuple[tuple[int, ...], int]] = []
     for members in graph.tied_groups.values():
         places = tuple(dict.fromkeys(int(k) for k in np.searchsorted(cuts, members, side="right") - 1))
         if len(places) > 1:
-            largest[places] = max(largest.get(places, 0), graph.ops[members[1]].num_params)
-    width = max((len(places) for places in largest), default=1)
-    rows = [[*places, *[-1] * (width - len(places))] for places in largest]
+            torn.append((places, graph.ops[members[1]].num_params))
+    width = max((len(places) for places, _ in torn), default=1)
+    rows = [[*places, *[-1] * (width - len(places))] for places, _ in torn]
     return (
         np.array(rows, dtype=np.int64).reshape(-1, width),
-        np.array([size * GRADIENT_ELEMENT_BYTES for size in largest.values()], dtype=np.float64),
+        np.array([size * GRADIENT_ELEMENT_BYTES for _, size in torn], dtype=np.float64),
     )
 
 

@@ -5,39 +5,95 @@ remainder on FLOP/s, not on the count), so stages have unlike numbers of replica
 would move them, from the least to the most loaded stage, while the slowest stage gains by it. Inside a stage every
 replica takes micro-batches in proportion to its rate. SWARM wires peers at random, weighted by throughput; a plan
 needs fixed routes, so both sides of a boundary lay their shares out in the network's linear order and a route is what
-overlaps: near devices talk to each other, and each of R1 + R2 - 1 routes or fewer carries the overlap.
+overlaps: near devices talk to each other, and each of R1 + R2 - 1 routes or fewer carries the overlap. With mode
+elastic the result is SWARM's own: the peers that a swarm starts with, wired at random as it runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from hetplanner.cost.calm import calm_plan
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.interface import (
+    NO_FIELD,
+    Budget,
+    OnEvent,
+    PlannerSettings,
+    Progress,
+    SearchResult,
+    ShouldStop,
+)
 from hetplanner.planners.layout import apportion, complete_plan, greatest_depth, proportional_cut, value_of
 from hetplanner.planners.opfence import walk_network
 from hetplanner.planners.shapes import free_shapes
 from hetplanner.planners.step_space import even_layers
+from hetplanner.planners.swarm_elastic import elastic_plan
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-class SwarmPlanner(BasePlanner[PlannerSettings]):
+PlanT = TypeVar("PlanT")
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Who serves what: rows of the cluster by stage, op boundaries, and whether stages keep only their inputs."""
+
+    model: CostModel
+    members: list[IntArray]
+    cut: tuple[int, ...]
+    recompute: bool
+
+
+class SwarmSettings(PlannerSettings):
+    """What a plan is to be carried out by."""
+
+    mode: Literal["static", "elastic"] = Field(
+        "static", description="fixed routes, or a swarm whose peers come and go", json_schema_extra=NO_FIELD
+    )
+
+
+class SwarmPlanner(BasePlanner[SwarmSettings]):
     """Ragged replicas by load, unequal shares, routes through overlapping shares; tries every number of stages."""
 
     name: ClassVar[str] = "swarm"
     summary: ClassVar[str] = "SWARM: replicas of each stage in proportion to its load, unequal shares"
+    settings_type: ClassVar[type[PlannerSettings]] = SwarmSettings
     objectives: ClassVar[tuple[Objective, ...]] = ("step-time", "cost")
+
+    def solve(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        budget: Budget | str | float | None = None,
+        on_event: OnEvent | None = None,
+        should_stop: ShouldStop | None = None,
+        start: Plan | None = None,
+    ) -> SearchResult:
+        """See :class:`hetplanner.planners.interface.Planner`."""
+        self._elastic: ElasticPlan | None = None
+        found = super().solve(
+            problem, seed=seed, budget=budget, on_event=on_event, should_stop=should_stop, start=start
+        )
+        if self._elastic is None:
+            return found
+        return replace(found, elastic=self._elastic.replace(provenance=found.plan.provenance))
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond stages and recompute."""
@@ -46,10 +102,10 @@ class SwarmPlanner(BasePlanner[PlannerSettings]):
         best: Plan | None = None
         for stages in sorted({s for s, _ in shapes}):
             for recompute in [True] if problem.workload.recompute else [False, True]:
-                plan = assign(model, walk, stages, recompute)
+                plan, elastic = self._assign(model, walk, stages, recompute)
                 progress.evaluations += 1
                 if plan is not None and (best is None or value_of(plan) < value_of(best)):
-                    best = plan
+                    best, self._elastic = plan, elastic
             if best is not None and progress.is_over():
                 break
         if best is None:
@@ -58,8 +114,19 @@ class SwarmPlanner(BasePlanner[PlannerSettings]):
         progress.report(value, value, 0.0, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
         return best
 
+    def _assign(
+        self, model: CostModel, walk_D: IntArray, stages: int, recompute: bool
+    ) -> tuple[Plan | None, ElasticPlan | None]:
+        """The plan to judge, with mode elastic a calm step of the elastic one beside it."""
+        if self.settings.mode == "static":
+            return assign(model, walk_D, stages, recompute, _static), None
+        elastic = assign(model, walk_D, stages, recompute, _elastic)
+        return (None if elastic is None else calm_plan(elastic, model)), elastic
 
-def assign(model: CostModel, walk_D: IntArray, stages: int, recompute: bool) -> Plan | None:
+
+def assign(
+    model: CostModel, walk_D: IntArray, stages: int, recompute: bool, make: Callable[[Assignment], PlanT]
+) -> PlanT | None:
     """SWARM's plan for a number of stages, with equal layers or, where memory forbids these, other cuts.
 
     Args:
@@ -67,6 +134,7 @@ def assign(model: CostModel, walk_D: IntArray, stages: int, recompute: bool) -> 
         walk_D: usable devices (rows of the cluster), neighbours near each other.
         stages: number of stages.
         recompute: whether stages keep only their inputs.
+        make: the plan of an assignment; Infeasible if it fits no memory.
 
     Returns:
         None if no assignment fits the devices' memory.
@@ -75,11 +143,23 @@ def assign(model: CostModel, walk_D: IntArray, stages: int, recompute: bool) -> 
         group_D = assign_devices(model, walk_D, cut, recompute)
         if group_D is None:
             continue
+        members = [walk_D[group_D == s] for s in range(stages)]
         try:
-            return complete_plan(ragged_plan(model, *_members(model, walk_D, group_D, cut), cut, recompute), model)
+            return make(Assignment(model, members, cut, recompute))
         except Infeasible:
             continue
     return None
+
+
+def _static(found: Assignment) -> Plan:
+    rate_D = found.model.tables.devices.rate_flops_per_s_D
+    micro_batches = found.model.tables.problem.workload.num_micro_batches
+    shares = [apportion(micro_batches, rate_D[rows]) for rows in found.members]
+    return complete_plan(ragged_plan(found.model, found.members, shares, found.cut, found.recompute), found.model)
+
+
+def _elastic(found: Assignment) -> ElasticPlan:
+    return elastic_plan(found.model, found.members, found.cut, found.recompute)
 
 
 def assign_devices(model: CostModel, walk_D: IntArray, cut: tuple[int, ...], recompute: bool) -> IntArray | None:
@@ -128,15 +208,6 @@ def _rebalance(
         if worst <= speed[busy] * (1 + 1e-9):
             return
         group_D[peer] = busy
-
-
-def _members(
-    model: CostModel, walk_D: IntArray, group_D: IntArray, cut: tuple[int, ...]
-) -> tuple[list[IntArray], list[IntArray]]:
-    """Devices of every stage, and their micro-batches in proportion to rate."""
-    rate_D, micro_batches = model.tables.devices.rate_flops_per_s_D, model.tables.problem.workload.num_micro_batches
-    members = [walk_D[group_D == s] for s in range(len(cut) - 1)]
-    return members, [apportion(micro_batches, rate_D[rows]) for rows in members]
 
 
 def ragged_plan(

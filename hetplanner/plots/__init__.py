@@ -36,7 +36,9 @@ _HOMES = {
     "traffic_of_run": "run_figures",
     "life_of_run": "run_figures",
     "swarm_throughput": "swarms",
+    "swarm_forecast": "swarms",
     "square_cube": "swarms",
+    "utilisation": "swarms",
 }
 
 __all__ = ["live", *_HOMES]

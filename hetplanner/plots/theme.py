@@ -37,6 +37,8 @@ OP_COLOURS = {
     "dropout": "#DDDDDD",
     "parameter": "#77AADD",
     "function": "#999999",
+    "narrow": "#EEDD88",
+    "widen": "#99DDFF",
     "head": "#EE8866",
     "loss": "#EE6677",
 }

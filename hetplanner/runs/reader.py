@@ -6,6 +6,7 @@ Nothing here imports torch, needs the agent, or writes. Reading is incremental; 
 import json
 import math
 import statistics
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,8 @@ MAX_SHARE = 256 * 2**10
 """Most bytes of one rank that are read before the others': about a thousand steps, fewer than are kept."""
 POLL_BYTES = 8 * 2**20
 """Most bytes that one poll reads, over all ranks: under 0.1 s, so a page stays live while it catches up."""
+MAX_TRACES = 4
+"""Of the newest questions for spans, the answers are kept."""
 MAX_PREDICTION_BYTES = 16 * 2**20
 RECENT_STEPS = 20
 
@@ -75,6 +78,8 @@ class RunReader:
         self.directory = RunDirectory(Path(path))
         self._ranks: tuple[RankTelemetry, ...] | None = None
         self._steps: list[StepSummary] = []
+        self._version = 0  # counts the polls that found something
+        self._traces: OrderedDict[tuple[int, int], tuple[int, Trace]] = OrderedDict()
 
     @cached_property
     def plan(self) -> Plan:
@@ -115,6 +120,7 @@ class RunReader:
         # A rank that is read far ahead of the others would forget steps before they have reported them.
         near = [t for t, step in zip(self.ranks, last, strict=True) if step <= min(last) + MAX_AHEAD]
         news = _poll(near, share) or _poll(self.ranks, share)
+        self._version += news
         self._summarise_new_steps()
         return news
 
@@ -232,6 +238,8 @@ class RunReader:
     def trace(self, last_steps: int = 3, until: int | None = None) -> Trace:
         """Measured spans of the last `last_steps` whole steps that left any, with queue depths and memory.
 
+        Several pages may watch one run: who asks again before anything new was read gets the same trace.
+
         Args:
             last_steps: how many.
             until: the latest step wanted; None takes the newest. Far back the ranks' files are looked through.
@@ -239,6 +247,15 @@ class RunReader:
         last = self._steps[-1].step if self._steps else 0
         if until is not None:
             last = min(last, until)
+        version, trace = self._traces.get((last_steps, last), (-1, None))
+        if trace is None or version != self._version:
+            trace = self._trace(last_steps, last)
+            self._traces[last_steps, last] = self._version, trace
+            while len(self._traces) > MAX_TRACES:
+                self._traces.popitem(last=False)
+        return trace
+
+    def _trace(self, last_steps: int, last: int) -> Trace:
         parts = [t.spans(last, last_steps) for t in self.ranks]
         spans = [span for found, _ in parts for span in found]
         spans.sort(key=lambda span: (span.start_s, span.rank))

@@ -55,11 +55,13 @@ def model_weights(workload: Workload) -> tuple[ModelWeight, ...]:
 def _transformer_weights(workload: Workload, config: TransformerConfig) -> list[ModelWeight]:
     graph, found = workload.graph, []
     for index, op in enumerate(graph.ops):
+        if op.tied is not None:
+            continue
         for local, weight in MODULES[op.kind](config, index).named_parameters():
-            if op.tied is None:
-                # Of an op that shares, only the table of tokens is shared.
-                shared = graph.tied_groups.get(op.name) if local == "tokens.weight" else None
-                found.append(ModelWeight(f"{op.name}.{local}", tuple(weight.shape), shared or (index,)))
+            # Layers share all their weights, the embedding shares its table of tokens alone.
+            is_shared = op.kind != "embedding" or local == "tokens.weight"
+            shared = graph.tied_groups.get(op.name) if is_shared else None
+            found.append(ModelWeight(f"{op.name}.{local}", tuple(weight.shape), shared or (index,)))
     return found
 
 
@@ -148,7 +150,6 @@ def crossing_tensors(workload: Workload, boundary: int) -> tuple[Crossing, ...]:
             shapes = workload.program.shape_of
             found += [Crossing(index, node, shapes[node]) for node in workload.program.outputs.get(op.name, ())]
         else:
-            assert workload.transformer is not None
-            width = workload.transformer.vocab if op.kind == "head" else workload.transformer.hidden
+            width = workload.output_elements[index] // (workload.micro_batch * workload.seq_len)
             found.append(Crossing(index, "", (workload.micro_batch, workload.seq_len, width)))
     return tuple(found)

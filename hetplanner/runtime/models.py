@@ -50,11 +50,11 @@ class Linear(nn.Module):
 class Norm(nn.Module):
     """LayerNorm with bias for GPT-2, RMSNorm for Llama."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, width: int | None = None) -> None:
         super().__init__()
         self.eps = config.norm_eps
-        self.weight = unfilled(config.hidden)
-        self.bias = unfilled(config.hidden) if config.family == "gpt2" else None
+        self.weight = unfilled(width or config.hidden)
+        self.bias = unfilled(width or config.hidden) if config.family == "gpt2" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last axis."""
@@ -146,6 +146,43 @@ class Mlp(OpModule):
         return x_BTC + drop(self.down(wide), self.config.dropout, key, self.op_index)
 
 
+class Narrow(OpModule):
+    """The first half of a compression-aware layer: [B, T, C] → [B, T, C / factor].
+
+    Norm, a linear layer (bottleneck) or the greatest of `factor` neighbouring features (maxout), norm. Nothing of the
+    residual stream goes past it: it would have to be sent.
+
+    Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
+    """
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        assert config.boundary_layers is not None
+        is_linear = config.boundary_layers.kind == "bottleneck"
+        self.norm_in = Norm(config)
+        self.squeeze = self.linear(config.hidden, config.narrow_width) if is_linear else None
+        self.norm_out = Norm(config, config.narrow_width)
+
+    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+        """What a stage that ends here sends."""
+        y_BTC = self.norm_in(x_BTC)
+        if self.squeeze is not None:
+            return self.norm_out(self.squeeze(y_BTC))
+        return self.norm_out(y_BTC.unflatten(-1, (self.config.narrow_width, -1)).max(dim=-1).values)
+
+
+class Widen(OpModule):
+    """The second half of a compression-aware layer: [B, T, C / factor] → [B, T, C]."""
+
+    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+        super().__init__(config, op_index)
+        self.spread = self.linear(config.narrow_width, config.hidden)
+
+    def forward(self, x_BTW: Tensor, key: DrawKey | None = None) -> Tensor:
+        """The residual stream of the next layer."""
+        return self.spread(x_BTW)
+
+
 class FinalNorm(OpModule):
     """The norm in front of the head: [B, T, C] → [B, T, C]."""
 
@@ -186,6 +223,8 @@ MODULES: dict[str, type[OpModule]] = {
     "embedding": Embedding,
     "attention": Attention,
     "mlp": Mlp,
+    "narrow": Narrow,
+    "widen": Widen,
     "norm": FinalNorm,
     "head": Head,
     "loss": Loss,

@@ -24,11 +24,13 @@ class TransformerStage:
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
         """Puts a weight into every module that uses it."""
-        local = weight.name.removeprefix(self.graph.ops[weight.owner].name + ".")
+        owner = self.graph.ops[weight.owner]
+        local = weight.name.removeprefix(owner.name + ".")
         for index in weight.users:
             if not 0 <= index - self.first_op < len(self.modules):
                 continue
-            holder, _, leaf = (local if index == weight.owner else "weight").rpartition(".")
+            # The head holds the embedding's table under a name of its own; layers that share are alike.
+            holder, _, leaf = (local if self.graph.ops[index].kind == owner.kind else "weight").rpartition(".")
             module = self.modules[index - self.first_op]
             setattr(module.get_submodule(holder) if holder else module, leaf, parameter)
 

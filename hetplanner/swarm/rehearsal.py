@@ -66,6 +66,9 @@ def _end_with(lifeline: Connection, rehearsal: int, fork_server: int) -> None:
     """
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()
+    until_s = time.monotonic() + END_S
+    while _is_alive(rehearsal) and time.monotonic() < until_s:
+        time.sleep(0.05)  # what it held is closed before it is gone
     with contextlib.suppress(ProcessLookupError):
         if os.getppid() == fork_server and not _is_alive(rehearsal):
             os.kill(fork_server, signal.SIGKILL)

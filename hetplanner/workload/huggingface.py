@@ -13,7 +13,7 @@ from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked, one_line, parse_json, read_text
 from hetplanner.workload.presets import with_overrides
-from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
@@ -142,6 +142,8 @@ def workload_from_config(
     seq_len: int | None = None,
     dtype: str | None = None,
     recompute: bool | None = None,
+    boundary_layers: BoundaryLayers | str | None = None,
+    shared_layers: int | None = None,
 ) -> Workload:
     """A workload of the model that a Hugging Face `config.json` describes.
 
@@ -150,7 +152,7 @@ def workload_from_config(
 
     Args:
         source: path of the file or of its folder, or its content.
-        layers, global_batch, micro_batch, seq_len, dtype, recompute: as for `preset`.
+        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers: as for `preset`.
 
     Raises:
         InvalidInput: not a config, another `model_type`, a missing field, or a variant that is not ours.
@@ -182,6 +184,8 @@ def workload_from_config(
         seq_len=seq_len,
         dtype=dtype,
         recompute=recompute,
+        boundary_layers=boundary_layers,
+        shared_layers=shared_layers,
     )
 
 

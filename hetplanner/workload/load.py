@@ -20,7 +20,8 @@ def load_workload(model: str, **overrides: Any) -> Workload:
 
     Args:
         model: name or path; a preset's name wins over a file of that name.
-        **overrides: as for `preset`: layers, global_batch, micro_batch, seq_len, dtype, recompute; None = as is.
+        **overrides: as for `preset`: layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers,
+            shared_layers; None = as is.
 
     Raises:
         InvalidInput: an unknown name, a missing or unsupported config, or a broken law.

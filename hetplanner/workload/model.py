@@ -12,7 +12,7 @@ from hetplanner.schema import Name, Noun
 
 OpKind = Literal[
     "embedding", "attention", "mlp", "norm", "head", "loss", "convolution", "linear", "pooling", "activation",
-    "dropout", "parameter", "function",
+    "dropout", "parameter", "function", "narrow", "widen",
 ]  # fmt: skip
 Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Flops = Annotated[float, Field(strict=True, ge=0, le=1e24)]

@@ -15,7 +15,7 @@ from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.files import workload_from_json
-from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
 from hetplanner.workload.workload import Workload
 
 
@@ -101,6 +101,8 @@ def preset(
     seq_len: int | None = None,
     dtype: DType | None = None,
     recompute: bool | None = None,
+    boundary_layers: BoundaryLayers | str | None = None,
+    shared_layers: int | None = None,
 ) -> Workload:
     """A named workload; what is not given is the preset's own.
 
@@ -112,6 +114,9 @@ def preset(
         seq_len: tokens in a sequence, at most the model's longest.
         dtype: number format of weights and activations.
         recompute: keep only stage inputs and compute activations again in backward.
+        boundary_layers: compression-aware layers, also as text: `bottleneck:4` behind every layer, `maxout:2:6`
+            behind every sixth.
+        shared_layers: so many consecutive layers share one set of weights.
 
     Raises:
         InvalidInput: an unknown name (the nearest are listed) or a broken law.
@@ -122,6 +127,8 @@ def preset(
         "seq_len": seq_len,
         "dtype": dtype,
         "recompute": recompute,
+        "boundary_layers": boundary_layers,
+        "shared_layers": shared_layers,
     }
     if name in CAPTURED_PRESETS:
         return changed_workload(_captured(name), name, layers=layers, **overrides)
@@ -148,7 +155,7 @@ def changed_workload(workload: Workload, place: str, *, layers: int | None = Non
 
 
 def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **overrides: Any) -> Workload:
-    """The workload of `fields`, with `layers` put into its transformer and every override that is not None.
+    """The workload of `fields` with every override that is not None; those of its shape go into its transformer.
 
     A captured model keeps its layers and sequence length; another dtype scales its bytes.
 
@@ -156,18 +163,26 @@ def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **
         InvalidInput: naming the field inside `place`.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    given |= {} if layers is None else {"layers": layers}
     if fields.get("captured") is not None:
-        return _captured_with(fields, place, layers, given)
-    if layers is not None:
+        return _captured_with(fields, place, given)
+    shape = {key: given.pop(key) for key in _SHAPE if key in given}
+    if isinstance(shape.get("boundary_layers"), str):
+        shape["boundary_layers"] = BoundaryLayers.parse(shape["boundary_layers"])
+    if shape:
         config = fields["transformer"]
-        values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | {"layers": layers}
+        values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | shape
         given["transformer"] = checked(TransformerConfig, values, place)
     return checked(Workload, fields | given, place)
 
 
-def _captured_with(fields: dict[str, Any], place: str, layers: int | None, given: dict[str, Any]) -> Workload:
-    for name, wanted in (("layers", layers), ("seq_len", given.get("seq_len"))):
-        if wanted is not None and not (name == "seq_len" and wanted == fields["seq_len"]):
+_SHAPE = ("layers", "boundary_layers", "shared_layers")
+"""Overrides that change a transformer's shape."""
+
+
+def _captured_with(fields: dict[str, Any], place: str, given: dict[str, Any]) -> Workload:
+    for name in (*_SHAPE, "seq_len"):
+        if name in given and not (name == "seq_len" and given[name] == fields["seq_len"]):
             raise InvalidInput(
                 f"{place}: {name}: cannot be changed, the model was captured as it is; capture another one:"
                 " hetplanner workload capture"

@@ -4,10 +4,43 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hetplanner.schema import Name, Noun
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import Name, Noun, checked
 from hetplanner.workload.model import Op, OpGraph, OpKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+
+
+class BoundaryLayers(Noun):
+    """Compression-aware layers: between every `every` layers and the next a narrow part and a part that widens again.
+
+    `bottleneck`: norm, linear to hidden / factor, norm | linear to hidden.
+    `maxout`: norm, the greatest of `factor` neighbouring features, norm | linear to hidden.
+
+    A stage that ends at the bar sends hidden / factor elements a token. The layers stand at fixed places of the model,
+    not where a plan happens to cut it: so the model, its initial weights and what it learns are the same in every plan.
+
+    Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
+    """
+
+    kind: Literal["bottleneck", "maxout"]
+    factor: Literal[2, 4]
+    every: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `KIND:FACTOR` or `KIND:FACTOR:EVERY`, such as bottleneck:4 or maxout:2:6. Raises InvalidInput."""
+        kind, *numbers = text.split(":")
+        if len(numbers) not in (1, 2) or not all(n.isascii() and n.isdecimal() and len(n) < 5 for n in numbers):
+            raise InvalidInput(
+                f"boundary_layers: must be kind:factor[:every], such as bottleneck:4:6, got {text!r:.60}"
+            )
+        fields = dict(zip(("factor", "every"), map(int, numbers), strict=False))
+        return checked(cls, {"kind": kind, **fields}, "boundary_layers")
+
+    def is_behind(self, layer: int, layers: int) -> bool:
+        """Whether one stands behind this layer of so many; none does behind the last."""
+        return (layer + 1) % self.every == 0 and layer + 1 < layers
 
 
 class TransformerConfig(Noun):
@@ -15,6 +48,10 @@ class TransformerConfig(Noun):
 
     `gpt2`: learned positions, LayerNorm with bias, biases everywhere, GELU MLP of width `ffn`.
     `llama`: rotary positions, RMSNorm, no biases, SwiGLU MLP (gate, up, down), grouped-query attention.
+
+    Attributes:
+        boundary_layers: compression-aware layers, where stages may end.
+        shared_layers: so many consecutive layers share one set of weights (Lan et al. 2020, ALBERT, section 3.1).
     """
 
     family: Literal["gpt2", "llama"] = "gpt2"
@@ -30,6 +67,8 @@ class TransformerConfig(Noun):
     dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     norm_eps: Annotated[float, Field(strict=True, gt=0, lt=1)] = 1e-5
     rope_theta: Annotated[float, Field(strict=True, gt=0)] = 10_000.0
+    boundary_layers: BoundaryLayers | None = None
+    shared_layers: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -37,6 +76,13 @@ class TransformerConfig(Noun):
             raise ValueError(f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}")
         if self.heads % self.num_kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.num_kv_heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _boundary_layers_fit(self) -> Self:
+        if self.boundary_layers and self.hidden % self.boundary_layers.factor:
+            factor = self.boundary_layers.factor
+            raise ValueError(f"hidden must be a multiple of boundary_layers.factor, got {self.hidden} and {factor}")
         return self
 
     @property
@@ -49,26 +95,36 @@ class TransformerConfig(Noun):
         """Width of one head."""
         return self.hidden // self.heads
 
+    @property
+    def narrow_width(self) -> int:
+        """Width of what crosses a boundary with compression-aware layers."""
+        return self.hidden // (self.boundary_layers.factor if self.boundary_layers else 1)
+
+    def owner_of(self, layer: int) -> int:
+        """The layer whose weights this layer uses: the first of those that share."""
+        return layer - layer % self.shared_layers
+
 
 def transformer_graph(config: TransformerConfig, *, seq_len: int, dtype_bytes: int) -> OpGraph:
     """The OP-DAG of a decoder-only transformer, per sample of `seq_len` tokens.
 
     Ops: `embedding`; `layer.<i>.attention` and `layer.<i>.mlp`, each with its norm in front and its residual
-    addition; `final_norm`; `head` (logits); `loss` (mean cross-entropy, float32).
+    addition; `final_norm`; `head` (logits); `loss` (mean cross-entropy, float32). Compression-aware layers are
+    `layer.<i>.narrow` and `layer.<i + 1>.widen`, so the boundary between two layers lies where a token is narrowest.
 
     The arithmetic, with T tokens, h hidden, k = kv_heads · head_dim, f ffn, V vocab, b bytes an element:
 
     * A matmul of (m × k) by (k × n) is 2·m·n·k FLOPs. Scores are causal: only the T(T+1)/2 pairs that a token
       may see are counted, 2·h FLOPs each for the scores and again for the weighted values.
     * Elementwise work is small and counted by round numbers per element: LayerNorm 8, RMSNorm 4, softmax 5,
-      GELU 8, SiLU and product 6, rotation 6, residual and bias 1.
+      GELU 8, SiLU and product 6, rotation 6, residual and bias 1, greatest of several features 1.
     * Backward is two matmuls (gradient of the input, of the weight) for each one forward, elementwise work
       twice; so backward = 2 × forward, except for the embedding (a scatter-add) and the loss (softmax minus
       target).
     * Kept from forward to backward are the inputs of every matmul and non-linear function and the norms'
       float32 statistics. Attention keeps q, k, v, its output and the float32 log-sum-exp a row, never the
       T × T scores (as `scaled_dot_product_attention` does); dropout keeps one byte an element of the residual
-      branch.
+      branch; the greatest of several features keeps its place as an int64.
 
     Args:
         config: the model's shape.
@@ -80,9 +136,13 @@ def transformer_graph(config: TransformerConfig, *, seq_len: int, dtype_bytes: i
     """
     shape = _Shape(config, seq_len, dtype_bytes)
     ops = [shape.embedding()]
+    behind = config.boundary_layers
     for layer in range(config.layers):
         ops.append(shape.attention(layer, reads=ops[-1].name))
         ops.append(shape.mlp(layer, reads=ops[-1].name))
+        if behind and behind.is_behind(layer, config.layers):
+            ops.append(shape.narrow(layer, reads=ops[-1].name))
+            ops.append(shape.widen(layer + 1, reads=ops[-1].name))
     ops.append(shape.final_norm(reads=ops[-1].name))
     ops += [shape.head(), shape.loss()]
     return OpGraph(ops=tuple(ops))
@@ -97,11 +157,16 @@ class _Shape:
         self.T, self.b = seq_len, dtype_bytes
         self.h, self.f, self.V = config.hidden, config.ffn, config.vocab
         self.k = config.num_kv_heads * config.head_dim
-        self.norm_params = self.h if self.llama else 2 * self.h
-        self.norm_flops = (4 if self.llama else 8) * self.T * self.h
-        # Its input, and per token in float32 the reciprocal deviation, for LayerNorm also the mean.
-        self.norm_kept = self.T * self.h * self.b + self.T * 4 * (1 if self.llama else 2)
+        self.norm_params, self.norm_flops, self.norm_kept = self._norm(self.h)
         self.mask_kept = self.T * self.h if config.dropout else 0
+
+    def _norm(self, width: int) -> tuple[int, int, int]:
+        """Parameters, forward FLOPs and kept bytes of a norm.
+
+        It keeps its input, and per token in float32 the reciprocal deviation, for LayerNorm also the mean.
+        """
+        kept = self.T * width * self.b + self.T * 4 * (1 if self.llama else 2)
+        return (width if self.llama else 2 * width), (4 if self.llama else 8) * self.T * width, kept
 
     def embedding(self) -> Op:
         positions = 0 if self.llama else self.config.max_seq_len * self.h
@@ -124,9 +189,7 @@ class _Shape:
         small = self.norm_flops + 5 * heads * pairs + T * biases + T * h + (6 * T * (h + k) if self.llama else 0)
         # Norm output, q, k, v and attention output in the dtype, log-sum-exp in float32.
         kept = self.norm_kept + T * (h + (h + 2 * k) + h) * self.b + 4 * T * heads + self.mask_kept
-        return self._block(
-            f"layer.{layer}.attention", "attention", layer, reads, weights + biases, matmuls + small, kept
-        )
+        return self._block("attention", layer, reads, weights + biases, matmuls + small, kept)
 
     def mlp(self, layer: int, reads: str) -> Op:
         T, h, f = self.T, self.h, self.f
@@ -135,19 +198,40 @@ class _Shape:
         small = self.norm_flops + (6 if self.llama else 8) * T * f + T * biases + T * h
         # Norm output; then gate, up, SiLU(gate) and the product, or the GELU's input and output.
         kept = self.norm_kept + T * (h + (4 if self.llama else 2) * f) * self.b + self.mask_kept
-        return self._block(f"layer.{layer}.mlp", "mlp", layer, reads, weights + biases, 2 * T * weights + small, kept)
+        return self._block("mlp", layer, reads, weights + biases, 2 * T * weights + small, kept)
 
-    def _block(self, name: str, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int) -> Op:
+    def _block(self, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int) -> Op:
+        owner = self.config.owner_of(layer)
+        op = self._in_layer(kind, layer, reads, self.norm_params + params, flops, kept, self.h)
+        return op if owner == layer else op.replace(tied=f"layer.{owner}.{kind}")
+
+    def narrow(self, layer: int, reads: str) -> Op:
+        T, h, w = self.T, self.h, self.config.narrow_width
+        params, flops, kept = (a + b for a, b in zip(self._norm(h), self._norm(w), strict=True))
+        assert self.config.boundary_layers is not None
+        if self.config.boundary_layers.kind == "maxout":
+            return self._in_layer("narrow", layer, reads, params, flops + T * h, kept + 8 * T * w, w)
+        bias = 0 if self.llama else w
+        flops += 2 * T * h * w + T * bias
+        return self._in_layer("narrow", layer, reads, params + h * w + bias, flops, kept + T * h * self.b, w)
+
+    def widen(self, layer: int, reads: str) -> Op:
+        T, h, w = self.T, self.h, self.config.narrow_width
+        bias = 0 if self.llama else h
+        flops = 2 * T * w * h + T * bias
+        return self._in_layer("widen", layer, reads, w * h + bias, flops, T * w * self.b, h)
+
+    def _in_layer(self, kind: OpKind, layer: int, reads: str, params: int, flops: int, kept: int, wide_out: int) -> Op:
         return Op(
-            name=name,
+            name=f"layer.{layer}.{kind}",
             kind=kind,
             layer=layer,
             inputs=(reads,),
-            num_params=self.norm_params + params,
+            num_params=params,
             forward_flops=flops,
             backward_flops=2 * flops,
             activation_bytes=kept,
-            output_bytes=self.T * self.h * self.b,
+            output_bytes=self.T * wide_out * self.b,
         )
 
     def final_norm(self, reads: str) -> Op:

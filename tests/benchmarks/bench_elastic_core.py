@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from elastic_ablations import ABLATIONS
 
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulation import CALM, Faults, Simulation
+from hetplanner.plan.elastic_settings import WIRING_RULES
 
 MEAN_JITTER = 1.05
 """Of the simulated compute times."""
@@ -87,14 +89,15 @@ def run_ablations(args):
 def run_unlike_speeds():
     """Throughput without faults, 3 stages with speeds 9, 4.5 and 3 each, against the sum of speeds."""
     speeds = (9.0, 9.0, 9.0, 4.5, 4.5, 4.5, 3.0, 3.0, 3.0)
-    for micro_batches, slots in ((16, 3), (64, 6), (64, 12), (256, 12)):
-        swarm = ElasticSettings(stages=3, micro_batches=micro_batches)
+    for rule, (micro_batches, slots) in product(WIRING_RULES, ((16, 3), (64, 6), (64, 12), (256, 12), (1024, 12))):
+        swarm = ElasticSettings(stages=3, micro_batches=micro_batches, wiring=rule)
         world = Simulation(swarm, CALM, 0, peers=9, trainers=2, slots=slots, speeds=speeds)
         world.run(10)
         began_s = world.now_s
         world.run(40)
         share = 30 * micro_batches / (world.now_s - began_s) / (sum(speeds) / 3 / MEAN_JITTER)
-        print(f"unlike speeds, {micro_batches} micro-batches a step, {2 * slots} in flight: {share:.2f} of their sum")
+        what = f"{rule}, {micro_batches} micro-batches a step, {2 * slots} in flight"
+        print(f"unlike speeds, {what}: {share:.2f} of their sum")
 
 
 def run_single_faults(seeds=30):

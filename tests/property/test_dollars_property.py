@@ -100,13 +100,18 @@ def dollars(plan, step_s):
     stage_of = [s for s, stage in enumerate(plan.stages) for _ in range(stage.first_op, stage.end_op)]
     buckets = [[0, [r[0] for r in stage.replicas], stage.reduce_codec] for stage in plan.stages]
     index = {op.name: i for i, op in enumerate(ops)}
+    torn = {}
     for i, op in enumerate(ops):
         if op.tied is None:
             buckets[stage_of[i]][0] += op.num_params
         elif stage_of[i] != stage_of[index[op.tied]]:
-            first, last = stage_of[index[op.tied]], stage_of[i]
-            buckets[first][0] -= op.num_params
-            buckets.append([op.num_params, buckets[first][1] + buckets[last][1], plan.stages[first].reduce_codec])
+            first = stage_of[index[op.tied]]
+            torn.setdefault(op.tied, (op.num_params, {first: None}))[1][stage_of[i]] = None
+    for elements, users in torn.values():
+        first = next(iter(users))
+        buckets[first][0] -= elements
+        members = [d for s in users for d in buckets[s][1]]
+        buckets.append([elements, members, plan.stages[first].reduce_codec])
     for elements, members, codec in buckets:
         if elements and len(members) > 1:
             shard = wire_bytes(codec, ceil(elements / len(members)), 4)

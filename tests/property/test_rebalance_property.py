@@ -1,5 +1,6 @@
 """Laws of rebalancing on random swarms, each shown to be broken by a policy without the guard it rests on."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -153,9 +154,25 @@ def test_no_assignment_beats_the_bound(speeds, stages):
     assert greedy <= best
 
 
+@CASES
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_no_assignment_to_unequal_stages_beats_the_bound(speeds, loads):
+    speed_P, load_S = np.array(speeds, dtype=np.float64), np.array(loads, dtype=np.float64)
+    assignments = itertools.product(range(len(loads)), repeat=len(speeds))
+    sums = (np.bincount(stage_P, weights=speed_P, minlength=len(loads)) / load_S for stage_P in assignments)
+    assert max(float(have_S.min()) for have_S in sums) <= bound_throughput(speed_P, load_S) * (1 + 1e-9)
+
+
 def test_the_bound_is_met_where_it_can_be():
+    assert bound_throughput(np.array([9.0, 1.0, 1.0]), np.array([1.0, 1.0, 2.0])) == 1.0
     assert bound_throughput(np.ones(130), np.ones(32)) == 4.0
     assert bound_throughput(np.array([100.0, 1.0, 1.0]), np.ones(2)) == 2.0
     assert bound_throughput(np.array([1.5, 1.0, 3.0]), np.ones(2)) == 2.5
     assert bound_throughput(np.array([2.0, 4.0]), np.array([1.0, 2.0])) == 2.0
     assert bound_throughput(np.ones(3), np.ones(4)) == 0.0
+
+
+@given(st.floats(1e-9, 1e15), st.lists(st.sampled_from([1.0, 1.5, 3.0]), min_size=3, max_size=30))
+def test_the_bound_does_not_depend_on_the_unit_of_speed(unit, speeds):
+    bound = bound_throughput(np.array(speeds), np.ones(3))
+    assert bound_throughput(np.array(speeds) * unit, np.ones(3)) == pytest.approx(bound * unit)

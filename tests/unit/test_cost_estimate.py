@@ -13,6 +13,8 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import LinkCodec
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.simulator.timing import simulate_step_s
+from hetplanner.workload.presets import preset
 
 PLANS = [
     chain_plan((4,), ()),
@@ -74,6 +76,20 @@ def test_reduction_hides_in_the_drain():
 def test_a_tied_weight_waits_for_all_its_stages():
     arrays = replace(uniform(3, 4), reduce_s_S=np.array([1.0, 0.0, 0.0]), tied=((5.0, (0, 2)),))
     assert time_step(arrays).step_s == pytest.approx(time_step(uniform(3, 4)).step_s + 1.0 + 5.0)
+
+
+def test_tied_weights_are_reduced_one_after_the_other_where_they_share_a_stage():
+    base = time_step(uniform(3, 4)).step_s
+    in_turn = replace(uniform(3, 4), tied=((5.0, (0, 2)), (3.0, (0, 1))))
+    assert time_step(in_turn).step_s == pytest.approx(base + 5.0 + 3.0)
+
+
+@pytest.mark.parametrize("shared", [2, 6])
+@pytest.mark.parametrize("reducer", ["ring", "sharded-ps"])
+def test_shared_layers_torn_apart_are_timed_as_simulated(shared, reducer):
+    workload = preset("small-gpt", layers=6, shared_layers=shared)
+    plan = chain_plan((4, 4), (7,), workload=workload.replace(global_batch=16)).replace(reducer=reducer)
+    assert estimate_plan(plan).step_s == pytest.approx(simulate_step_s(plan), rel=0.02)
 
 
 @pytest.mark.parametrize("plan", PLANS)

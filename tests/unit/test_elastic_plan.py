@@ -55,7 +55,7 @@ def test_quantities_are_written_with_their_units():
 def test_the_core_reads_what_the_plan_says():
     assert settings_of(SWARM) == ElasticSettings(stages=2, micro_batches=16)
     told = SWARM.replace(
-        wiring=WiringSettings(ban=7.0, ema_alpha=0.5, hop_share=0.5, unmeasured=2.0),
+        wiring=WiringSettings(rule="round-robin", ban=7.0, ema_alpha=0.5, hop_share=0.5, unmeasured=2.0),
         times=ElasticTimes(
             ping=1.0,
             silence=4.0,
@@ -71,7 +71,7 @@ def test_the_core_reads_what_the_plan_says():
     assert settings_of(told, checkpoint_steps=8) == ElasticSettings(
         stages=2, micro_batches=16, ping_s=1.0, silence_s=4.0, lease_s=60.0, answer_s=9.0, reduce_s=20.0, resend_s=2.0,
         ban_s=7.0, hop_share=0.5, ema_alpha=0.5, unmeasured_s=2.0, settle_s=3.0, join_hold_s=5.0, restore_s=6.0,
-        checkpoint_steps=8,
+        checkpoint_steps=8, wiring="round-robin",
     )  # fmt: skip
 
 
@@ -108,6 +108,7 @@ def test_a_link_of_the_start_may_have_its_own_codec_and_newcomers_have_the_usual
         (("times", "ping"), 0.4, "times.ping"),
         (("times", "lease"), "-1 s", "times.lease: must be 0 or more|times.lease: must be above 0"),
         (("wiring", "slots"), 0, "wiring.slots"),
+        (("wiring", "rule"), "luck", "wiring.rule"),
         (("wiring", "ema_alpha"), 0.0, "wiring.ema_alpha"),
         (("rebalancing", "policy"), "magic", "rebalancing.policy"),
         (("format",), "hetplanner/plan@3", "newer than this hetplanner reads"),

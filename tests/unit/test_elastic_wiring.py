@@ -12,7 +12,8 @@ from hetplanner.elastic.speeds import SpeedEstimate
 from hetplanner.elastic.wiring import Wiring
 from hetplanner.errors import InvalidInput
 
-SETTINGS = ElasticSettings(stages=2, micro_batches=4)
+SETTINGS = ElasticSettings(stages=2, micro_batches=4, wiring="round-robin")
+SOONEST = ElasticSettings(stages=2, micro_batches=4)
 SECONDS = {"slow": 1.0, "middle": 1 / 1.5, "fast": 1 / 3}
 
 
@@ -20,8 +21,8 @@ def seat(name, draining=False):
     return Seat(Member(name, Stamp(1, 1)), f"{name}:1", draining)
 
 
-def make_wiring(*names):
-    wiring = Wiring(SETTINGS, Random(0))
+def make_wiring(*names, settings=SETTINGS):
+    wiring = Wiring(settings, Random(0))
     wiring.see([seat(name) for name in names])
     return wiring
 
@@ -48,7 +49,6 @@ def test_a_newcomer_is_tried_at_once_and_gets_no_more_than_its_share():
     draw(wiring, 500)
     wiring.see([seat(name) for name in SECONDS])
     assert wiring.choose(0.0).member.peer == "fast"
-    wiring.succeeded(seat("fast").member, SECONDS["fast"])
     assert draw(wiring, 110)["fast"] == pytest.approx(60, abs=4)
 
 
@@ -84,18 +84,47 @@ def test_the_tried_the_gone_and_the_draining():
     assert wiring.choose(0.0, tried={seat("slow").member}).member.peer == "middle"
 
 
-def test_who_has_much_under_way_gets_less_and_does_not_catch_up_on_it():
-    wiring = make_wiring(*SECONDS)
-    draw(wiring, 20)
-    under_way = [wiring.choose(0.0).member for _ in range(11)]
-    assert Counter(m.peer for m in under_way) == {"slow": 2, "middle": 3, "fast": 6}  # all are done at the same time
-    for member in under_way:
-        if member.peer != "fast":
-            wiring.ended(member)
-    assert draw(wiring, 5)["fast"] == 0
-    for _ in range(6):
-        wiring.ended(seat("fast").member)
-    assert draw(wiring, 110)["fast"] == pytest.approx(60, abs=4)
+def measured(*names):
+    """Wiring by the soonest that knows everybody's speed."""
+    wiring = make_wiring(*names, settings=SOONEST)
+    for _ in names:
+        member = wiring.choose(0.0).member
+        wiring.succeeded(member, SECONDS[member.peer])
+        wiring.ended(member)
+    return wiring
+
+
+def test_what_is_under_way_is_shared_by_speed_and_the_last_go_to_the_fast():
+    wiring = measured(*SECONDS)
+    counts = Counter(wiring.choose(0.0).member.peer for _ in range(11))
+    assert counts == pytest.approx({"slow": 2, "middle": 3, "fast": 6}, abs=1)
+    alone = measured(*SECONDS)
+    assert alone.choose(0.0).member.peer == "fast", "with nothing else under way nobody waits for the slow"
+
+
+def test_what_has_ended_is_not_under_way():
+    wiring = measured("slow", "fast")
+    first = wiring.choose(0.0).member
+    wiring.ended(first)
+    assert wiring.choose(0.0).member == first == seat("fast").member
+    assert [wiring.choose(0.0).member.peer for _ in range(2)] == ["fast", "slow"]
+
+
+def test_a_peer_that_is_never_chosen_is_measured_again_in_a_while():
+    wiring = measured("slow", "fast")
+    chosen = Counter()
+    for tenth in range(1, 450):
+        member = wiring.choose(tenth / 10).member
+        wiring.succeeded(member, SECONDS[member.peer])
+        wiring.ended(member)
+        chosen[member.peer] += 1
+    assert chosen["slow"] == 2
+
+
+def test_a_newcomer_is_tried_at_once_by_the_soonest_too():
+    wiring = measured("slow", "fast")
+    wiring.see([seat(name) for name in SECONDS])
+    assert wiring.choose(0.0).member.peer == "middle"
 
 
 def test_large_tasks_count_more():

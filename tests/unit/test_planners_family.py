@@ -21,12 +21,19 @@ from hetplanner.workload.presets import preset
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"
 OBJECTIVES = ("step-time", "cost", "dtfm")
 BUDGET = "30000 evaluations"
-PLANNED = [(name, objective) for name in planner_names() for objective in planner_type(name).objectives]
-REFUSED = [(n, o) for n in planner_names() for o in OBJECTIVES if (n, o) not in PLANNED]
+NAMES = (*planner_names(), "swarm elastic")
+PLANNED = [(name, objective) for name in NAMES for objective in planner_type(name.split()[0]).objectives]
+REFUSED = [(n, o) for n in NAMES for o in OBJECTIVES if (n, o) not in PLANNED]
+
+
+def make(name):
+    """A planner, by name and mode."""
+    planner, *mode = name.split()
+    return make_planner(planner, {"mode": mode[0]} if mode else {})
 
 
 def first_objective(name):
-    return planner_type(name).objectives[0]
+    return make(name).objectives[0]
 
 
 def problem(objective="step-time", cluster="continents_4_sites_8", **constraints):
@@ -43,7 +50,7 @@ def problem(objective="step-time", cluster="continents_4_sites_8", **constraints
 
 
 def solve(name, task, **options):
-    return make_planner(name).solve(task, **({"budget": BUDGET} | options))
+    return make(name).solve(task, **({"budget": BUDGET} | options))
 
 
 @pytest.mark.parametrize(("name", "objective"), PLANNED)
@@ -68,7 +75,7 @@ def test_plans_are_valid_and_scored_as_reported(name, objective):
     assert result.value == value
     assert 0 < result.lower_bound <= result.value
     assert 0 <= result.gap < 1
-    assert plan.provenance.planner == name
+    assert plan.provenance.planner == name.split()[0]
     assert plan.provenance.lower_bound == result.lower_bound
     assert plan.provenance.evaluations == result.evaluations
 
@@ -97,7 +104,7 @@ def test_events_only_get_better(name, objective):
     assert len(set(used)) == len(used) == 8
 
 
-@pytest.mark.parametrize("name", planner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_cancel_returns_the_best_so_far(name):
     asked = []
 
@@ -120,7 +127,7 @@ def test_a_budget_of_zero_still_gives_a_plan(name, objective):
             check_plan(solve(name, free, budget=budget).plan)
 
 
-@pytest.mark.parametrize("name", planner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_plans_survive_their_file(name):
     import json
 
@@ -128,7 +135,7 @@ def test_plans_survive_their_file(name):
     assert plan_from_json(json.dumps(plan_to_data(plan))) == plan
 
 
-@pytest.mark.parametrize("name", planner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_excluded_devices_stay_out(name):
     task = problem(first_objective(name), stages=2, replicas=2)
     out = task.cluster.device_ids[:3]
@@ -137,7 +144,7 @@ def test_excluded_devices_stay_out(name):
     assert not set(plan.ranks) & set(out)
 
 
-@pytest.mark.parametrize("name", planner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_free_shape_is_chosen(name):
     objective = first_objective(name)
     if objective != "dtfm":
@@ -159,7 +166,7 @@ def test_impossible_shapes_and_models_are_refused(name, objective):
         solve(name, huge)
 
 
-@pytest.mark.parametrize("name", planner_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_one_device_is_a_cluster_too(name):
     one = Constraints(stages=1, replicas=1)
     task = Problem(cluster=small_cluster(1), workload=tiny_workload(), objective=first_objective(name), constraints=one)
@@ -184,7 +191,7 @@ def test_dtfm_needs_a_shape():
 
 @pytest.mark.parametrize(("name", "objective"), REFUSED)
 def test_an_objective_that_a_planner_cannot_plan_for_is_refused_in_one_line(name, objective):
-    with pytest.raises(InvalidInput, match=f"planner {name}: plans for objective") as refusal:
+    with pytest.raises(InvalidInput, match=f"planner {name.split()[0]}: plans for objective") as refusal:
         solve(name, problem(objective))
     assert "\n" not in str(refusal.value)
 

@@ -27,6 +27,13 @@ SHAPES = {
     "gpt grouped": GPT | {"heads": 4, "kv_heads": 1},
     "llama tied": LLAMA,
     "llama untied": LLAMA | {"tie_embeddings": False},
+    "gpt bottleneck": GPT | {"layers": 3, "boundary_layers": {"kind": "bottleneck", "factor": 4, "every": 2}},
+    "gpt maxout": GPT | {"boundary_layers": {"kind": "maxout", "factor": 2}},
+    "llama bottleneck": LLAMA | {"boundary_layers": {"kind": "bottleneck", "factor": 2}},
+    "llama maxout": LLAMA | {"layers": 3, "boundary_layers": {"kind": "maxout", "factor": 4}},
+    "gpt shared": GPT | {"layers": 5, "shared_layers": 2},
+    "llama all shared, bottleneck": LLAMA
+    | {"layers": 4, "shared_layers": 4, "boundary_layers": {"kind": "bottleneck", "factor": 2, "every": 2}},
 }
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from hetplanner.cost.square_cube import SquareCubePoint
+from hetplanner.elastic.forecast import Forecast
 from hetplanner.elastic.swarm_run import SwarmRun
+from hetplanner.runs.utilisation import Utilisation
 from hetplanner.units import short_rate
 
 Columns = dict[str, list[Any]]
@@ -50,6 +52,18 @@ def policy_columns(runs: Mapping[str, SwarmRun]) -> Columns:
     }
 
 
+def forecast_columns(found: Mapping[str, Forecast]) -> Columns:
+    """A row for every simulated seed, policy by policy from the top: label, y, tokens (per second), share, text."""
+    rows: Columns = {name: [] for name in ("label", "y", "tokens", "share", "text")}
+    for i, (label, each) in enumerate(found.items()):
+        spread = each.tokens_per_s
+        for tokens, share in zip(each.tokens_of_runs, spread.shares, strict=True):
+            text = f"{label}: {spread.mean:,.0f} tokens/s, {each.share_of_optimal:.1%} of the optimal"
+            for name, value in zip(rows, (label, float(-i), tokens, share, text), strict=True):
+                rows[name].append(value)
+    return rows
+
+
 def square_cube_columns(points: Sequence[SquareCubePoint]) -> dict[str, Columns]:
     """By line: hidden, seconds, and for transfers utilisation; first `compute`, then `transfer at …` by bandwidth."""
     first = points[0].bandwidth_bytes_per_s if points else 0.0
@@ -63,6 +77,13 @@ def square_cube_columns(points: Sequence[SquareCubePoint]) -> dict[str, Columns]
             "utilisation": [p.utilisation for p in there],
         }
     return lines
+
+
+def utilisation_columns(points: Sequence[Utilisation]) -> Columns:
+    """A row for every run, by width: hidden, predicted, measured, least, most, error."""
+    rows = sorted(points, key=lambda point: point.hidden)
+    names = ("hidden", "predicted", "measured", "least", "most", "error")
+    return {name: [getattr(point, name) for point in rows] for name in names}
 
 
 def _means(time_s_E: np.ndarray, value_E: np.ndarray, edges: np.ndarray) -> np.ndarray:

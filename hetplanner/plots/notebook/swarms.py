@@ -5,11 +5,19 @@ from collections.abc import Mapping, Sequence
 import holoviews as hv
 
 from hetplanner.cost.square_cube import SquareCubePoint
+from hetplanner.elastic.forecast import Forecast
 from hetplanner.elastic.swarm_run import SwarmRun
 from hetplanner.errors import InvalidInput
-from hetplanner.plots.data.swarms import policy_columns, square_cube_columns, trace_columns
-from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, tooltips
+from hetplanner.plots.data.swarms import (
+    forecast_columns,
+    policy_columns,
+    square_cube_columns,
+    trace_columns,
+    utilisation_columns,
+)
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, tooltips
 from hetplanner.plots.theme import LIGHT, LINE_COLOURS
+from hetplanner.runs.utilisation import Utilisation
 
 
 def swarm_throughput(runs: SwarmRun | Mapping[str, SwarmRun]) -> hv.Overlay:
@@ -55,6 +63,51 @@ def swarm_throughput(runs: SwarmRun | Mapping[str, SwarmRun]) -> hv.Overlay:
     )
 
 
+def swarm_forecast(found: Mapping[str, Forecast]) -> hv.Overlay:
+    """Expected throughput of an elastic plan by policy: a dot for every seed, a bar from 5 % to 95 %, the mean.
+
+    Args:
+        found: of `hetplanner.forecast`.
+
+    Raises:
+        InvalidInput: there is nothing to draw.
+    """
+    ready()
+    if not found:
+        raise InvalidInput("found: must hold at least one forecast")
+    rows = forecast_columns(found)
+    calm = max(each.calm_tokens_per_s for each in found.values())
+    hover = tooltips(("", "@text"), ("this seed", "@tokens{0,0} tokens/s"), ("of the optimal", "@share{0.0%}"))
+    labels, spreads = list(found), [each.tokens_per_s for each in found.values()]
+    y = [-float(i) for i in range(len(labels))]
+    edges = [v - 0.16 for v in y], [v + 0.16 for v in y]
+    bars = boxes(([s.p05 for s in spreads], [s.p95 for s in spreads]), edges, {}, color=LINE_COLOURS[0], alpha=0.3)
+    means = hv.Segments(
+        ([s.mean for s in spreads], [v - 0.3 for v in y], [s.mean for s in spreads], [v + 0.3 for v in y])
+    )
+    dots = hv.Points(rows, ["tokens", "y"], ["text", "share"])
+    still = hv.Segments(([calm], [y[-1] - 0.5], [calm], [0.5]))
+    low, high = min(rows["tokens"]), max(*rows["tokens"], calm)
+    room = 0.08 * (high - low) or 0.08 * high
+    layers: list[hv.Element] = [
+        still.relabel("calm").opts(color=LIGHT.text, line_dash="dotted", line_width=1.5),
+        bars,
+        means.opts(color=LINE_COLOURS[0], line_width=3),
+        dots.opts(color=LINE_COLOURS[0], size=6, alpha=0.7, tools=[hover]),
+    ]
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND | {"height": 130 + 55 * len(labels)},
+            xlim=(low - room, high + room),
+            ylim=(y[-1] - 0.6, 0.6),
+            yticks=list(zip(y, labels, strict=True)),
+            xlabel="tokens/s",
+            ylabel="",
+            title=f"Expected throughput, {len(spreads[0].shares)} seeds of {next(iter(found.values())).runs[0].trace}",
+        )
+    )
+
+
 def square_cube(points: Sequence[SquareCubePoint]) -> hv.Overlay:
     """Compute and transfer time of a stage over its width: where compute is above a transfer, the network keeps up.
 
@@ -91,5 +144,40 @@ def square_cube(points: Sequence[SquareCubePoint]) -> hv.Overlay:
             xlabel="hidden size",
             ylabel="seconds a micro-batch",
             title="Square-cube law: compute outgrows traffic with the model's width",
+        )
+    )
+
+
+def utilisation(points: Sequence[Utilisation]) -> hv.Overlay:
+    """Share of a step in which devices compute, over the model's width on one network: predicted line, measured points.
+
+    Args:
+        points: of `hetplanner.utilisation_of_run`, of runs that differ in their hidden size.
+
+    Raises:
+        InvalidInput: there are no points.
+    """
+    ready()
+    if not points:
+        raise InvalidInput("points: must hold at least one")
+    rows = utilisation_columns(points)
+    hover = tooltips(
+        ("hidden", "@hidden{0,0}"), ("measured", "@measured{0.0%}"), ("predicted", "@predicted{0.0%}"),
+        ("predicted over measured", "@error{+0.0%}"),
+    )  # fmt: skip
+    line = hv.Curve(rows, "hidden", "predicted", label="predicted").opts(color=LIGHT.text, line_width=2)
+    steps = hv.Segments(rows, ["hidden", "least", "hidden", "most"]).opts(color=LINE_COLOURS[0], line_width=2)
+    marks = hv.Points(rows, ["hidden", "measured"], ["predicted", "error"], label="measured")
+    top = max(*rows["most"], *rows["predicted"])
+    return hv.Overlay([line, steps, marks.opts(color=LINE_COLOURS[0], size=8, tools=[hover])]).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND,
+            logx=True,
+            xticks=rows["hidden"],
+            xlim=(rows["hidden"][0] / 1.15, rows["hidden"][-1] * 1.15),
+            ylim=(0.0, min(1.0, 1.15 * top)),
+            xlabel="hidden size",
+            ylabel="share of a step spent computing",
+            title="Square-cube law: wider models wait less for the same network",
         )
     )

@@ -9,7 +9,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from hetplanner.errors import InvalidInput
-from hetplanner.planners.interface import TAKES_CORES
+from hetplanner.planners.interface import NO_FIELD, TAKES_CORES
 from hetplanner.planners.registry import planner_type
 
 Kind = Literal["whole", "number", "choice", "many", "flag", "names", "pins"]
@@ -123,7 +123,8 @@ def _pin(part: str) -> tuple[str, int]:
 
 def planner_fields(planner: str) -> tuple[Setting, ...]:
     """A planner's own settings, as its class declares them."""
-    return tuple(_of(name, info) for name, info in planner_type(planner).settings_type.model_fields.items())
+    fields = planner_type(planner).settings_type.model_fields.items()
+    return tuple(_of(name, info) for name, info in fields if info.json_schema_extra != NO_FIELD)
 
 
 def _of(name: str, info: FieldInfo) -> Setting:
@@ -151,4 +152,5 @@ def _of(name: str, info: FieldInfo) -> Setting:
 
 def planner_defaults(planner: str) -> dict[str, Any]:
     """Value of every setting of a planner unless it is changed."""
-    return {name: info.default for name, info in planner_type(planner).settings_type.model_fields.items()}
+    fields = planner_type(planner).settings_type.model_fields.items()
+    return {name: info.default for name, info in fields if info.json_schema_extra != NO_FIELD}

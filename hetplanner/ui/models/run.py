@@ -74,6 +74,7 @@ class RunModel(param.Parameterized):
         self._section_before = ""
         """Where the page was before a failure opened another section."""
         self.param.watch(self._selected, "selected")
+        self.param.watch(self._replay_news, "section")
 
     @property
     def reader(self) -> RunReader | None:
@@ -103,7 +104,7 @@ class RunModel(param.Parameterized):
             self._version = watch.version
             self._show_status(watch.status)
             self.param.trigger("phase_changed", "steps_changed")
-            self.replay.news()
+            self._replay_news()
         detail = watch.detail()
         if detail is not self.detail or first:
             self.detail = detail
@@ -113,6 +114,11 @@ class RunModel(param.Parameterized):
         if silent != self._silent:
             self._silent = silent
             self.param.trigger("phase_changed")
+
+    def _replay_news(self, *_: Any) -> None:
+        """Spans are many: they are read while somebody looks at the timeline."""
+        if self.section == "timeline":
+            self.replay.news()
 
     def _show_status(self, status: RunStatus | None) -> None:
         had_failed = self.status is not None and self.status.state == "failed"
