@@ -36,6 +36,7 @@ def small_spec(
     checkpoint_steps: int = 0,
     tied: bool = False,
     in_flight: int = 100,
+    shared_layers: int = 1,
     **times: float,
 ) -> SwarmSpec:
     """A byte GPT of as many layers as stages."""
@@ -48,6 +49,7 @@ def small_spec(
         ffn=4 * hidden,
         tie_embeddings=tied,
         dropout=dropout,
+        shared_layers=shared_layers,
     )
     workload = Workload(
         name="bytes",

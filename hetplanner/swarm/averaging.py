@@ -30,6 +30,16 @@ Gloo: Any = torch.distributed.ProcessGroupGloo  # torch's stubs say little of it
 
 
 @dataclass(frozen=True)
+class Tied:
+    """A weight that several stages hold, by the op that owns it: elements in this stage, and members of all stages."""
+
+    owner: str
+    first: int
+    end: int
+    group: Group
+
+
+@dataclass(frozen=True)
 class Meeting:
     """Who sums with whom, the same words for all of them.
 
@@ -37,7 +47,7 @@ class Meeting:
         attempt: names it.
         me: one of the members.
         stage: members of the stage, in the same order everywhere.
-        tied: members of all stages that hold the weight which follows `own_end`; empty without one.
+        tied: weights that other stages hold as well.
         own_end: elements in front of it are the stage's own.
         port_of: asks the peer at an address for the port of its store.
     """
@@ -45,7 +55,7 @@ class Meeting:
     attempt: Stamp
     me: Member
     stage: Group
-    tied: Group
+    tied: tuple[Tied, ...]
     own_end: int
     port_of: Callable[[str], int]
 
@@ -87,22 +97,23 @@ class Averager:
         Raises:
             RuntimeError: somebody is gone, or it took too long; nobody may use the result.
         """
+        gradient, numbers = total.gradient, torch.tensor([total.count, total.loss_sum], dtype=torch.float64)
         try:
-            numbers = torch.tensor([total.count, total.loss_sum], dtype=torch.float64)
-            own, tied = total.gradient[: meeting.own_end], total.gradient[meeting.own_end :]
             if len(meeting.stage) > 1:
                 pg = self._group("stage", meeting.stage, meeting)
                 pg.allreduce([numbers]).wait(self._timeout)
-                own = self._sum(pg, own, len(meeting.stage))
+                own = gradient[: meeting.own_end]
+                own.copy_(self._sum(pg, own, len(meeting.stage)))
                 self._ready["stage"] = (meeting.stage, pg)
-            if len(meeting.tied) > 1:
-                pg = self._group("tied", meeting.tied, meeting)
-                tied = self._sum(pg, tied, len(meeting.tied))
-                self._ready["tied"] = (meeting.tied, pg)
+            for tied in meeting.tied:  # in the same order everywhere, so that nobody waits in a ring
+                pg = self._group(tied.owner, tied.group, meeting)
+                part = gradient[tied.first : tied.end]
+                part.copy_(self._sum(pg, part, len(tied.group)))
+                self._ready[tied.owner] = (tied.group, pg)
         except RuntimeError:
             self.drop()
             raise
-        return Sum(torch.cat((own, tied)), int(numbers[0]), float(numbers[1]))
+        return Sum(gradient, int(numbers[0]), float(numbers[1]))
 
     def _group(self, name: str, group: Group, meeting: Meeting) -> Any:
         ready = self._ready.pop(name, None)

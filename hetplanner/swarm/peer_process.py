@@ -43,7 +43,7 @@ from hetplanner.elastic.peer_events import (
 )
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.schema import parse_json
-from hetplanner.swarm.averaging import Averager, Meeting
+from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.engine import StageEngine, Sum
@@ -335,9 +335,7 @@ class PeerProcess(Driver):
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
-        tied_stages = self.spec.tied_stages if self.engine.stage in self.spec.tied_stages else ()
-        tied = tuple(seat for stage in tied_stages for seat in action.stages[stage])
-        meeting = Meeting(attempt, member, action.group, tied, self.engine.model.own_end, port_of)
+        meeting = Meeting(attempt, member, action.group, self._tied(action.stages), self.engine.model.own_end, port_of)
 
         def reduce() -> None:
             try:
@@ -359,6 +357,15 @@ class PeerProcess(Driver):
         await self._compute(lambda: self.engine.keep_sum(attempt, total))
         is_last = self.engine.stage == self.spec.num_stages - 1
         self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None))
+
+    def _tied(self, everyone: tuple[Group, ...]) -> tuple[Tied, ...]:
+        """This stage's weights that other stages hold as well, and who sums them."""
+        held = self.engine.model.tied
+        return tuple(
+            Tied(owner, *held[owner], tuple(seat for s in stages for seat in everyone[s]))
+            for owner, stages in self.spec.tied_stages.items()
+            if owner in held
+        )
 
     async def _apply(self, action: ApplyUpdate) -> None:
         await self._compute(lambda: self.engine.apply(action.attempt, action.version))

@@ -93,11 +93,14 @@ class SwarmSpec(Noun):
         """The stage of an op."""
         return max(s for s, first in enumerate(self.first_ops) if first <= op)
 
-    @property
-    def tied_stages(self) -> tuple[int, ...]:
-        """Stages that hold the one weight which a transformer may tie; none unless they are several."""
-        stages = {self.stage_of(op) for users in self.workload.graph.tied_groups.values() for op in users}
-        return tuple(sorted(stages)) if len(stages) > 1 else ()
+    @cached_property
+    def tied_stages(self) -> dict[str, tuple[int, ...]]:
+        """Stages that hold the same weight, by the op that owns it, for those that several stages hold; in op order."""
+        found = {
+            self.workload.graph.ops[min(users)].name: tuple(sorted({self.stage_of(op) for op in users}))
+            for users in sorted(self.workload.graph.tied_groups.values(), key=min)
+        }
+        return {owner: stages for owner, stages in found.items() if len(stages) > 1}
 
     def ops_of(self, stage: int) -> tuple[int, int]:
         """First op and end (exclusive) of a stage."""

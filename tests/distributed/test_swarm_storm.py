@@ -58,9 +58,10 @@ def test_dropout_and_recompute_draw_what_one_process_draws_also_where_peers_refu
     check_end(rehearsal, EXACT)
 
 
-def test_a_weight_that_two_stages_hold_is_summed_over_both(tmp_path):
-    spec = small_spec(steps=4, tied=True)
-    assert spec.tied_stages == (0, 2)
+def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
+    spec = small_spec(steps=4, tied=True, shared_layers=3)
+    shared = {"layer.0.attention": (0, 1, 2), "layer.0.mlp": (0, 1, 2)}
+    assert spec.tied_stages == {"embedding": (0, 2)} | shared
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
         Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, EXACT)
