@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class OpenCalls:
     def __init__(self) -> None:
         self._calls: dict[CallKey, OpenCall] = {}
         self._waiting: dict[CallKey, asyncio.Future[bytes]] = {}
+        self._computing: set[CallKey] = set()
+        self._line: deque[CallKey] = deque()
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -57,9 +60,24 @@ class OpenCalls:
         self._calls[key] = OpenCall(work, waiting, inputs)
         return waiting
 
+    def line_up(self, key: CallKey) -> None:
+        """A call is to be computed when there is room for it."""
+        self._line.append(key)
+
+    def admitted(self, most: int) -> list[CallKey]:
+        """Calls whose turn it is, so that at most so many are computed at once; they count until they are over."""
+        found = []
+        while self._line and len(self._computing) < most:
+            key = self._line.popleft()
+            if key in self._calls:
+                self._computing.add(key)
+                found.append(key)
+        return found
+
     def answer(self, key: CallKey, frame: bytes) -> None:
         """The call is over: nothing of it is needed any more."""
         self._calls.pop(key, None)
+        self._computing.discard(key)
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             waiting.set_result(frame)
@@ -71,7 +89,10 @@ class OpenCalls:
         call = self._calls.get(key)
         if call is not None and call.waiting is waiting:
             del self._calls[key]
+            self._computing.discard(key)
 
     def drop_all(self) -> None:
         """All tensors go; who waits is answered one by one."""
         self._calls.clear()
+        self._computing.clear()
+        self._line.clear()

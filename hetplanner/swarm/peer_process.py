@@ -59,6 +59,8 @@ T = TypeVar("T")
 
 QUERY_S = 2.0
 STORE_QUERY = b"store"
+LINE = 4
+"""Calls that a peer takes, of those that it can compute at once; it refuses more, and senders turn to another."""
 TELL_S = 1.0
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
@@ -168,7 +170,8 @@ class PeerProcess(Driver):
                 if (task := self._sent.pop(call, None)) is not None:
                     task.cancel()
             case RunForward(key=key):
-                self.spawn(self._forward(key))
+                self._calls.line_up(key)
+                self._admit()
             case RunBackward(key=key, token=token):
                 self.spawn(self._backward(key, token))
             case FoldAndReduce():
@@ -202,6 +205,11 @@ class PeerProcess(Driver):
     def _drop(self) -> None:
         self._calls.drop_all()
         self._soon(self.engine.drop)
+
+    def _admit(self) -> None:
+        """Begins with calls as far as their activations have room here."""
+        for key in self._calls.admitted(self.spec.in_flight[self.machine.stage]):
+            self.spawn(self._forward(key))
 
     async def _forward(self, key: CallKey) -> None:
         call = self._calls.get(key)
@@ -265,7 +273,7 @@ class PeerProcess(Driver):
         if not 0 <= work.micro_batch < self.spec.settings.micro_batches:
             raise InvalidInput(f"work: micro_batch: there is no {work.micro_batch}")
         key = (sender, work.call)
-        if len(self._calls) >= self.spec.in_flight[work.stage]:
+        if len(self._calls) >= LINE * self.spec.in_flight[work.stage]:
             return encode_frame(WorkFailed(work.call, "deadline"))  # the sender turns to another
         answer = self._calls.begin(key, work, frame.parts)
         try:
@@ -273,9 +281,11 @@ class PeerProcess(Driver):
             return await answer
         finally:
             self._calls.leave(key, answer)
+            self._admit()
 
     def _answer(self, key: CallKey, frame: bytes) -> None:
         self._calls.answer(key, frame)
+        self._admit()
         self._soon(lambda: self.engine.forget(key))
 
     async def _send_work(self, action: SendWork) -> None:
