@@ -11,6 +11,7 @@ from hetplanner.cli import (
     comparing,
     fronts,
     model,
+    peers,
     planning,
     rehearsing,
     runs,
@@ -41,6 +42,7 @@ app.command("simulate")(simulating.simulate)
 app.command("rehearse")(rehearsing.rehearse)
 app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")
+app.add_typer(peers.app, name="peer")
 app.command("calibrate")(calibrating.calibrate)
 app.command("agent")(services.agent)
 app.command("dashboard")(services.dashboard)

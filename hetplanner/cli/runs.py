@@ -49,7 +49,7 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     console.print(f"[bold]{reader.id}[/bold]  {status.state}  {status.message}")
     if reader.plan.problem.rehearsal_of:
         console.print(f"rehearsal of {reader.plan.problem.rehearsal_of}")
-    console.print(f"{reader.plan.problem.workload.name}, {len(reader.plan.ranks)} ranks, in {reader.path}")
+    console.print(f"{reader.plan.problem.workload.name}, {len(reader.labels)} ranks, in {reader.path}")
     rows = table("", "what", "value")
     for name, value in summary.items():
         rows.add_row(name.replace("_", " "), _shown(name, value))

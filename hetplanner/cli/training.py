@@ -11,12 +11,12 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning import PlanFile
-from hetplanner.errors import RunError
+from hetplanner.errors import InvalidInput, RunError
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.launchers.interface import LaunchRequest
-    from hetplanner.plan.model import Plan
+    from hetplanner.plan.files import AnyPlan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.run import Run
 
@@ -72,11 +72,11 @@ def train(
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
     from hetplanner.data.registry import absolute_data, check_data
-    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.files import load_any_plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.schema import checked
 
-    plan = load_plan(file)
+    plan = load_any_plan(file)
     fields = {
         "steps": steps,
         "seed": seed,
@@ -118,19 +118,22 @@ def _given(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def _resumed(plan: Plan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
+def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
     """The earlier run's settings, but for what was given. Raises InvalidInput if the plan cannot go on from it."""
     from hetplanner.plan.checkpoints import check_resumable
+    from hetplanner.plan.elastic import ElasticPlan
     from hetplanner.runs.run import open_run
 
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
+    if isinstance(plan, ElasticPlan):
+        raise InvalidInput("--resume: elastic runs go on in their own folder only; leave it out")
     check_resumable(plan, found)
     return found
 
 
-def _request(plan: Plan, config: TrainConfig, launcher: str, out: Path | None) -> LaunchRequest:
+def _request(plan: AnyPlan, config: TrainConfig, launcher: str, out: Path | None) -> LaunchRequest:
     """What the launcher would run; the run's id is not known before the agent takes it."""
     from hetplanner.launchers.registry import make_launcher
     from hetplanner.runs.directory import new_run_id

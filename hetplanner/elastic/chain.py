@@ -13,18 +13,31 @@ from dataclasses import dataclass
 from hetplanner.elastic.downstream import Downstream, Failed, Task
 from hetplanner.elastic.identity import Entry, Member, Token, Version, View
 from hetplanner.elastic.messages import FailureKind, Send, Work, Worked, WorkFailed
-from hetplanner.elastic.peer_events import CallKey, PeerAction, Reply, RunBackward, RunForward
+from hetplanner.elastic.peer_events import (
+    BackwardDone,
+    CallKey,
+    ForwardDone,
+    PeerAction,
+    Reply,
+    RunBackward,
+    RunForward,
+)
 from hetplanner.elastic.settings import ElasticSettings
 
 
 @dataclass
 class _Call:
-    """A call from the stage before (or a trainer)."""
+    """A call from the stage before (or a trainer).
+
+    Attributes:
+        since_s: when what is under way was asked for: computing, or the next stage.
+        waited_s: so far, for the next stage and for this peer's own turn.
+    """
 
     work: Work
     deadline_s: float
-    passed_on_s: float = 0.0
-    downstream_s: float = 0.0
+    since_s: float
+    waited_s: float = 0.0
     manifest: tuple[Entry, ...] = ()
     token: Token | None = None
 
@@ -41,6 +54,11 @@ class Chain:
         self._calls: dict[CallKey, _Call] = {}
         self._downstream: Downstream[CallKey] = Downstream(settings, rng)
         self.contributions: set[Token] = set()
+
+    @property
+    def queue(self) -> int:
+        """Calls that are under way here."""
+        return len(self._calls)
 
     def restart(
         self, member: Member | None, stage: int, version: Version | None, view: View | None
@@ -69,47 +87,49 @@ class Chain:
             return []
         if work.version != self._version or work.stage != self._stage:
             return [_failure(key, "stale")]
-        self._calls[key] = _Call(work, now_s + work.budget_s)
+        self._calls[key] = _Call(work, now_s + work.budget_s, now_s)
         return [RunForward(key)]
 
-    def forward_done(self, key: CallKey, now_s: float) -> list[PeerAction]:
+    def forward_done(self, done: ForwardDone, now_s: float) -> list[PeerAction]:
         """The activation is there: on to the next stage, or back from the last."""
-        call = self._calls.get(key)
+        key, call = done.key, self._calls.get(done.key)
         if call is None:
             return []
+        _count_wait(call, done.seconds, now_s)
         if self._stage == self._settings.stages - 1:
             return [self._backward(key, call)]
         work = call.work
-        call.passed_on_s = now_s
         task = Task(self._stage + 1, work.micro_batch, work.version, work.mask, call.deadline_s)
         sent = self._downstream.start(key, task, now_s)
         return [sent] if sent is not None else self._fail(key, "deadline")
 
     def worked(self, worked: Worked, now_s: float) -> list[PeerAction]:
         """The next stage has answered: backward."""
-        key = self._downstream.succeeded(worked.call, worked.downstream_s, now_s)
+        key = self._downstream.succeeded(worked.call, worked.waited_s, now_s)
         call = self._calls.get(key) if key is not None else None
         if key is None or call is None:
             return []
-        call.manifest, call.downstream_s = worked.manifest, now_s - call.passed_on_s
+        call.manifest = worked.manifest
+        _count_wait(call, 0.0, now_s)
         return [self._backward(key, call)]
 
     def lost(self, number: int, kind: FailureKind, now_s: float) -> list[PeerAction]:
         """A call to the next stage failed."""
         return self._after([self._downstream.failed(number, kind, now_s)])
 
-    def backward_done(self, key: CallKey, is_finite: bool) -> list[PeerAction]:
+    def backward_done(self, done: BackwardDone, now_s: float) -> list[PeerAction]:
         """The gradients are there: the call is answered; what it contributed stays under its token."""
-        call = self._calls.pop(key, None)
+        key, call = done.key, self._calls.pop(done.key, None)
         if call is None or self._member is None:
             return []
-        if not is_finite:
+        _count_wait(call, done.seconds, now_s)
+        if not done.is_finite:
             return [_failure(key, "error")]
         manifest = call.manifest
         if call.token is not None:
             self.contributions.add(call.token)
             manifest = (*manifest, Entry(self._member, call.token))
-        return [Reply(key[0], Worked(key[1], manifest, call.downstream_s), key)]
+        return [Reply(key[0], Worked(key[1], manifest, call.waited_s), key)]
 
     def see(self, view: View, now_s: float) -> list[PeerAction]:
         """Takes a new view of the next stage."""
@@ -142,6 +162,13 @@ class Chain:
 
     def _fail(self, key: CallKey, kind: FailureKind) -> list[PeerAction]:
         return [_failure(key, kind)] if self._calls.pop(key, None) is not None else []
+
+
+def _count_wait(call: _Call, seconds: float | None, now_s: float) -> None:
+    """Something that was asked for is there; of the time since then, all but `seconds` was waiting (None: none)."""
+    if seconds is not None:
+        call.waited_s += max(0.0, now_s - call.since_s - seconds)
+    call.since_s = now_s
 
 
 def _failure(key: CallKey, kind: FailureKind) -> Send:

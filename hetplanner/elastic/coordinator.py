@@ -8,7 +8,7 @@ from what peers say they hold.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hetplanner.elastic.coordinator_events import (
     CoordinatorAction,
@@ -69,6 +69,8 @@ class Coordinator:
         fingerprint: of version, model and plan; peers with another one are refused.
         now_s: its clock.
         propose: rebalancing policy; None: no peer is moved.
+        places: stages of peers by id, as long as no step is committed; others go where they are needed.
+        steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
     """
 
     def __init__(
@@ -78,8 +80,11 @@ class Coordinator:
         fingerprint: str,
         now_s: float,
         propose: ProposeMove | None = None,
+        steps: int | None = None,
+        places: Mapping[str, int] | None = None,
     ) -> None:
         self.settings = settings
+        self._steps = steps
         self.ledger = replay_decisions(decisions)
         self.boot = self.ledger.boot + 1
         self.failures: Counter[str] = Counter()
@@ -90,7 +95,7 @@ class Coordinator:
         self.journal = Journal(settings.stages, settings.micro_batches, settings.lease_s, self.membership.serves)
         self.transaction = StepTransaction(settings)
         self._leasing = Leasing(settings, self.journal, self._stamp)
-        self._seating = Seating(settings, self.ledger, self.membership, self._stamp)
+        self._seating = Seating(settings, self.ledger, self.membership, self._stamp, places or {})
         self._peers_heard: FailureDetector[str] = FailureDetector(settings.silence_s)
         self._queue: deque[Decision] = deque([Booted(self.boot)])
         self._is_writing = self._is_booted = self._is_setting_back = False
@@ -109,6 +114,16 @@ class Coordinator:
     def paused(self) -> list[int]:
         """Stages that nobody serves: nothing is granted until somebody does."""
         return self.membership.lost_stages()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are committed, and everybody knows of the last one."""
+        has_all = self._steps is not None and self.version.step >= self._steps
+        return has_all and self.transaction.phase is Phase.RUN
+
+    def finish(self) -> None:
+        """Makes the last committed step the last one."""
+        self._steps = self.version.step
 
     @property
     def in_flight_bound(self) -> int:
@@ -171,8 +186,10 @@ class Coordinator:
         now_s: float,
     ) -> None:
         match message:
-            case Ping(epoch=epoch) if epoch != self.membership.view.epoch:
-                self._out.append(Send(record.address, self.membership.view))
+            case Ping(epoch=epoch, queue=queue):
+                record.queue = queue
+                if epoch != self.membership.view.epoch:
+                    self._out.append(Send(record.address, self.membership.view))
             case Ready(version=version):
                 self._out += self._seating.ready(record, version, now_s)
             case Prepared(attempt=attempt, version=version, missing=missing):
@@ -180,8 +197,9 @@ class Coordinator:
                     return self._lose(record, "out of step", now_s)
                 self.journal.drop_tokens(missing)
                 self._conclude(*self.transaction.prepared(record.member, attempt, not missing, now_s), now_s)
-            case Reduced(attempt=attempt, count=count):
-                self._conclude(*self.transaction.reduced(record.member, attempt, count, now_s), now_s)
+            case Reduced(attempt=attempt, count=count, loss_sum=loss_sum):
+                verdict, sends = self.transaction.reduced(record.member, attempt, count, now_s, loss_sum)
+                self._conclude(verdict, sends, now_s)
             case Decided(attempt=attempt, version=version):
                 self._conclude(self.transaction.decided(record.member, attempt, version), [], now_s)
             case Leave() if not record.draining:
@@ -246,7 +264,8 @@ class Coordinator:
                 self._may_begin = False  # until the next tick: a failing all-reduce is not tried in a tight loop
             case Verdict.DECIDED:
                 version = Version(self.version.lineage, self.version.step + 1)
-                self._queue.append(Committed(self.boot, self.transaction.attempt, version))
+                transaction = self.transaction
+                self._queue.append(Committed(self.boot, transaction.attempt, version, transaction.loss_sum))
             case Verdict.CLOSED:
                 self._cross_boundary(now_s)
 
@@ -272,7 +291,8 @@ class Coordinator:
         """Whatever has become possible: joiners serve, micro-batches are granted, the step closes, views go out."""
         if self._is_booted and not self._is_setting_back:
             self._out += self._seating.admit(self.transaction.phase is Phase.RUN, now_s)
-            if self.transaction.phase not in (Phase.PERSIST, Phase.COMMIT) and not self.paused:
+            is_open = self.transaction.phase not in (Phase.PERSIST, Phase.COMMIT) and not self.is_done
+            if is_open and not self.paused:
                 self._out += self._leasing.grant(self.version, now_s)
             self._begin_if_complete(now_s)
         if self.membership.view.epoch != self._told_epoch:
@@ -282,7 +302,7 @@ class Coordinator:
         self._write()
 
     def _begin_if_complete(self, now_s: float) -> None:
-        may = self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
+        may = not self.is_done and self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
         if may and self.journal.is_complete and not self._seating.holds_step(now_s):
             tokens = self.journal.tokens_by_member()
             self._out += self.transaction.begin(self._stamp(), self.version, self.membership.view, tokens, now_s)

@@ -23,11 +23,16 @@ class Booted:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An attempt is committed: every stage that counted every micro-batch is at `version` from now on."""
+    """An attempt is committed: every stage that counted every micro-batch is at `version` from now on.
+
+    Attributes:
+        loss_sum: of the step, in nats over all tokens; None: no last stage said it.
+    """
 
     boot: int
     attempt: Stamp
     version: Version
+    loss_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

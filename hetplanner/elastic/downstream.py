@@ -57,12 +57,12 @@ class Downstream(Generic[Key]):
         """Sends a task to the peer whose turn it is; None if there is nobody."""
         return self._try(key, task, set(), now_s)
 
-    def succeeded(self, call: int, downstream_s: float, now_s: float) -> Key | None:
+    def succeeded(self, call: int, waited_s: float, now_s: float) -> Key | None:
         """An answer: measures the peer by its own share of the time; None if nobody waits for it any more."""
         done = self._pop(call)
         if done is None:
             return None
-        self.wiring.succeeded(done.seat.member, now_s - done.sent_s - downstream_s)
+        self.wiring.succeeded(done.seat.member, now_s - done.sent_s - waited_s)
         return done.key
 
     def failed(self, call: int, kind: FailureKind, now_s: float) -> Failed[Key] | None:

@@ -29,6 +29,7 @@ class PeerRecord:
         become: the order it joins by, sent again when it asks again.
         held: the version it says to hold while joining.
         fetches: how often it has been sent for its stage's state.
+        queue: micro-batches that wait or are worked on there, as it said last.
         hold_until_s: no step closes before, so that a joiner catches up; None: none is held for it.
     """
 
@@ -42,6 +43,7 @@ class PeerRecord:
     become: Become | None = None
     held: Version | None = None
     fetches: int = 1
+    queue: int = 0
     hold_until_s: float | None = None
 
     @property

@@ -33,10 +33,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """I live; the latest view I know is of `epoch`."""
+    """I live; the latest view I know is of `epoch`, and `queue` micro-batches wait here or are worked on."""
 
     member: Member
     epoch: Stamp | None
+    queue: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,16 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Answer to Reduce: contributions in the sum over the stage; None: the all-reduce failed."""
+    """Answer to Reduce: contributions in the sum over the stage; None: the all-reduce failed.
+
+    Attributes:
+        loss_sum: of the contributions, in nats over all tokens; of the last stage alone.
+    """
 
     member: Member
     attempt: Stamp
     count: int | None
+    loss_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,13 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The training is over, and why: peers and trainers may go."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
     """Do you hold these tokens at `version`?"""
 
@@ -164,11 +177,16 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Fold the prepared tokens and sum [gradients, count] over `group`, in this order."""
+    """Fold the prepared tokens and sum [gradients, count] over `group`, in this order.
+
+    Attributes:
+        stages: all members by stage: gradients of a weight that several stages hold are summed over all of theirs.
+    """
 
     member: Member
     attempt: Stamp
     group: tuple[Seat, ...]
+    stages: tuple[tuple[Seat, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +275,12 @@ class Worked:
     """Answer to Work: where the contributions of this stage and all later ones are.
 
     Attributes:
-        downstream_s: of the time it took, what was spent waiting for the next stage.
+        waited_s: of the time it took, what was spent waiting: for the next stage, and for the peer's own turn.
     """
 
     call: int
     manifest: tuple[Entry, ...]
-    downstream_s: float
+    waited_s: float
 
 
 FailureKind = Literal["stale", "deadline", "error"]
@@ -276,10 +294,26 @@ class WorkFailed:
     kind: FailureKind
 
 
-PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved
-TrainerToCoordinator = Ask | Done | GaveUp
-CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | View
-CoordinatorToTrainer = Grant | Settled | View
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """What came from the process at an address was garbage: of a wrong size or form, or no number."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What this peer has put on the wire since it said so last: tensors over boundaries, and for averaging."""
+
+    boundary_bytes: int
+    reduce_bytes: int
+
+
+PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Accuse | Sent
+TrainerToCoordinator = Ask | Done | GaveUp | Accuse
+CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
+CoordinatorToTrainer = Grant | Settled | Ended | View
 Message = (
     PeerToCoordinator | TrainerToCoordinator | CoordinatorToPeer | CoordinatorToTrainer | Work | Worked | WorkFailed
 )

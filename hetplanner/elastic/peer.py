@@ -79,6 +79,7 @@ class _Attempt:
     tokens: tuple[Token, ...]
     is_folding: bool = False
     count: int | None = None
+    loss_sum: float | None = None
     commits_to: Version | None = None
 
 
@@ -136,14 +137,14 @@ class Peer:
                 return [*self._chain.tick(now_s), *self._ping(now_s)]
             case CallLost(call=call):
                 return self._chain.lost(call, "error", now_s)
-            case ForwardDone(key=key):
-                return self._chain.forward_done(key, now_s)
-            case BackwardDone(key=key, is_finite=is_finite):
-                return self._chain.backward_done(key, is_finite)
+            case ForwardDone():
+                return self._chain.forward_done(event, now_s)
+            case BackwardDone():
+                return self._chain.backward_done(event, now_s)
             case StateLoaded(member=member, version=version):
                 return self._loaded(member, version)
-            case FoldDone(attempt=attempt, count=count):
-                return self._folded(attempt, count)
+            case FoldDone():
+                return self._folded(event)
             case UpdateApplied(attempt=attempt):
                 return self._applied(attempt)
             case CheckpointDone(stage=stage, version=version):
@@ -189,7 +190,7 @@ class Peer:
         if not self._is_known or self.member is None:
             return [self._hello()]
         epoch = self._view.epoch if self._view is not None else None
-        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch))]
+        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch, self._chain.queue))]
         if self._ready is not None and not self._is_in_view():
             signs.append(self._tell(self._ready))  # It may not have been heard.
         if self._is_leaving:
@@ -264,18 +265,18 @@ class Peer:
         if attempt is None or attempt.attempt != reduce.attempt:
             return [self._tell(Reduced(reduce.member, reduce.attempt, None))]
         if attempt.count is not None:
-            return [self._tell(Reduced(reduce.member, reduce.attempt, attempt.count))]
+            return [self._tell(Reduced(reduce.member, reduce.attempt, attempt.count, attempt.loss_sum))]
         if attempt.is_folding:
             return []
         attempt.is_folding = True
-        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group)]
+        return [FoldAndReduce(attempt.attempt, attempt.tokens, reduce.group, reduce.stages)]
 
-    def _folded(self, number: Stamp, count: int | None) -> list[PeerAction]:
+    def _folded(self, done: FoldDone) -> list[PeerAction]:
         attempt = self._attempt
-        if attempt is None or attempt.attempt != number or not attempt.is_folding or self.member is None:
+        if attempt is None or attempt.attempt != done.attempt or not attempt.is_folding or self.member is None:
             return []
-        attempt.is_folding, attempt.count = False, count
-        return [self._tell(Reduced(self.member, number, count))]
+        attempt.is_folding, attempt.count, attempt.loss_sum = False, done.count, done.loss_sum
+        return [self._tell(Reduced(self.member, done.attempt, done.count, done.loss_sum))]
 
     def _decide(self, decide: Decide) -> list[PeerAction]:
         attempt = self._attempt

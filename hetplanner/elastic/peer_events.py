@@ -24,17 +24,19 @@ class CallLost:
 
 @dataclass(frozen=True, slots=True)
 class ForwardDone:
-    """The activation of a call is there."""
+    """The activation of a call is there; computing took `seconds` (None: all the time since it was asked for)."""
 
     key: CallKey
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardDone:
-    """The gradients of a call are there; not finite ones were thrown away."""
+    """The gradients of a call are there; not finite ones were thrown away. `seconds`: as of ForwardDone."""
 
     key: CallKey
     is_finite: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,11 @@ class StateLoaded:
 
 @dataclass(frozen=True, slots=True)
 class FoldDone:
-    """An all-reduce ended with a sum over `count` contributions; None: with an error."""
+    """An all-reduce ended with a sum over `count` contributions (and their losses); None: with an error."""
 
     attempt: Stamp
     count: int | None
+    loss_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,15 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FoldAndReduce:
-    """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone."""
+    """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone.
+
+    `stages`: as of Reduce.
+    """
 
     attempt: Stamp
     tokens: tuple[Token, ...]
     group: tuple[Seat, ...]
+    stages: tuple[tuple[Seat, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ copy, for a checkpoint of the current version, or until all stages are set back 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hetplanner.elastic.decisions import Ledger
@@ -33,8 +33,14 @@ class Seating:
     """Joining, returning and moving peers of a coordinator."""
 
     def __init__(
-        self, settings: ElasticSettings, ledger: Ledger, membership: Membership, stamp: Callable[[], Stamp]
+        self,
+        settings: ElasticSettings,
+        ledger: Ledger,
+        membership: Membership,
+        stamp: Callable[[], Stamp],
+        places: Mapping[str, int],
     ) -> None:
+        self._places = places
         self._settings = settings
         self._ledger = ledger
         self._members = membership
@@ -45,13 +51,18 @@ class Seating:
         record = self._members.get(hello.peer)
         if record is not None:
             return [Send(record.address, record.become)] if record.become is not None else []
-        held, stage, source = hello.holding, self._members.neediest_stage(), None
+        held, stage, source = hello.holding, self._stage_for(hello.peer), None
         if held is not None and held.version == self._ledger.version and 0 <= held.stage < self._settings.stages:
             stage, source = held.stage, Kept()
         member = Member(hello.peer, self._stamp())
         record = PeerRecord(member, address, hello.process, hello.speed, stage, PeerState.WAITING)
         self._members.put(record)
         return self._seat(record, stage, source or self._find_source(stage, member))
+
+    def _stage_for(self, peer: str) -> int:
+        """Where it was planned to be at the start, later where it is needed most."""
+        planned = self._places.get(peer) if self._ledger.version.step == 0 else None
+        return self._members.neediest_stage() if planned is None else planned
 
     def ready(self, record: PeerRecord, version: Version | None, now_s: float) -> list[Send]:
         """A joiner has its stage's state, of some version; or could not get it and is seated again."""

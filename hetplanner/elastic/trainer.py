@@ -59,8 +59,8 @@ class Trainer:
         match message:
             case Grant():
                 return self._granted(message, now_s)
-            case Worked(call=call, manifest=manifest, downstream_s=downstream_s):
-                lease = self._downstream.succeeded(call, downstream_s, now_s)
+            case Worked(call=call, manifest=manifest, waited_s=waited_s):
+                lease = self._downstream.succeeded(call, waited_s, now_s)
                 return [] if lease is None else self._finish(lease, manifest)
             case WorkFailed(call=call, kind=kind):
                 return self._after([self._downstream.failed(call, kind, now_s)])

@@ -52,6 +52,7 @@ class StepTransaction:
         self.phase = Phase.RUN
         self.attempt = Stamp(0, 0)
         self.version = Version(0, 0)
+        self.loss_sum: float | None = None
         self._group: dict[Member, Participant] = {}
         self._waiting: set[Member] = set()
         self._counts: list[list[int]] = []
@@ -73,6 +74,7 @@ class StepTransaction:
             for seat in seats
         }
         self._counts = [[] for _ in view.stages]
+        self.loss_sum = None
         return self._enter(Phase.PREPARE, now_s)
 
     def prepared(self, member: Member, attempt: Stamp, is_whole: bool, now_s: float) -> tuple[Verdict, list[Send]]:
@@ -85,7 +87,9 @@ class StepTransaction:
         self._waiting.discard(member)
         return Verdict.NOTHING, [] if self._waiting else self._enter(Phase.REDUCE, now_s)
 
-    def reduced(self, member: Member, attempt: Stamp, count: int | None, now_s: float) -> tuple[Verdict, list[Send]]:
+    def reduced(
+        self, member: Member, attempt: Stamp, count: int | None, now_s: float, loss_sum: float | None = None
+    ) -> tuple[Verdict, list[Send]]:
         """A peer's all-reduce ended; DECIDED if it was the last and every count is the step's micro-batches."""
         if not self._awaits(Phase.REDUCE, member, attempt):
             return Verdict.NOTHING, []
@@ -93,6 +97,7 @@ class StepTransaction:
             return Verdict.NOTHING, self._enter(Phase.ABORT, now_s)
         self._waiting.discard(member)
         self._counts[self._group[member].stage].append(count)
+        self.loss_sum = loss_sum if loss_sum is not None else self.loss_sum
         if self._waiting:
             return Verdict.NOTHING, []
         if not self._is_exact():
@@ -179,8 +184,9 @@ class StepTransaction:
             case Phase.PREPARE:
                 return Prepare(to.seat.member, self.attempt, self.version, to.tokens)
             case Phase.REDUCE:
-                group = tuple(p.seat for p in self._group.values() if p.stage == to.stage)
-                return Reduce(to.seat.member, self.attempt, group)
+                everyone = self._group.values()
+                stages = tuple(tuple(p.seat for p in everyone if p.stage == s) for s in range(self._settings.stages))
+                return Reduce(to.seat.member, self.attempt, stages[to.stage], stages)
             case Phase.COMMIT | Phase.ABORT:
                 return Decide(self.attempt, self.phase is Phase.COMMIT, self.version)
         return None

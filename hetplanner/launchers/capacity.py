@@ -7,6 +7,8 @@ import psutil
 
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.units import short_bytes
 
@@ -55,29 +57,48 @@ def estimated_rank_bytes(plan: Plan) -> list[int]:
     return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]
 
 
-def check_capacity(plan: Plan, machine: Machine | None = None) -> None:
+def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
+    """Estimated resident bytes of every peer of the start, on CPUs in float32.
+
+    The process, state and activations of its stage, and a step's contributions, which it keeps until the commit.
+    """
+    tables = CostTables(plan.problem)
+    found = []
+    for stage in plan.stages:
+        params = tables.stage_params(stage.first_op, stage.end_op)
+        needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
+        kept = 4 * params * -(-plan.num_micro_batches // len(stage.peers))
+        found += [PROCESS_BYTES + int(needed * 4 / plan.problem.workload.dtype_bytes) + kept] * len(stage.peers)
+    return found
+
+
+def check_capacity(plan: AnyPlan, machine: Machine | None = None) -> None:
     """Refuses a plan whose ranks this machine's cores or memory cannot hold all at once.
 
     Raises:
         Infeasible: with the numbers, and the offer to rehearse.
     """
     machine = machine or this_machine()
-    num_ranks = len(plan.ranks)
+    needed = estimated_peer_bytes(plan) if isinstance(plan, ElasticPlan) else estimated_rank_bytes(plan)
+    num_ranks = len(needed)
     if num_ranks > RANKS_PER_CORE * machine.cores:
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks on {_count(machine.cores, 'core')} is more"
             f" than {RANKS_PER_CORE} a core ({RANKS_PER_CORE * machine.cores} ranks); {REHEARSE}"
         )
-    needed = estimated_rank_bytes(plan)
     limit = MEMORY_SHARE * machine.free_bytes
     if sum(needed) > limit:
         worst = max(range(num_ranks), key=lambda rank: needed[rank])
         raise Infeasible(
             f"this machine cannot hold the run: {num_ranks} ranks need {short_bytes(sum(needed))} of memory"
-            f" (rank {worst}, stage {plan.places_of_rank[worst][0][0]}, alone {short_bytes(needed[worst])}), and"
+            f" (rank {worst}, stage {_stage_of(plan, worst)}, alone {short_bytes(needed[worst])}), and"
             f" {short_bytes(limit)} may be used ({MEMORY_SHARE:.0%} of {short_bytes(machine.free_bytes)}"
             f" free); {REHEARSE}"
         )
+
+
+def _stage_of(plan: AnyPlan, rank: int) -> int:
+    return list(plan.stage_of_peer.values())[rank] if isinstance(plan, ElasticPlan) else plan.places_of_rank[rank][0][0]
 
 
 def _count(number: int, noun: str) -> str:

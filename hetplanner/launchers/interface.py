@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
-"""Launchers name the worker by this string and never import it: planning machines may have no torch."""
+SWARM_MODULE = "hetplanner.swarm.rehearse"
+"""Launchers name workers by these strings and never import them: planning machines may have no torch."""
 
 ATTEMPT_VARIABLE = "HETPLANNER_ATTEMPT"
 """Tells a worker how often its run has been started again (the worker knows the same word)."""
@@ -76,7 +77,7 @@ class Launcher(Protocol):
         """The word behind `--launcher`."""
         ...
 
-    def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
+    def request(self, plan: AnyPlan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
         """The commands that start every rank of `plan` once, working in `run_dir`. Starts nothing.
 
         Args:

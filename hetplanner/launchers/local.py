@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
-from hetplanner.plan.model import Plan
+from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig, check_runnable
 
 LOOPBACK = "127.0.0.1"
@@ -32,8 +33,15 @@ class LocalLauncher:
         self.nodes = nodes
         self.port = port
 
-    def request(self, plan: Plan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
-        """One torchrun command per node. Raises InvalidInput when there are more nodes than ranks."""
+    def request(self, plan: AnyPlan, run_dir: Path, config: TrainConfig) -> LaunchRequest:
+        """One torchrun command per node; of an elastic plan one command that starts its swarm.
+
+        Raises:
+            InvalidInput: there are more nodes than ranks.
+        """
+        if isinstance(plan, ElasticPlan):
+            argv = (sys.executable, "-m", SWARM_MODULE, str(run_dir))
+            return LaunchRequest(self.name, run_dir, (HostCommand("localhost", argv, loopback_environment()),))
         check_runnable(plan)
         num_ranks = len(plan.ranks)
         if self.nodes > num_ranks:

@@ -73,6 +73,11 @@ def load_elastic_plan(path: str | os.PathLike[str]) -> ElasticPlan:
     )
 
 
+def rank_labels(plan: AnyPlan) -> tuple[str, ...]:
+    """Who writes the telemetry of a run, by rank: devices, or the coordinator that speaks for a swarm."""
+    return ("coordinator",) if isinstance(plan, ElasticPlan) else plan.ranks
+
+
 def plan_to_data(plan: AnyPlan) -> dict[str, Any]:
     """The plan file's content as plain data."""
     version = PLAN_VERSION if isinstance(plan, ElasticPlan) else STATIC_VERSION

@@ -25,8 +25,7 @@ from tornado.web import Application, RequestHandler
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.plan.files import static_plan_from_data
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan, any_plan_from_data
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
 from hetplanner.runs.offers import settle
@@ -255,11 +254,11 @@ class UnknownHandler(_Handler):
         self.reply({"error": "InvalidInput", "message": f"no such request: {self.request.path:.80}"}, 404)
 
 
-def read_start_request(body: bytes) -> tuple[StartRequest, Plan]:
+def read_start_request(body: bytes) -> tuple[StartRequest, AnyPlan]:
     """A start request and its plan from a request's body. Raises InvalidInput naming the field."""
     data = parse_json(body, "request")
     request = checked(StartRequest, data, "request")
-    return request, static_plan_from_data(request.plan, "request.plan")
+    return request, any_plan_from_data(request.plan, "request.plan")
 
 
 def serve_agent(

@@ -16,8 +16,7 @@ import httpx
 from hetplanner.data.registry import absolute_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.plan.files import plan_to_data
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan, plan_to_data
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.home import agent_directory, home_directory, socket_path
@@ -64,7 +63,7 @@ class AgentClient:
 
     def start(
         self,
-        plan: Plan,
+        plan: AnyPlan,
         config: TrainConfig,
         out: Path | str | None = None,
         launcher: str = "local",

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import save_plan
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.home import runs_directory
 from hetplanner.schema import check_format, checked, parse_json, read_text
@@ -87,7 +86,7 @@ def new_run_id(model: str, now_s: float | None = None) -> str:
 
 
 def create_run_directory(
-    plan: Plan,
+    plan: AnyPlan,
     config: TrainConfig,
     out: Path | None = None,
     home: Path | None = None,

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import load_plan
+from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Sample, Trace
 from hetplanner.plan.train import TrainConfig
@@ -83,8 +83,18 @@ class RunReader:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan being run. Raises InvalidInput."""
-        return load_plan(self.directory.plan_file)
+        """The plan being run; an elastic one refuses what only static ones have, in one line. Raises InvalidInput."""
+        return cast(Plan, self.any_plan)
+
+    @cached_property
+    def any_plan(self) -> AnyPlan:
+        """The plan being run, of whatever mode. Raises InvalidInput."""
+        return load_any_plan(self.directory.plan_file)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Who writes telemetry, by rank: devices, or the coordinator of a swarm."""
+        return rank_labels(self.any_plan)
 
     @cached_property
     def config(self) -> TrainConfig:
@@ -99,7 +109,7 @@ class RunReader:
     def ranks(self) -> tuple[RankTelemetry, ...]:
         """Telemetry by rank, as far as it has been read."""
         if self._ranks is None:
-            files = [(rank, self.directory.telemetry_file(rank)) for rank in range(len(self.plan.ranks))]
+            files = [(rank, self.directory.telemetry_file(rank)) for rank in range(len(self.labels))]
             self._ranks = tuple(RankTelemetry(rank, path) for rank, path in files)
         return self._ranks
 
@@ -252,7 +262,7 @@ class RunReader:
         steps = {span.step for span in spans}
         samples = [sample for _, found in parts for sample in found]
         samples += [s for t in self.ranks for step in sorted(steps & t.steps.keys()) for s in _memory_samples(t, step)]
-        return Trace(tuple(spans), self.plan.ranks, origin="measured", samples=tuple(samples))
+        return Trace(tuple(spans), self.labels, origin="measured", samples=tuple(samples))
 
     def profiles(self) -> list[dict[str, Any]]:
         """What every rank measured of its own stage before step 0."""

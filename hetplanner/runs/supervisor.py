@@ -26,8 +26,8 @@ from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.checkpoints import check_resumable
-from hetplanner.plan.files import load_plan
-from hetplanner.plan.model import Plan
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runs.audit import audit_path
 from hetplanner.runs.diagnosis import diagnose
@@ -41,6 +41,7 @@ from hetplanner.runs.processes import (
 )
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
+from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Supervisor:
 
     # -- submit, stop -----------------------------------------------------------------------------
 
-    def check(self, plan: Plan, config: TrainConfig) -> None:
+    def check(self, plan: AnyPlan, config: TrainConfig) -> None:
         """Whether this machine can hold the run; may take a while, safe in another thread.
 
         Raises:
@@ -130,13 +131,16 @@ class Supervisor:
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
         check_capacity(plan, machine)
-        check_runnable(plan)
-        check_resumable(plan, config)
+        if isinstance(plan, ElasticPlan):
+            spec_of(plan, config)
+        else:
+            check_runnable(plan)
+            check_resumable(plan, config)
         check_data(config.data, plan.problem.workload)
 
     def submit(
         self,
-        plan: Plan,
+        plan: AnyPlan,
         config: TrainConfig,
         out: Path | None = None,
         *,
@@ -163,10 +167,10 @@ class Supervisor:
             state="queued",
             message=self._why_it_waits(),
             created_unix_s=self._clock(),
-            ranks=len(plan.ranks),
+            ranks=len(rank_labels(plan)),
             rehearsal=plan.problem.rehearsal_of is not None,
         )
-        run = OwnedRun(directory, plan.ranks, status)
+        run = OwnedRun(directory, rank_labels(plan), status)
         self._runs[run_id] = run
         self._set(run)
         self._audit("submit", run, caller=caller, plan=plan.digest(), config=config.model_dump(mode="json"))
@@ -228,7 +232,7 @@ class Supervisor:
 
     def _start(self, run: OwnedRun) -> None:
         try:
-            plan = load_plan(run.directory.plan_file)
+            plan = load_any_plan(run.directory.plan_file)
             config = load_config(run.directory.config_file)
             check_capacity(plan)
             request = self._launcher("local").request(plan, run.directory.path, config)
@@ -351,7 +355,7 @@ class Supervisor:
                 status = read_status(directory.status_file)
                 if status.is_over:
                     continue
-                labels = load_plan(directory.plan_file).ranks
+                labels = rank_labels(load_any_plan(directory.plan_file))
             except InvalidInput as error:
                 logger.warning("cannot adopt: %s", error)
                 continue

@@ -23,6 +23,7 @@ from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.layout import saved_tensors
 from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.transport import Topic, tag_of
+from hetplanner.workload.workload import Workload
 
 MODEL_FILE = "model.safetensors"
 MODEL_INFO_FILE = "model.json"
@@ -50,8 +51,8 @@ def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_di
     """
     merge_running(plan, rank, chunks)
     if rank == 0:
-        _write_model(plan, _all_tensors(plan, chunks), run_dir)
-        write_info(plan, [step] * len(plan.stages), run_dir)
+        _write_model(plan.problem.workload, _all_tensors(plan, chunks), run_dir)
+        write_info(plan.problem.workload, [step] * len(plan.stages), run_dir)
         return
     for chunk in chunks:
         if chunk.replica or _rank_0_holds(plan, chunk.stage):
@@ -65,10 +66,10 @@ def _rank_0_holds(plan: Plan, stage: int) -> bool:
     return any(stage == there for there, _ in plan.places_of_rank[0])
 
 
-def _header(plan: Plan) -> bytes:
+def _header(workload: Workload) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "hetplanner": FORMAT}}
     end = 0
-    for tensor in saved_tensors(plan.problem.workload):
+    for tensor in saved_tensors(workload):
         start, end = end, end + DTYPES[tensor.dtype].itemsize * tensor.num_elements
         entries[tensor.name] = {
             "dtype": HEADER_TYPES[tensor.dtype],
@@ -109,18 +110,19 @@ def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
         os.replace(temporary, path)
 
 
-def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
+def join_parts(workload: Workload, num_stages: int, run_dir: Path, deadline_s: float) -> bool:
     """Makes one file of the stages' parts, as soon as all are there.
 
     Args:
-        plan: says how many there will be.
+        workload: whose model it is.
+        num_stages: so many parts there will be.
         run_dir: where they are written (stages on other machines write on theirs, and never appear here).
         deadline_s: on the monotonic clock, when to give up waiting.
 
     Returns:
         Whether the one file was written and the parts removed; if not, `sample.load_model` reads the parts.
     """
-    paths = [run_dir / part_file(stage) for stage in range(len(plan.stages))]
+    paths = [run_dir / part_file(stage) for stage in range(num_stages)]
     while not all(path.exists() for path in paths):
         if time.monotonic() > deadline_s:
             return False
@@ -128,26 +130,25 @@ def join_parts(plan: Plan, run_dir: Path, deadline_s: float) -> bool:
     with ExitStack() as stack:
         parts = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         holder = {name: part for part in parts for name in part.keys()}  # noqa: SIM118 (not a dict)
-        tensors = (holder[t.name].get_tensor(t.name) for t in saved_tensors(plan.problem.workload))
-        _write_model(plan, (piece for tensor in tensors for piece in _pieces(tensor)), run_dir)
-        write_info(plan, [int(part.metadata()["step"]) for part in parts], run_dir)
+        tensors = (holder[t.name].get_tensor(t.name) for t in saved_tensors(workload))
+        _write_model(workload, (piece for tensor in tensors for piece in _pieces(tensor)), run_dir)
+        write_info(workload, [int(part.metadata()["step"]) for part in parts], run_dir)
     for path in paths:
         path.unlink()
     return True
 
 
-def _write_model(plan: Plan, pieces: Iterable[Tensor], run_dir: Path) -> None:
+def _write_model(workload: Workload, pieces: Iterable[Tensor], run_dir: Path) -> None:
     temporary = run_dir / (MODEL_FILE + ".part")
     with temporary.open("wb") as file:
-        file.write(_header(plan))
+        file.write(_header(workload))
         for piece in pieces:
             file.write(piece.numpy().data)
     os.replace(temporary, run_dir / MODEL_FILE)
 
 
-def write_info(plan: Plan, steps: list[int], run_dir: Path) -> None:
+def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:
     """Writes model.json: what is needed to build the model again."""
-    workload = plan.problem.workload
     info: dict[str, object] = {"format": FORMAT}
     if workload.transformer is not None:
         info["transformer"] = workload.transformer.model_dump(mode="json", exclude_none=True)

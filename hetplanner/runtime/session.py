@@ -306,8 +306,9 @@ class Session:
         rank = self.place.rank
         save_parts(executor.chunks, executor.completed_steps, self.run_dir)
         deadline_s = self.watcher.asked_s + JOIN_PARTS_S
-        if rank == 0 and not join_parts(self.plan, self.run_dir, deadline_s):
-            write_info(self.plan, [executor.completed_steps] * len(self.plan.stages), self.run_dir)
+        workload, num_stages = self.plan.problem.workload, len(self.plan.stages)
+        if rank == 0 and not join_parts(workload, num_stages, self.run_dir, deadline_s):
+            write_info(workload, [executor.completed_steps] * num_stages, self.run_dir)
         self.telemetry.phase("done")
         os._exit(0)
 

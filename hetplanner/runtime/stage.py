@@ -65,6 +65,10 @@ class StageRunner:
         torch.autograd.backward(output, gradient)
         return None if live.inputs is None else live.inputs.grad
 
+    def forget(self, micro_batch: int) -> None:
+        """Drops a micro-batch that went forward and will not come back."""
+        self._live.pop(micro_batch, None)
+
     @torch.no_grad()
     def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
         """The output without dropout and by running statistics, nothing kept."""

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.checkpoints import checkpoint_steps
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.comparison import Comparer, Comparison
@@ -106,14 +107,21 @@ class RunWatch:
 
     def _look(self, status: RunStatus) -> RunDetail:
         reader = self.reader
+        if isinstance(reader.any_plan, ElasticPlan):  # its peers leave no spans to compare
+            measured_s = reader.measured_step_s()
+            step_s_of = {"measured": measured_s} if measured_s is not None else {}
+            return self._detail_of(status, reader.trace(0), Comparison(step_s_of, {}, (), (), ""), [])
         trace = reader.trace(COMPARED_STEPS)
         found = self._comparer.compare(trace)
         step_s = found.step_s.get("measured")
-        loads = link_loads(reader, step_s)
+        return self._detail_of(status, trace, found, link_loads(reader, step_s))
+
+    def _detail_of(self, status: RunStatus, trace: Trace, found: Comparison, loads: Sequence[LinkLoad]) -> RunDetail:
+        reader = self.reader
         return RunDetail(
             trace=trace,
             comparison=found,
-            stragglers=tuple(stragglers(found.ranks, found.links, step_s)),
+            stragglers=tuple(stragglers(found.ranks, found.links, found.step_s.get("measured"))),
             loads=tuple(loads),
             sites=tuple(site_loads(reader, loads)),
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),

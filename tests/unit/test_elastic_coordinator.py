@@ -43,10 +43,10 @@ ONE_STEP = (Booted(1), Committed(1, LAST, Version(0, 1)))
 class Desk:
     """A coordinator, its disk, and all that it sent."""
 
-    def __init__(self, decisions=(), settings=SETTINGS, propose=None):
+    def __init__(self, decisions=(), settings=SETTINGS, propose=None, steps=None, places=None):
         self.now_s = 0.0
         self.sent, self.disk, self.unwritten = [], list(decisions), []
-        self.machine = Coordinator(settings, decisions, "v1", self.now_s, propose)
+        self.machine = Coordinator(settings, decisions, "v1", self.now_s, propose, steps, places)
         self._note(self.machine.start())
         self.write()
 
@@ -418,3 +418,30 @@ def test_who_gave_up_rests_until_it_asks_again_and_a_lost_grant_is_repeated(swar
     assert swarm.last(Grant) is None
     swarm.tell("t:1", Ask("t", 1, frozenset(), None))
     assert swarm.last(Grant) == second
+
+
+def test_peers_of_the_plan_go_where_it_says_until_a_step_is_committed():
+    desk = Desk(places={"a": 1, "b": 1})
+    assert [desk.hello(name).stage for name in ("a", "b")] == [1, 1]
+    assert desk.hello("c").stage == 0
+    later = Desk(ONE_STEP, places={"a": 1})
+    assert later.hello("b", Holding(1, Version(0, 1), None)).stage == 1
+    desk_stage = later.machine.membership.neediest_stage()
+    later.hello("a")
+    assert later.machine.membership.get("a").stage == desk_stage == 0
+
+
+def test_after_the_last_step_nothing_is_granted():
+    desk = Desk(ONE_STEP, steps=1)
+    for name, stage in (("a", 0), ("b", 1)):
+        desk.join(name, Holding(stage, Version(0, 1), None))
+    desk.tell("t:1", Ask("t", 2, frozenset(), None))
+    assert desk.machine.is_done
+    assert desk.last(Grant) is None
+    going_on = Desk(ONE_STEP)
+    for name, stage in (("a", 0), ("b", 1)):
+        going_on.join(name, Holding(stage, Version(0, 1), None))
+    going_on.tell("t:1", Ask("t", 2, frozenset(), None))
+    assert going_on.last(Grant) is not None
+    going_on.machine.finish()
+    assert going_on.machine.is_done

@@ -132,7 +132,7 @@ def test_a_call_goes_down_the_chain_and_back_and_leaves_a_contribution():
     (reply,) = bench.do(BackwardDone(("t:1", 1)))
     assert reply == Reply("t:1", reply.worked, ("t:1", 1))
     assert reply.worked.manifest == (theirs, Entry(bench.member, back.token))
-    assert reply.worked.downstream_s == pytest.approx(3.0)
+    assert reply.worked.waited_s == pytest.approx(3.0)
     assert bench.prepare((back.token,))[0].missing == ()
 
 

@@ -12,11 +12,14 @@ from hetplanner.cli.app import app
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.elastic.settings import ElasticSettings, settings_of
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.launchers.capacity import Machine, check_capacity, estimated_peer_bytes
+from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
 from hetplanner.plan.files import any_plan_from_data, load_any_plan, plan_to_data, save_plan
 from hetplanner.plan.model import LinkCodec
+from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent import read_start_request
 from hetplanner.runs.plan_shelf import PlanShelf
 from hetplanner.runs.reader import RunReader
@@ -153,7 +156,6 @@ PYTHON_USERS = {
     "plots.link_use": lambda plan: hp.plots.link_use(plan),
     "plots.dag": lambda plan: hp.plots.dag(plan.problem.workload, plan),
     "export page": lambda plan: checked_plan(json.dumps(plan_to_data(plan)).encode(), "x.json"),
-    "agent": lambda plan: read_start_request(json.dumps({"plan": plan_to_data(plan), "config": {}}).encode()),
 }
 
 
@@ -164,7 +166,7 @@ def test_who_needs_routes_refuses_an_elastic_plan_in_one_line(name):
     assert str(refused.value).isprintable()
 
 
-def test_kept_plans_and_runs_of_static_ranks_refuse_an_elastic_plan(tmp_path, monkeypatch):
+def test_kept_plans_refuse_an_elastic_plan_and_runs_read_it_but_for_routes(tmp_path, monkeypatch):
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
     shelf = PlanShelf()
     shelf.keep(chain_plan([2], [3]), "static")
@@ -175,14 +177,28 @@ def test_kept_plans_and_runs_of_static_ranks_refuse_an_elastic_plan(tmp_path, mo
     folder = tmp_path / "run"
     folder.mkdir()
     save_plan(SWARM, folder / "plan.json")
-    with pytest.raises(InvalidInput, match=r"plan.json: mode: must be 'static' here"):
-        _ = RunReader(folder).plan
+    reader = RunReader(folder)
+    assert reader.any_plan == SWARM
+    assert reader.labels == ("coordinator",)
+    with pytest.raises(InvalidInput, match=r"plan: mode: must be 'static' here"):
+        _ = reader.plan.places_of_rank
+
+
+def test_the_agent_takes_an_elastic_plan_and_starts_its_swarm_by_one_command(tmp_path):
+    body = json.dumps({"plan": plan_to_data(SWARM), "config": {}}).encode()
+    assert read_start_request(body)[1] == SWARM
+    (command,) = LocalLauncher().request(SWARM, tmp_path, TrainConfig()).commands
+    assert command.argv[-2:] == ("hetplanner.swarm.rehearse", str(tmp_path))
+    assert len(estimated_peer_bytes(SWARM)) == 5
+    with pytest.raises(Infeasible, match="5 ranks on 0 cores"):
+        check_capacity(SWARM, Machine(0, 2**40))
+    with pytest.raises(Infeasible, match="rank 2, stage 1"):
+        check_capacity(SWARM, Machine(8, 2**20))
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ("train", "swarm.json", "--dry-run"),
         ("rehearse", "swarm.json", "-o", "small.json"),
         ("calibrate", "trace.json", "--plan", "swarm.json"),
         ("plan", "lab.json", "tiny-gpt", "--start-from", "swarm.json", "--evaluations", "10"),

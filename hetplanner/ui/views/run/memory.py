@@ -34,7 +34,7 @@ class Memory(Section):
         plan = reader.plan
         expected = {e.device: e for e in plan.estimate.devices} if plan.estimate is not None else {}
         rows = []
-        for row, telemetry in zip(detail.comparison.ranks, reader.ranks, strict=True):
+        for row, telemetry in zip(detail.comparison.ranks, reader.ranks, strict=False):
             estimate = expected.get(row.device)
             rows.append(
                 [

@@ -1,0 +1,162 @@
+"""What is told of an elastic run, in the run directory's formats: steps with their loss, and what happened to whom.
+
+`rank-0.jsonl` holds phases and steps as a static run's rank 0 does, `events.jsonl` joins, deaths, moves and commits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.decisions import Committed
+from hetplanner.elastic.identity import Member, Version
+from hetplanner.elastic.membership import PeerState
+from hetplanner.elastic.transaction import Phase
+from hetplanner.runtime.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+EVENTS_FILE = "events.jsonl"
+
+
+class Chronicle:
+    """Writes the coordinator's telemetry and events.
+
+    Args:
+        run_dir: where.
+        tokens_per_step: of the workload.
+    """
+
+    def __init__(self, run_dir: Path, tokens_per_step: int) -> None:
+        self._tokens = tokens_per_step
+        path = run_dir / "rank-0.jsonl"
+        attempt = _attempts(path)
+        self.telemetry = Telemetry(path, 0, attempt)
+        self._path = run_dir / EVENTS_FILE
+        torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
+        self._events = self._path.open("a", encoding="utf-8")
+        if torn:  # the coordinator was killed inside a line
+            self._events.write("\n")
+        self._seats: dict[str, tuple[Member, int, PeerState]] = {}
+        self._failures: dict[str, int] = {}
+        self._paused: tuple[int, ...] = ()
+        self._phase = (Phase.RUN, 0.0)
+        self._phases_s: dict[str, float] = {}
+        self._step_began_s = time.monotonic()
+        self._boundary_bytes = self._reduce_bytes = 0
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """One line of events.jsonl, in time."""
+        try:
+            self._events.write(json.dumps({"time_s": time.time(), "kind": kind} | fields) + "\n")
+            self._events.flush()
+        except OSError as error:  # a full disk must not end the training
+            log.warning("an event cannot be written: %s", error)
+
+    def began(self, boot: int, version: Version, address: str, last: Committed | None) -> None:
+        """A coordinator is up. The last commit in its log may be one that was never told of."""
+        now = time.monotonic()
+        self.telemetry.set_origin(now, time.time())
+        self.telemetry.phase("training")
+        self._step_began_s = now
+        if last is not None and not self._has_told(last.version):
+            self.committed(last.version, last.loss_sum)
+        self.event("boot", boot=boot, version=list(version), address=address)
+
+    def _has_told(self, version: Version) -> bool:
+        """Whether a commit is among the events."""
+        events = parse_events(self._path.read_bytes())
+        return any(event["kind"] == "commit" and event["version"] == list(version) for event in events)
+
+    def phase(self, phase: Phase) -> None:
+        """An attempt to close the step got on; how long each phase took is told when it is over."""
+        now = time.monotonic()
+        before, since_s = self._phase
+        if before is not Phase.RUN:
+            self._phases_s[before.value] = round(now - since_s, 6)
+        self._phase = (phase, now)
+        if phase is Phase.RUN and self._phases_s:
+            self.event("closed" if before is Phase.COMMIT else "not closed", seconds=self._phases_s)
+            self._phases_s = {}
+
+    def sent(self, boundary_bytes: int, reduce_bytes: int) -> None:
+        """A peer put so much on the wire; it counts for the step that is committed next."""
+        self._boundary_bytes += boundary_bytes
+        self._reduce_bytes += reduce_bytes
+
+    def committed(self, version: Version, loss_sum: float | None) -> None:
+        """A step is durable."""
+        now = time.monotonic()
+        origin_s = self.telemetry.origin_s
+        self.telemetry.write(
+            "step",
+            step=version.step - 1,
+            start_s=round(self._step_began_s - origin_s, 6),
+            end_s=round(now - origin_s, 6),
+            loss_sum=loss_sum,
+            num_tokens=self._tokens if loss_sum is not None else 0,
+            boundary_bytes=self._boundary_bytes,
+            reduce_bytes=self._reduce_bytes,
+            late=0,
+            late_s=0.0,
+            grad_norm=None,
+            memory_bytes=0,
+        )
+        loss = None if loss_sum is None else loss_sum / self._tokens
+        self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6))
+        self._step_began_s = now
+        self._boundary_bytes = self._reduce_bytes = 0
+
+    def saw(self, machine: Coordinator) -> None:
+        """Notes who came, went, moved or began to serve since the last look."""
+        if machine.failures != self._failures:
+            self._failures = dict(machine.failures)
+            self.event("failures", counts=self._failures)
+        seats = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
+        if seats != self._seats:
+            self._tell_changes(seats)
+            self._seats = seats
+        paused = tuple(machine.paused)
+        if paused != self._paused:
+            self._paused = paused
+            self.event("paused" if paused else "resumed", stages=list(paused))
+
+    def _tell_changes(self, seats: dict[str, tuple[Member, int, PeerState]]) -> None:
+        for peer in self._seats.keys() - seats.keys():
+            self.event("gone", peer=peer, stage=self._seats[peer][1])
+        for peer, (member, stage, state) in seats.items():
+            before = self._seats.get(peer)
+            if before is None or before[2] is not state or before[1] != stage:
+                kind = "move" if before is not None and before[1] != stage else state.value
+                self.event(kind, peer=peer, stage=stage, incarnation=list(member.incarnation))
+
+    def close(self, phase: str = "done") -> None:
+        """The last line."""
+        self.telemetry.phase(phase)
+        self.telemetry.close()
+        self._events.close()
+
+
+def parse_events(data: bytes) -> list[dict[str, Any]]:
+    """The events of whole lines; one that a killed coordinator left half written is passed over."""
+    found = []
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            found.append(event)
+    return found
+
+
+def _attempts(path: Path) -> int:
+    """How often a coordinator wrote there before."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as lines:
+        return 1 + sum(b'"type": "restart"' in line for line in lines)

@@ -1,0 +1,66 @@
+"""The end of a run: replicas are compared, and every stage's weights are saved from one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from hetplanner.elastic.identity import Seat, Version, View
+from hetplanner.errors import InvalidInput
+from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.save import FORMAT, join_parts, part_file
+from hetplanner.schema import parse_json
+from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.swarm.state import StageState, receive_state
+from hetplanner.swarm.wire.endpoint import Endpoint, Lost
+
+DIGEST_QUERY = b"digest"
+DIGEST_S, FETCH_S = 10.0, 600.0
+
+
+async def compare_replicas(endpoint: Endpoint, view: View, version: Version) -> list[dict[str, Any]]:
+    """By stage: how many replicas answered for `version`, and how many different digests they gave (1: all equal)."""
+    found = []
+    for stage, seats in enumerate(view.stages):
+        answers = await asyncio.gather(*(_digest_of(endpoint, seat) for seat in seats))
+        digests = [a[2] for a in answers if isinstance(a, list) and len(a) == 3 and a[:2] == [stage, list(version)]]
+        found.append({"stage": stage, "replicas": len(digests), "different": len(set(map(str, digests)))})
+    return found
+
+
+async def _digest_of(endpoint: Endpoint, seat: Seat) -> Any:
+    try:
+        return parse_json((await endpoint.query(seat.address, DIGEST_QUERY, DIGEST_S))[:1000], "digest")
+    except (Lost, InvalidInput):
+        return None
+
+
+async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: Version, run_dir: Path) -> None:
+    """Writes every stage's weights from its first peer, and what is needed to build the model.
+
+    Raises:
+        Lost, InvalidInput: a peer could not give them; with another view it can be tried again.
+    """
+    for stage, seats in enumerate(view.stages):
+        model = await asyncio.to_thread(StageModel, spec.workload, *spec.ops_of(stage), None)
+        pieces = endpoint.state(seats[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
+        state = await receive_state(pieces, stage, model.flat.numel())
+        if state.version != version:
+            raise InvalidInput(f"state of stage {stage}: is of version {state.version}, not {version}")
+        await asyncio.to_thread(_write_part, model, state, run_dir)
+    await asyncio.to_thread(join_parts, spec.workload, spec.num_stages, run_dir, time.monotonic())
+
+
+def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:
+    model.flat.copy_(state.tensors[0])
+    path = run_dir / part_file(state.stage)
+    draft = path.with_suffix(".tmp")
+    metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(state.version.step)}
+    save_file({name: t.clone() for name, t in model.saved_tensors().items()}, draft, metadata=metadata)
+    os.replace(draft, path)

@@ -1,0 +1,175 @@
+"""One process of a swarm: `python -m hetplanner.swarm.main coordinator|peer|trainer ...`.
+
+A peer or trainer asks the coordinator what is trained. SIGTERM ends a process, the
+coordinator after it has saved the model; SIGINT lets a peer drain first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetplanner.errors import HetplannerError, InvalidInput, RunError
+
+if TYPE_CHECKING:
+    from hetplanner.swarm.driver import Driver
+    from hetplanner.swarm.spec import SwarmSpec
+    from hetplanner.swarm.wire.certificates import Credentials
+
+log = logging.getLogger(__name__)
+
+SPEC_FILE = "swarm.json"
+JOIN_S = 60.0
+PR_SET_PDEATHSIG = 1
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="hetplanner.swarm.main", description="One process of a swarm.")
+    roles = parser.add_subparsers(dest="role", required=True)
+    for role in ("coordinator", "peer", "trainer"):
+        one = roles.add_parser(role)
+        one.add_argument("--certificates", type=Path, help="folder made by `hetplanner peer certificates`")
+        one.add_argument("--host", default="127.0.0.1", help="by which the others reach this process")
+        one.add_argument("--port", type=int, default=0)
+        one.add_argument("--log", type=Path, help="file for what is told; standard error without it")
+        one.add_argument("--tied", action="store_true", help="end when the parent process ends")
+        one.add_argument("--seed", type=int, help="of ties and names")
+        if role == "coordinator":
+            one.add_argument("run_dir", type=Path, help=f"holds {SPEC_FILE}; gets log, telemetry and model")
+            continue
+        one.add_argument("address", help="of the coordinator")
+        one.add_argument("--name", help="id of this process; none twice")
+        if role == "peer":
+            one.add_argument("--speed", type=float, help="micro-batches per second to emulate by waiting")
+            one.add_argument("--device", default="cpu", help="what computes: cpu or cuda")
+            one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+        else:
+            one.add_argument("--slots", type=int, default=4, help="micro-batches under way at once")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a process to its end. The exit code is 0, or an error's."""
+    parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    if parsed.tied:
+        tie_to_parent()
+    _redirect(parsed.log)
+    try:
+        asyncio.run(_run(parsed))
+    except HetplannerError as error:
+        log.error("%s", error)
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    finally:
+        log.info("ended after %.1f s of CPU time", sum(os.times()[:2]))
+    return 0
+
+
+def tie_to_parent() -> None:
+    """Has the system kill this process when its parent ends (Linux), so that nothing is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _redirect(path: Path | None) -> None:
+    if path is not None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it reports every connection that breaks
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
+
+
+async def _run(parsed: argparse.Namespace) -> None:
+    from hetplanner.swarm.wire.certificates import load_credentials
+
+    credentials = load_credentials(parsed.certificates) if parsed.certificates else None
+    if parsed.role == "coordinator":
+        await _coordinate(parsed, credentials)
+    else:
+        await _take_part(parsed, credentials)
+
+
+async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | None) -> None:
+    from hetplanner.schema import read_text
+    from hetplanner.swarm.chronicle import Chronicle
+    from hetplanner.swarm.coordinator_process import CoordinatorProcess, open_decisions
+    from hetplanner.swarm.spec import read_spec
+
+    spec = read_spec(read_text(parsed.run_dir / SPEC_FILE), SPEC_FILE)
+    chronicle = Chronicle(parsed.run_dir, spec.workload.tokens_per_step)
+    process = CoordinatorProcess(spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir)
+    address = await process.start(parsed.host, parsed.port)
+    log.info("coordinator at %s", address)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, process.stop)
+    await process.run()
+    chronicle.close()
+
+
+async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    spec = await _ask_spec(parsed.address, credentials)
+    name = parsed.name or f"{parsed.role}-{secrets.token_hex(4)}"
+    process: Driver
+    if parsed.role == "peer":
+        from hetplanner.swarm.peer_process import PeerProcess
+
+        peer = process = PeerProcess(
+            name, spec, parsed.address, credentials, parsed.checkpoints, parsed.speed, parsed.device, parsed.seed
+        )
+        await peer.start(parsed.host, parsed.port)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, peer.leave)
+        _end_on(peer, (signal.SIGTERM,))
+    else:
+        from hetplanner.swarm.trainer_process import TrainerProcess
+
+        trainer = process = TrainerProcess(name, spec, parsed.address, credentials, parsed.slots, parsed.seed)
+        await trainer.start(parsed.host, parsed.port)
+        _end_on(trainer, (signal.SIGTERM, signal.SIGINT))
+    await process.run()
+    if process.error is not None:
+        raise RunError(f"{parsed.role} {name}: {process.error}") from process.error
+
+
+async def _ask_spec(address: str, credentials: Credentials | None) -> SwarmSpec:
+    """What is trained, from the coordinator."""
+    from hetplanner.swarm.coordinator_process import CONTROL_BYTES, DESCRIPTION_QUERY
+    from hetplanner.swarm.driver import Driver
+    from hetplanner.swarm.spec import read_spec
+    from hetplanner.swarm.wire.endpoint import Lost
+
+    driver = Driver(credentials, CONTROL_BYTES)
+    try:
+        return read_spec(await driver.endpoint.query(address, DESCRIPTION_QUERY, JOIN_S), f"coordinator {address}")
+    except Lost as lost:
+        raise InvalidInput(f"coordinator: cannot be asked what is trained: {lost}") from None
+    finally:
+        await driver.endpoint.close()
+
+
+def _end_on(process: Driver, signals: tuple[signal.Signals, ...]) -> None:
+    for number in signals:
+        asyncio.get_running_loop().add_signal_handler(number, process.ended.set)
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)  # interpreter shutdown would wait for gloo's threads

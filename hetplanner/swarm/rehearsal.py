@@ -1,0 +1,182 @@
+"""A whole swarm on this machine: coordinator, trainers and peers as processes, with speeds and faults as scripted.
+
+Processes come from a fork server that has torch loaded, so that a joiner is there in a moment. All end when this
+process ends, however it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import psutil
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.swarm.main import SPEC_FILE, main
+from hetplanner.swarm.spec import SwarmSpec
+
+log = logging.getLogger(__name__)
+
+# gRPC must not be loaded in a process that forks: its threads would be missing in the children.
+PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "hetplanner.codecs.kernels",
+    "hetplanner.swarm.engine",
+    "hetplanner.runtime.data",
+    "hetplanner.plan.model",
+]
+END_S = 3.0
+NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
+"""Names of peers come from plan files."""
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _run(arguments: list[str], lifeline: Connection, rehearsal: int, plant: Callable[[], None] | None) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
+    if plant is not None:
+        plant()
+    code = main(arguments)
+    logging.shutdown()
+    os._exit(code)
+
+
+def _end_with(lifeline: Connection, rehearsal: int, fork_server: int) -> None:
+    """Ends this process when the rehearsal's process has, and with the fork server all others, stopped ones included.
+
+    The fork server itself would stay as long as any of its children does.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    until_s = time.monotonic() + END_S
+    while _is_alive(rehearsal) and time.monotonic() < until_s:
+        time.sleep(0.05)  # what it held is closed before it is gone
+    with contextlib.suppress(ProcessLookupError):
+        if os.getppid() == fork_server and not _is_alive(rehearsal):
+            os.kill(fork_server, signal.SIGKILL)
+    os._exit(1)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class Rehearsal:
+    """The processes of a swarm.
+
+    Attributes:
+        spec: of the run.
+        run_dir: an empty folder.
+        certificates: a folder of them; None: plain, on loopback.
+        processes: by name: `coordinator`, `trainer-0`, and the peers' names.
+    """
+
+    spec: SwarmSpec
+    run_dir: Path
+    certificates: Path | None = None
+    processes: dict[str, ForkServerProcess] = field(default_factory=dict)
+    _port: int = 0
+
+    def __post_init__(self) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / SPEC_FILE).write_text(self.spec.to_json(), encoding="utf-8")
+        with socket.socket() as probe:  # kept for a coordinator that starts again
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._context = _context()
+        self._lifeline, self._kept_end = self._context.Pipe(duplex=False)
+
+    @property
+    def address(self) -> str:
+        """Of the coordinator."""
+        return f"127.0.0.1:{self._port}"
+
+    def start_coordinator(self, plant: Callable[[], None] | None = None) -> None:
+        """Starts it, again if it has ended: from its log.
+
+        `plant`: a function of a module, called in the process before it begins: it plants what goes wrong.
+        """
+        self._start("coordinator", ["coordinator", str(self.run_dir), "--port", str(self._port)], plant)
+
+    def start_trainer(self, name: str, slots: int = 4) -> None:
+        """Starts a trainer."""
+        self._start(name, ["trainer", self.address, f"--name={name}", "--slots", str(slots)])
+
+    def start_peer(self, name: str, speed: float | None = None, plant: Callable[[], None] | None = None) -> None:
+        """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
+        emulated = [] if speed is None else ["--speed", str(speed)]
+        folder = str(self.run_dir / "checkpoints")
+        self._start(name, ["peer", self.address, f"--name={name}", "--checkpoints", folder, *emulated], plant)
+
+    def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
+        if (before := self.processes.get(name)) is not None and before.is_alive():
+            raise InvalidInput(f"{name}: a process of this name is there already; give another")
+        # The coordinator is the run's rank 0.
+        file = "log-0.txt" if name == "coordinator" else f"log-of-{NOT_IN_FILES.sub('_', name)}.txt"
+        common = ["--tied", "--log", str(self.run_dir / file)]
+        if self.certificates is not None:
+            common += ["--certificates", str(self.certificates)]
+        process = self._context.Process(
+            target=_run, args=([*arguments, *common], self._lifeline, os.getpid(), plant), name=name
+        )
+        process.start()
+        self.processes[name] = process
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Sends a signal to a process that this rehearsal started; one that has ended gets none."""
+        process = self.processes[name]
+        if process.is_alive() and process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.kill(process.pid, number)
+
+    def kill(self, name: str) -> None:
+        """Ends a process at once and waits for it."""
+        self.signal(name, signal.SIGKILL)
+        self.processes[name].join()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the coordinator has ended well. Raises RunError."""
+        process = self.processes["coordinator"]
+        process.join(timeout_s)
+        if process.exitcode != 0:
+            state = "still runs" if process.exitcode is None else f"ended with {process.exitcode}"
+            raise RunError(f"coordinator: {state} after {timeout_s:g} s; see {self.run_dir}/log-0.txt")
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
+        until_s = time.monotonic() + END_S
+        for name in self.processes:
+            self.signal(name, signal.SIGCONT)
+            self.signal(name, signal.SIGTERM)
+        for name, process in self.processes.items():
+            process.join(max(0.0, until_s - time.monotonic()))
+            if process.is_alive():
+                self.kill(name)

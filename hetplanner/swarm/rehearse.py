@@ -1,0 +1,94 @@
+"""Runs the elastic plan of a run directory on this machine: `python -m hetplanner.swarm.rehearse RUN_DIR`.
+
+All peers of the plan's start, its trainers and the coordinator are processes of this one. A file `stop` in the folder,
+SIGTERM or SIGINT end the run after the step that is being closed; the coordinator saves the model first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hetplanner.cost.tables import CostTables
+from hetplanner.errors import HetplannerError, RunError
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
+from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.spec import spec_of
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+SAVE_S = 2.5
+"""After a stop every process of a run is to be gone within 5 s."""
+RUN_VERSION = 1
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The settings in a run.json. Raises InvalidInput."""
+    fields = check_format(parse_json(read_text(path), path.name), "run", RUN_VERSION, path.name)
+    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
+
+
+def emulated_speeds(plan: ElasticPlan) -> dict[str, float]:
+    """Micro-batches per second of every peer of the start, in its stage, as the cost model has them."""
+    tables = CostTables(plan.problem)
+    classes, cluster = tables.devices.class_D, plan.problem.cluster
+    seconds_CO = tables.forward_s_CO + tables.backward_s_CO
+    speeds = {}
+    for peer, s in plan.stage_of_peer.items():
+        stage, device = plan.stages[s], classes[cluster.device_index(peer)]
+        speeds[peer] = 1.0 / max(1e-6, seconds_CO[device, stage.end_op] - seconds_CO[device, stage.first_op])
+    return speeds
+
+
+def rehearse(run_dir: Path) -> None:
+    """Plays a run to its end, or until it is stopped. Raises InvalidInput, RunError."""
+    plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
+    speeds = emulated_speeds(plan) if config.emulate_links else {}
+    with Rehearsal(spec_of(plan, config), run_dir) as rehearsal:
+        rehearsal.start_coordinator()
+        for number in range(plan.wiring.trainers):
+            rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
+        for peer in plan.peers:
+            rehearsal.start_peer(peer, speeds.get(peer))
+        _watch(rehearsal, run_dir)
+
+
+def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.append(1))
+    coordinator = rehearsal.processes["coordinator"]
+    while coordinator.exitcode is None:
+        if stopped or any((run_dir / name).exists() for name in (STOP_FILE, SIGNALLED_FILE)):
+            rehearsal.signal("coordinator", signal.SIGTERM)
+            coordinator.join(SAVE_S)
+            return
+        time.sleep(POLL_S)
+    if coordinator.exitcode:
+        raise RunError(f"coordinator: ended with {coordinator.exitcode}; see log-0.txt")
+
+
+def main() -> int:
+    """The command; the exit code is 0 or an error's."""
+    parser = argparse.ArgumentParser(prog="hetplanner.swarm.rehearse", description="An elastic plan on this machine.")
+    parser.add_argument("run_dir", type=Path)
+    run_dir = parser.parse_args().run_dir.resolve()
+    try:
+        rehearse(run_dir)
+    except HetplannerError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

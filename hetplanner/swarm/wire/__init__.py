@@ -1,0 +1,1 @@
+"""How the machines' messages travel: frames, certificates, and endpoints over gRPC. No torch."""

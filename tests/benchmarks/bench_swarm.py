@@ -1,0 +1,229 @@
+"""Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
+
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [--json FILE]
+
+`storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
+as many joined. `kill`: one kill at a time.
+`calm`: nine peers of speeds 1, 1.5 and 3 without faults. Speeds are emulated by waiting, so that the
+machine's own cores are no limit; faults are drawn from seeds.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
+
+from hetplanner.swarm.faults import Fault, Storm, draw_storm
+from hetplanner.swarm.rehearsal import Rehearsal
+
+UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
+"""Of the peers in order of joining: the coordinator gives every stage one of each."""
+
+Row = tuple[str, str, str, str]
+
+
+def start(spec, run_dir, speeds, trainers, slots):
+    """A swarm whose peers come in order, so that stages get equal speeds."""
+    rehearsal = Rehearsal(spec, run_dir)
+    rehearsal.start_coordinator()
+    for number, speed in enumerate(speeds):
+        rehearsal.start_peer(f"peer-{number}", speed)
+        while not _has_joined(run_dir, number + 1):
+            rehearsal.processes["coordinator"].join(0.02)
+            if rehearsal.processes["coordinator"].exitcode is not None:
+                raise SystemExit(f"the coordinator has ended; see {run_dir}")
+    for number in range(trainers):
+        rehearsal.start_trainer(f"trainer-{number}", slots)
+    return rehearsal
+
+
+def _has_joined(run_dir: Path, count: int) -> bool:
+    return (run_dir / "events.jsonl").exists() and len(events_of(run_dir, "serving")) >= count
+
+
+def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0):
+    """Plays a run to its end; returns the storm with the run's folder."""
+    run_dir = Path(tempfile.mkdtemp(prefix="swarm-"))
+    with start(spec, run_dir, speeds, trainers, slots) as rehearsal:
+        storm = Storm(rehearsal, faults, seed=1)
+        storm.run(timeout_s)
+    return storm
+
+
+def seconds_of(storm) -> dict[int, float]:
+    """Seconds from commit to commit, by the step's number from 1; the first is left out, as peers came in it."""
+    commits = [e for e in storm.events if e["kind"] == "commit"]
+    return {b["version"][1]: b["time_s"] - a["time_s"] for a, b in pairwise(commits)}
+
+
+def noticed(storm, kind: str) -> list[float]:
+    """Seconds from a hit until the coordinator counted the peer as gone."""
+    found = []
+    for hit in storm.hits:
+        if hit.kind == kind:
+            after = [e["time_s"] - hit.time_s for e in storm.events if e["kind"] == "gone" and e["peer"] == hit.peer]
+            found += [s for s in after if s >= 0][:1]
+    return found
+
+
+def served(storm) -> list[float]:
+    """Seconds from a peer's order to join until it served; who joined before the first commit is left out."""
+    found, began, started = [], {}, False
+    for event in storm.events:
+        started |= event["kind"] == "commit"
+        if event["kind"] in ("joining", "waiting"):
+            began.setdefault(event["peer"], event["time_s"])
+        elif event["kind"] == "serving" and event["peer"] in began:
+            seconds = event["time_s"] - began.pop(event["peer"])
+            found += [seconds] if started else []
+        elif event["kind"] == "gone":
+            began.pop(event["peer"], None)
+    return found
+
+
+def closed(storm) -> list[float]:
+    """Seconds from the first question to prepare until all peers had stepped."""
+    return [sum(event["seconds"].values()) for event in storm.events if event["kind"] == "closed"]
+
+
+def differences(storm) -> str:
+    """Worst relative difference of a step's loss: from an undisturbed int8 run, and from one process without codec."""
+    spec, found = storm.rehearsal.spec, losses_of(storm.rehearsal.run_dir)
+    worst = [
+        max(abs(a - b) / b for a, b in zip(found, wanted, strict=True))
+        for wanted in (undisturbed_losses(spec), reference_losses(spec))
+    ]
+    return f"{worst[0]:.4%} worst of {len(found)} steps ({worst[1]:.4%} from one process without codec)"
+
+
+def spread(values: list[float], unit: str = "s") -> str:
+    """Median and worst."""
+    return f"{statistics.median(values):.2f} {unit} (worst {max(values):.2f}, {len(values)} times)" if values else "-"
+
+
+def equal_digests(storm) -> str:
+    """What the coordinator found when it compared all replicas at the end."""
+    found = [e for e in storm.events if e["kind"] == "digests"]
+    replicas = sum(e["replicas"] for e in found)
+    return f"{sum(e['different'] == 1 for e in found)} of {len(found)} stages equal ({replicas} replicas)"
+
+
+def bench_storm(steps: int = 60) -> list[Row]:
+    """The storm of the table."""
+    spec = small_spec(steps=steps, micro_batches=24, codec="int8")
+    speeds = [4.0 * s for s in UNLIKE]
+    faults = draw_storm(5, steps, kills=22, stops=11, joins=22, speeds=(4.0, 6.0, 12.0))
+    storm = run(spec, speeds, faults, slots=12)
+    seconds = seconds_of(storm)
+    killed = {h.step + 1 for h in storm.hits if h.kind == "kill"} - {h.step + 1 for h in storm.hits if h.kind == "stop"}
+    touched = {h.step + d for h in storm.hits for d in (1, 2)}
+    calm = statistics.median([s for step, s in seconds.items() if step not in touched] or list(seconds.values()))
+    extra = [seconds[step] - calm for step in killed if step in seconds]
+    happened = ", ".join(f"{n} {kind}" for kind, n in sorted(storm.happened.items()))
+    return [
+        ("storm: what happened", ">= 20 kills, 10 stops", "", happened),
+        ("loss against the undisturbed run", "0.5 %", "0.02 %", differences(storm)),
+        ("replicas at the end", "equal", "", equal_digests(storm)),
+        ("kill noticed", "1 s", "0.4 s", spread(noticed(storm, "kill"))),
+        ("hang noticed", "3 s", "2 s", spread(noticed(storm, "stop"))),
+        ("step of a kill, over a calm one", "+ 2 s", "+ 0.5 s", spread(extra) + f"; calm {calm:.2f} s"),
+        ("join to serving", "2 s", "0.5 s", spread(served(storm))),
+    ]
+
+
+def bench_kill() -> list[Row]:
+    """One kill at a time, in a swarm that is whole again when the next falls."""
+    speed, kills = 8.0, (4, 8, 12, 16, 20)
+    spec = small_spec(steps=23, micro_batches=48, codec="int8")
+    faults = [Fault(step, "kill", 0.8) for step in kills]
+    faults += [Fault(step + 1, "join", 0.1, f"joiner-{step}", speed=speed) for step in kills]
+    storm = run(spec, [speed] * 9, faults, slots=12)
+    seconds = seconds_of(storm)
+    calm = statistics.median([seconds[step] for step in (3, 4, 7, 8, 11, 12, 15, 16, 19, 20)])
+    extra = [seconds[step + 1] - calm for step in kills]
+    return [
+        ("single kills: noticed", "1 s", "0.4 s", spread(noticed(storm, "kill"))),
+        ("single kills: step of the kill", "+ 2 s", "+ 0.5 s", spread(extra) + f"; calm {calm:.2f} s"),
+        ("single kills: join to serving", "2 s", "0.5 s", spread(served(storm))),
+        ("single kills: loss", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
+def bench_half() -> list[Row]:
+    """Half of the peers killed one by one, then as many joined."""
+    speed, micro_batches = 8.0, 96
+    spec = small_spec(steps=14, micro_batches=micro_batches, codec="int8")
+    kills = [Fault(4, "kill", 0.3 + 0.6 * n) for n in range(4)]
+    joins = [Fault(8, "join", 0.3 + 0.3 * n, f"joiner-{n}", speed=speed) for n in range(4)]
+    storm = run(spec, [speed] * 9, [*kills, *joins], slots=24)
+    seconds = seconds_of(storm)
+    before, after = (micro_batches / statistics.median(seconds[k] for k in steps) for steps in ((3, 4), (11, 12, 13)))
+    few = micro_batches / statistics.median(seconds[k] for k in (6, 7, 8))
+    capacity = speed * min(_peers_of_stages(storm, at=7))
+    return [
+        (
+            "half killed: throughput",
+            ">= 0.8 of what is left",
+            "0.9",
+            f"{few / capacity:.2f} ({few:.1f} of {capacity:g}/s)",
+        ),
+        ("after as many joins", "full again", "", f"{after / before:.2f} of before ({before:.1f} -> {after:.1f}/s)"),
+        ("half: loss, worst step", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
+def _peers_of_stages(storm, at: int) -> list[int]:
+    """Serving peers by stage when so many steps were committed."""
+    stages: dict[str, int] = {}
+    for event in storm.events:
+        if event["kind"] == "serving":
+            stages[event["peer"]] = event["stage"]
+        elif event["kind"] in ("gone", "joining", "waiting", "move"):
+            stages.pop(event["peer"], None)
+        elif event["kind"] == "commit" and event["version"][1] == at:
+            break
+    return [list(stages.values()).count(s) for s in range(storm.rehearsal.spec.num_stages)]
+
+
+def bench_calm() -> list[Row]:
+    """Unlike speeds without faults."""
+    unit, micro_batches = 5.0, 192
+    spec = small_spec(steps=5, micro_batches=micro_batches, codec="int8")
+    storm = run(spec, [unit * s for s in UNLIKE], [], slots=32)
+    step_s = statistics.median(list(seconds_of(storm).values()))
+    total = unit * sum(UNLIKE) / spec.num_stages
+    rate = micro_batches / step_s
+    return [
+        ("unlike speeds 1/1.5/3", ">= 0.9 of the sum", "0.95", f"{rate / total:.3f} ({rate:.1f} of {total:g}/s)"),
+        ("closing a step, 3 x 3", "100 ms", "40 ms", spread([1e3 * s for s in closed(storm)], "ms")),
+        ("calm: loss, worst step", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
+BENCHES = {"storm": bench_storm, "kill": bench_kill, "half": bench_half, "calm": bench_calm}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], default=list(BENCHES))
+    parser.add_argument("--json", type=Path)
+    parsed = parser.parse_args()
+    rows = []
+    for name in parsed.names or BENCHES:
+        rows += BENCHES[name]()
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+    if parsed.json:
+        parsed.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

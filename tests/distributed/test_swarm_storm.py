@@ -1,0 +1,115 @@
+"""Real swarms under scripted misfortune: the loss of every step is single-process training's, replicas end equal."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
+
+from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.sample import load_model
+from hetplanner.swarm.faults import Fault, Storm
+
+pytestmark = pytest.mark.distributed
+
+EXACT = 1e-5
+STORM = [
+    Fault(1, "kill", 0.1),
+    Fault(1, "join", 0.2, "joiner-0", speed=40.0),
+    Fault(2, "stop", 0.1, lasts_s=2.5),
+    Fault(3, "kill trainer", 0.1, lasts_s=0.5),
+    Fault(4, "kill coordinator", 0.1, lasts_s=0.3),
+    Fault(5, "leave", 0.1),
+    Fault(6, "kill", 0.1),
+]
+
+
+def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
+    spec = small_spec(steps=8, micro_batches=12)
+    with start_swarm(spec, tmp_path, peers=8, trainers=2) as rehearsal:
+        storm = Storm(rehearsal, STORM)
+        storm.run(90)
+    check_end(rehearsal, EXACT)
+    assert {k: storm.happened[k] for k in ("kill", "join", "stop", "kill trainer", "kill coordinator", "leave")} == {
+        "kill": 2, "join": 1, "stop": 1, "kill trainer": 1, "kill coordinator": 1, "leave": 1
+    }  # fmt: skip
+    assert [b["boot"] for b in events_of(tmp_path, "boot")] == [1, 2]
+    assert all(not p.is_alive() for p in rehearsal.processes.values())
+
+
+def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
+    spec = small_spec(steps=4, codec="int8", recompute=True)
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+    check_end(rehearsal, 5e-3)
+    model, _ = train_reference(spec.workload, spec.train)
+    saved = load_model(tmp_path).named_weights()
+    for name, weight in model.named_weights().items():
+        assert (saved[name] - weight).abs().max() < 0.02, name
+
+
+def test_dropout_and_recompute_draw_what_one_process_draws_also_where_peers_refuse_more_than_they_hold(tmp_path):
+    spec = small_spec(steps=3, stages=2, dropout=0.1, recompute=True, in_flight=1)
+    with start_swarm(spec, tmp_path, peers=4) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+    check_end(rehearsal, EXACT)
+
+
+def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
+    spec = small_spec(steps=4, tied=True, shared_layers=3)
+    shared = {"layer.0.attention": (0, 1, 2), "layer.0.mlp": (0, 1, 2)}
+    assert spec.tied_stages == {"embedding": (0, 2)} | shared
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+    check_end(rehearsal, EXACT)
+
+
+def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path):
+    spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5)
+    with start_swarm(spec, tmp_path, peers=3) as rehearsal:
+        faults = [Fault(3, "kill", 0.1, peer="peer-1"), Fault(3, "join", 0.3, "joiner-0", speed=40.0)]
+        Storm(rehearsal, faults).run(60)
+    (back,) = events_of(tmp_path, "set back")
+    assert "step 2" in back["text"]
+    again = [c for c in events_of(tmp_path, "commit") if c["version"][0] == 1]
+    wanted = reference_losses(spec)
+    assert [c["version"][1] for c in again] == [3, 4, 5, 6]
+    for commit in again:
+        assert commit["loss"] == pytest.approx(wanted[commit["version"][1] - 1], rel=EXACT)
+
+
+def test_certificates_are_enough_to_take_part(tmp_path):
+    from hetplanner.swarm.wire.certificates import make_certificates
+
+    make_certificates(tmp_path / "own")
+    make_certificates(tmp_path / "other")
+    spec = small_spec(steps=2, stages=2)
+    with start_swarm(spec, tmp_path / "run", peers=2, certificates=tmp_path / "own") as rehearsal:
+        rehearsal.certificates = None
+        rehearsal.start_peer("plain")
+        rehearsal.certificates = tmp_path / "other"
+        rehearsal.start_peer("stranger")
+        rehearsal.wait(60)
+    assert losses_of(tmp_path / "run") == pytest.approx(reference_losses(spec), rel=EXACT)
+    assert {e["peer"] for e in events_of(tmp_path / "run", "serving")} == {"peer-0", "peer-1"}
+
+
+def test_a_killed_rehearsal_leaves_no_process(tmp_path):
+    script = Path(__file__).with_name("swarm_rehearser.py")
+    rehearser = subprocess.Popen([sys.executable, str(script), str(tmp_path)], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "events.jsonl").exists() or not events_of(tmp_path, "commit"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (fork_server,) = [p for p in psutil.Process(rehearser.pid).children() if p.children()]
+        fork_server.children()[-1].suspend()  # one that is stopped cannot even end itself
+        family = psutil.Process(rehearser.pid).children(recursive=True)
+        assert len(family) >= 5  # coordinator, trainer, two peers, fork server
+    finally:
+        rehearser.kill()
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert left == []

@@ -1,0 +1,95 @@
+"""An elastic plan run as any other: by the agent, read from its folder, stopped within 5 s with nothing left."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from factories import small_cluster, swarm_plan
+from fake_launcher import processes_under
+from swarm_runs import events_of
+
+from hetplanner.plan.elastic_settings import WiringSettings
+from hetplanner.plan.files import save_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.sample import load_model
+from hetplanner.workload.presets import preset
+
+pytestmark = pytest.mark.distributed
+
+
+def tiny_swarm(peers=(2, 2)):
+    """Two stages of tiny-gpt, whose embedding is tied across them."""
+    workload = preset("tiny-gpt", global_batch=8, micro_batch=2)
+    cuts = [workload.boundaries[2]]
+    cluster = small_cluster(sum(peers), bandwidth="200 Mbit/s", latency="2 ms")
+    plan = swarm_plan(list(peers), cuts, cluster=cluster, workload=workload)
+    return plan.replace(wiring=WiringSettings(trainers=1, slots=4))
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    """An agent of its own, of which nothing may be left."""
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
+    yield AgentClient(tmp_path)
+    if find_agent(tmp_path):
+        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
+    deadline = time.monotonic() + 5
+    while processes_under(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not processes_under(tmp_path)
+
+
+def test_an_elastic_plan_trains_under_the_agent_as_one_process_does(client, tmp_path):
+    plan, config = tiny_swarm(), TrainConfig(steps=12)
+    run = client.start(plan, config)
+    assert run.wait(90).state == "finished", run.log(None)
+    run.read_all()
+    _, wanted = train_reference(plan.problem.workload, config)
+    assert [loss for _, loss in run.losses()] == pytest.approx(wanted, rel=1e-5)
+    assert run.tokens_per_s() > 0
+    assert run.bytes_boundary > 0
+    assert run.bytes_reduce > 0
+    assert {e["peer"] for e in events_of(run.path, "serving")} == set(plan.peers)
+    assert load_model(run.path).workload.transformer == plan.problem.workload.transformer
+
+
+def test_a_stop_saves_the_model_and_leaves_nothing(client):
+    run = client.start(tiny_swarm(), TrainConfig(steps=100_000))
+    deadline = time.monotonic() + 60
+    while not run.losses() and time.monotonic() < deadline:
+        time.sleep(0.05)
+        run.poll()
+    began_s = time.monotonic()
+    status = run.stop()
+    assert time.monotonic() - began_s < 10
+    assert status.message == "stopped"
+    assert run.directory.model_file.exists()
+
+
+def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):
+    from hetplanner.swarm.rehearsal import Rehearsal
+    from hetplanner.swarm.spec import spec_of
+
+    hetplanner = [sys.executable, "-m", "hetplanner.cli"]
+    folder = str(tmp_path / "certificates")
+    subprocess.run([*hetplanner, "peer", "certificates", folder], check=True, capture_output=True)
+    save_plan(tiny_swarm(), tmp_path / "plan.json")
+    spec = spec_of(tiny_swarm((1, 1)), TrainConfig(steps=2))
+    with Rehearsal(spec, tmp_path / "run", tmp_path / "certificates") as rehearsal:
+        rehearsal.start_coordinator()
+        rehearsal.start_trainer("trainer-0")
+        rehearsal.start_peer("first", 8.0)
+        joined = subprocess.Popen(
+            [*hetplanner, "peer", "join", rehearsal.address, "--name", "by-hand", "--certificates", folder],
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            rehearsal.wait(90)
+            assert joined.wait(10) == 0
+        finally:
+            joined.kill()
+    assert {e["peer"] for e in events_of(tmp_path / "run", "serving")} == {"first", "by-hand"}

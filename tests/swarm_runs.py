@@ -1,0 +1,165 @@
+"""Small swarms for tests: a byte model of three stages, its reference losses, and what a run's folder says."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hetplanner.codecs.spec import Codec
+from hetplanner.elastic.identity import Stamp, Token, Version
+from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.plan.rebalancing import Rebalancing
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.data import Batches, open_batches
+from hetplanner.runtime.reference import train_reference
+from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
+from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.workload import Workload
+
+MICRO_BATCH, SEQ_LEN = 2, 32
+
+
+def small_spec(
+    steps: int = 4,
+    micro_batches: int = 8,
+    codec: str = "none",
+    stages: int = 3,
+    hidden: int = 32,
+    recompute: bool = False,
+    dropout: float = 0.0,
+    checkpoint_steps: int = 0,
+    tied: bool = False,
+    in_flight: int = 100,
+    shared_layers: int = 1,
+    **times: float,
+) -> SwarmSpec:
+    """A byte GPT of as many layers as stages."""
+    model = TransformerConfig(
+        vocab=256,
+        max_seq_len=SEQ_LEN,
+        hidden=hidden,
+        layers=stages,
+        heads=4,
+        ffn=4 * hidden,
+        tie_embeddings=tied,
+        dropout=dropout,
+        shared_layers=shared_layers,
+    )
+    workload = Workload(
+        name="bytes",
+        transformer=model,
+        global_batch=MICRO_BATCH * micro_batches,
+        micro_batch=MICRO_BATCH,
+        seq_len=SEQ_LEN,
+        dtype="float32",
+    )
+    return SwarmSpec(
+        workload=workload,
+        first_ops=(0, *workload.boundaries[1:stages]),
+        activation_codec=Codec(name=codec),
+        gradient_codec=Codec(name=codec),
+        averaging_codec=Codec(name=codec),
+        recompute=(recompute,) * stages,
+        in_flight=(in_flight,) * stages,
+        rebalancing=Rebalancing(policy="none"),
+        settings=ElasticSettings(
+            stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times
+        ),
+        train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=1e-3),
+    )
+
+
+@cache
+def _reference(text: str) -> tuple[float, ...]:
+    from hetplanner.swarm.spec import read_spec
+
+    spec = read_spec(text)
+    return tuple(train_reference(spec.workload, spec.train)[1])
+
+
+def reference_losses(spec: SwarmSpec) -> tuple[float, ...]:
+    """Of one process, step by step."""
+    return _reference(spec.to_json())
+
+
+def engines_of(spec: SwarmSpec) -> list[StageEngine]:
+    """An engine for every stage, with initial weights."""
+    engines = [StageEngine(spec, torch.device("cpu")) for _ in range(spec.num_stages)]
+    for stage, engine in enumerate(engines):
+        engine.begin(stage, Version(0, 0))
+    return engines
+
+
+def tokens_of(batches: Batches, step: int, micro_batch: int) -> list[memoryview]:
+    """Inputs and labels as a trainer sends them."""
+    return [memoryview(t.to(torch.int32).numpy().tobytes()) for t in batches.draw(step, micro_batch)]
+
+
+def run_micro_batch(
+    engines: list[StageEngine], batches: Batches, step: int, micro_batch: int, nonce: int = 0
+) -> list[Token]:
+    """Forward and backward through all engines; returns the contributions' tokens by stage."""
+    key = ("caller:1", micro_batch)
+    parts = tokens_of(batches, step, micro_batch)
+    for engine in engines:
+        parts = [memoryview(p) for p in engine.forward(key, micro_batch, step, parts)]
+    for engine in reversed(engines):
+        back = engine.backward(key, Token(micro_batch, engine.stage, nonce), parts)
+        assert back is not None
+        parts = [memoryview(p) for p in back]
+    return [Token(micro_batch, engine.stage, nonce) for engine in engines]
+
+
+def undisturbed_losses(spec: SwarmSpec) -> list[float]:
+    """Of one peer per stage to which nothing happens, with the spec's codecs on the boundaries."""
+    engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
+    for step in range(spec.train.steps):
+        done = [run_micro_batch(engines, batches, step, m) for m in range(spec.settings.micro_batches)]
+        for stage, engine in enumerate(engines):
+            total = engine.fold([tokens[stage] for tokens in done])
+            engine.keep_sum(Stamp(1, step), total)
+            engine.drop()
+            engine.apply(Stamp(1, step), Version(0, step + 1))
+        losses.append(total.loss_sum / spec.workload.tokens_per_step)
+    return losses
+
+
+def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    """The coordinator's events of a kind."""
+    return [event for event in parse_events((run_dir / EVENTS_FILE).read_bytes()) if event["kind"] == kind]
+
+
+def losses_of(run_dir: Path) -> list[float]:
+    """Of the committed steps, in order; each step must be there once."""
+    commits = events_of(run_dir, "commit")
+    assert [c["version"][1] for c in commits] == list(range(1, len(commits) + 1))
+    return [c["loss"] for c in commits]
+
+
+def start_swarm(
+    spec: SwarmSpec, run_dir: Path, peers: int = 6, trainers: int = 1, speed: float | None = 40.0, **kept: Any
+) -> Rehearsal:
+    """Coordinator, trainers and peers; to be closed."""
+    rehearsal = Rehearsal(spec, run_dir, **kept)
+    rehearsal.start_coordinator()
+    for number in range(trainers):
+        rehearsal.start_trainer(f"trainer-{number}")
+    for number in range(peers):
+        rehearsal.start_peer(f"peer-{number}", speed)
+    return rehearsal
+
+
+def check_end(rehearsal: Rehearsal, tolerance: float) -> None:
+    """Every step's loss is the reference's within a relative tolerance, and replicas ended equal."""
+    found, wanted = losses_of(rehearsal.run_dir), reference_losses(rehearsal.spec)
+    assert len(found) == len(wanted)
+    assert max(abs(a - b) / b for a, b in zip(found, wanted, strict=True)) <= tolerance, (found, wanted)
+    digests = events_of(rehearsal.run_dir, "digests")
+    assert len(digests) == rehearsal.spec.num_stages
+    assert all(d["different"] == 1 and d["replicas"] >= 1 for d in digests), digests

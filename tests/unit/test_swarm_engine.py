@@ -1,0 +1,162 @@
+"""The torch half of a peer: three engines in one process train as one does; state, checkpoints and bad input."""
+
+import asyncio
+
+import pytest
+import torch
+from swarm_runs import engines_of, reference_losses, run_micro_batch, small_spec, tokens_of
+
+from hetplanner.codecs.spec import Codec
+from hetplanner.elastic.decisions import Booted, Committed
+from hetplanner.elastic.identity import Stamp, Version
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.runtime.data import open_batches
+from hetplanner.swarm.decision_file import DecisionFile
+from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.parts import check_finite
+from hetplanner.swarm.spec import read_spec
+from hetplanner.swarm.state import checkpoint_path, load_checkpoint, receive_state, save_checkpoint
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("recompute", "dropout"), [(False, 0.0), (True, 0.1)])
+def test_three_engines_train_as_one_process_does(recompute, dropout):
+    spec = small_spec(steps=3, micro_batches=4, recompute=recompute, dropout=dropout)
+    engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
+    for step in range(3):
+        run_micro_batch(engines, batches, step, 2, nonce=7)  # done twice: only what is named is folded
+        done = [run_micro_batch(engines, batches, step, m) for m in (2, 0, 3, 1)]
+        for stage, engine in enumerate(engines):
+            total = engine.fold([tokens[stage] for tokens in done])
+            assert total.count == 4
+            engine.keep_sum(Stamp(1, step), total)
+            engine.drop()
+            engine.apply(Stamp(1, step), Version(0, step + 1))
+        losses.append(total.loss_sum / spec.workload.tokens_per_step)
+    assert losses == pytest.approx(reference_losses(spec), rel=1e-6)
+
+
+async def _streamed(state, elements, change=lambda piece: piece):
+    async def pieces():
+        yield change(state.head())
+        for piece in state.pieces():
+            yield change(piece)
+
+    return await receive_state(pieces(), state.stage, elements)
+
+
+def test_a_state_travels_whole_and_the_copy_goes_on_equal():
+    spec = small_spec(micro_batches=2)
+    engines, batches = engines_of(spec), open_batches(spec.train, spec.workload)
+    done = [run_micro_batch(engines, batches, 0, m) for m in (0, 1)]
+    source = engines[1]
+    source.keep_sum(Stamp(1, 1), source.fold([tokens[1] for tokens in done]))
+    source.apply(Stamp(1, 1), Version(0, 1))
+    copy = StageEngine(spec, CPU)
+    elements = copy.build(1)
+    copy.load(asyncio.run(_streamed(source.state(), elements)))
+    assert copy.version == Version(0, 1)
+    assert copy.digest() == source.digest()
+    assert engines[2].digest() != source.digest()
+
+
+def test_a_damaged_or_foreign_state_is_refused():
+    engine = engines_of(small_spec())[1]
+    state, elements = engine.state(), engine.model.flat.numel()
+    for change, law in (
+        (lambda p: p[:-1], "must be of stage|damaged|not JSON"),
+        (lambda p: p if p.startswith(b"{") else bytes(len(p)), "damaged"),
+        (lambda p: p if p.startswith(b"{") else p + p, "more than"),
+        (lambda p: b"[" * 5000, "at most 4096"),
+    ):
+        with pytest.raises(InvalidInput, match=law):
+            asyncio.run(_streamed(state, elements, change))
+    with pytest.raises(InvalidInput, match="must be of stage"):
+        asyncio.run(_streamed(state, elements + 1))
+
+
+def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):
+    engine = engines_of(small_spec())[0]
+    state = engine.state()
+    for step in range(4):
+        save_checkpoint(type(state)(0, Version(0, step), 5, state.tensors), tmp_path, kept=2)
+    assert len(list(tmp_path.iterdir())) == 2
+    found = load_checkpoint(tmp_path, 0, Version(0, 3))
+    assert found.num_steps == 5
+    assert all(torch.equal(a, b) for a, b in zip(found.tensors, state.tensors, strict=True))
+    path = checkpoint_path(tmp_path, 0, Version(0, 3))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InvalidInput, match="cannot be read as a checkpoint"):
+        load_checkpoint(tmp_path, 0, Version(0, 3))
+
+
+def test_bad_tensors_are_refused():
+    spec = small_spec()
+    first, second, _ = engines_of(spec)
+    key, good = ("caller:1", 1), tokens_of(open_batches(spec.train, spec.workload), 0, 0)
+    with pytest.raises(InvalidInput, match="tensors must have"):
+        first.forward(key, 0, 0, [good[0], good[1][:-4]])
+    wild = memoryview(torch.full((64,), 300, dtype=torch.int32).numpy().tobytes())
+    with pytest.raises(InvalidInput, match="tokens must be from 0 to 255, got 300"):
+        first.forward(key, 0, 0, [wild, good[1]])
+    activation, labels = first.forward(key, 0, 0, good)
+    broken = torch.frombuffer(bytearray(activation), dtype=torch.float32)
+    broken[5] = torch.nan
+    with pytest.raises(InvalidInput, match="not finite"):
+        second.forward(key, 0, 0, [memoryview(broken.numpy().tobytes()), memoryview(labels)])
+
+
+@pytest.mark.parametrize("name", ["none", "fp16", "bf16", "int8", "int4"])
+def test_numbers_are_checked_in_their_encoded_form(name):
+    from hetplanner.runtime.precision import boundary_codec
+
+    codec = Codec(name=name)
+    x = torch.randn(1000)
+    for value, fine in ((0.5, True), (torch.inf, False), (torch.nan, False)):
+        x[700] = value
+        out = torch.empty(codec.wire_bytes(1000, 4), dtype=torch.uint8)
+        boundary_codec(codec, "float32").encode(x, out)
+        part = memoryview(out.numpy().tobytes())
+        if fine:
+            check_finite(codec, "float32", part, 1000)
+        else:
+            with pytest.raises(InvalidInput, match="not finite"):
+                check_finite(codec, "float32", part, 1000)
+
+
+def test_a_spec_is_read_as_it_was_written_and_fingerprints_tell_specs_apart():
+    spec = small_spec(codec="int8")
+    assert read_spec(spec.to_json()) == spec
+    assert read_spec(spec.to_json()).fingerprint == spec.fingerprint
+    assert small_spec(codec="none").fingerprint != spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({"first_ops": (0, 2, 5)}, "along boundaries"),
+        ({"activation_codec": Codec(name="topk", ratio=10.0)}, "must be one of"),
+        ({"averaging_codec": Codec(name="fp16")}, "must be none or int8"),
+    ],
+)
+def test_a_spec_that_cannot_be_trained_is_refused(changes, law):
+    with pytest.raises(InvalidInput, match=law):
+        small_spec().replace(**changes)
+
+
+def test_the_decision_file_drops_a_torn_line_and_belongs_to_one(tmp_path):
+    path = tmp_path / "decisions.log"
+    log = DecisionFile(path)
+    log.append(Booted(1))
+    log.append(Committed(1, Stamp(1, 2), Version(0, 1), 3.25))
+    with pytest.raises(RunError, match="another coordinator"):
+        DecisionFile(path)
+    log.close()
+    with path.open("ab") as file:
+        file.write(b"0123 {")
+    again = DecisionFile(path)
+    assert again.decisions == [Booted(1), Committed(1, Stamp(1, 2), Version(0, 1), 3.25)]
+    again.append(Booted(2))
+    again.close()
+    assert DecisionFile(path).decisions[-1] == Booted(2)
