@@ -459,11 +459,12 @@ def plot(results: Path, folder: Path) -> None:
             for axis, scale in scales.items():
                 panels.setdefault(axis, []).append(hv.Curve((steps * scale, loss), axis, "loss", label=name))
         shown = [
-            hv.Overlay(drawn).opts(width=520, height=380, title=f"{model}: loss over {axis}s", legend_position="right")
+            hv.Overlay(drawn).opts(width=520, height=380, title=f"{model}: loss by {axis}", legend_position="right")
             for axis, drawn in panels.items()
             if drawn
         ]
-        hv.save(hv.Layout(shown).cols(1).opts(shared_axes=False), folder / f"fusionllm_{model}.html")
+        path = folder / f"fusionllm_{model}.html"
+        hv.save(hv.Layout(shown).cols(1).opts(shared_axes=False), path, resources="inline")
 
 
 def main() -> None:
@@ -494,6 +495,7 @@ def main() -> None:
     else:
         report(a.results)
         if a.plots:
+            a.plots.mkdir(parents=True, exist_ok=True)
             plot(a.results, a.plots)
 
 
