@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.checkpoints import checkpoint_steps
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.comparison import Comparer, Comparison
@@ -21,6 +22,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import agent_lives, as_it_is
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.stragglers import Straggler, stragglers
+from hetplanner.runs.swarm_history import SwarmHistory
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,11 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """What takes some milliseconds to find out, so it is looked at less often than the steps."""
+    """What takes some milliseconds to find out, so it is looked at less often than the steps.
+
+    Attributes:
+        swarm: None for a run of a static plan. Nothing is compared and no links are counted of a swarm.
+    """
 
     trace: Trace
     comparison: Comparison
@@ -56,6 +62,7 @@ class RunDetail:
     events: tuple[RunEvent, ...]
     life: tuple[LifeSpan, ...]
     checkpoints: tuple[int, ...]
+    swarm: SwarmHistory | None = None
 
 
 class RunWatch:
@@ -74,6 +81,7 @@ class RunWatch:
         self.heard_s = clock()
         self._clock = clock
         self._comparer = Comparer(self.reader)
+        self._history = SwarmHistory(self.reader.directory.path)
         self._polled_s = self._detailed_s = float("-inf")
         self._detail: tuple[tuple[int, RunStatus | None], RunDetail] | None = None
 
@@ -85,7 +93,8 @@ class RunWatch:
         self._polled_s = now
         status = self.reader.status()
         status = status if status.is_over or agent_lives(self.home) else as_it_is(status)
-        if self.reader.poll() or status != self.status:
+        news = [self.reader.poll(), self._history.poll()]
+        if any(news) or status != self.status:
             self.version += 1
             self.heard_s = now
         self.status = status
@@ -107,9 +116,10 @@ class RunWatch:
     def _look(self, status: RunStatus) -> RunDetail:
         reader = self.reader
         trace = reader.trace(COMPARED_STEPS)
-        found = self._comparer.compare(trace)
+        is_swarm = isinstance(reader.any_plan, ElasticPlan)
+        found = Comparison({}, {}, (), (), "") if is_swarm else self._comparer.compare(trace)
         step_s = found.step_s.get("measured")
-        loads = link_loads(reader, step_s)
+        loads = [] if is_swarm else link_loads(reader, step_s)
         return RunDetail(
             trace=trace,
             comparison=found,
@@ -119,6 +129,7 @@ class RunWatch:
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
             life=tuple(life_spans(reader, status, time.time())),
             checkpoints=tuple(checkpoint_steps(reader.directory.path)),
+            swarm=self._history if is_swarm else None,
         )
 
 

@@ -96,7 +96,7 @@ class Events(Section):
             self.life.update([], [], (), 0.0)
             set_html(self.list, note("nothing has happened yet"))
             return
-        self.life.update(detail.life, detail.events, reader.plan.ranks, status.created_unix_s)
+        self.life.update(detail.life, detail.events, reader.labels, status.created_unix_s)
         set_html(self.list, event_list(detail.events[-SHOWN_EVENTS:], self.model.closed_s))
 
 
