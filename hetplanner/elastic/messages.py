@@ -302,7 +302,15 @@ class Accuse:
     reason: str
 
 
-PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Accuse
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What this peer has put on the wire since it said so last: tensors over boundaries, and for averaging."""
+
+    boundary_bytes: int
+    reduce_bytes: int
+
+
+PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Accuse | Sent
 TrainerToCoordinator = Ask | Done | GaveUp | Accuse
 CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
 CoordinatorToTrainer = Grant | Settled | Ended | View

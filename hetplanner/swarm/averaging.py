@@ -74,6 +74,12 @@ class Averager:
         self._store: TCPStore | None = None
         self._ready: dict[str, tuple[Group, Any]] = {}
         self._lock = threading.Lock()
+        self._sent_bytes = 0
+
+    def take_sent(self) -> int:
+        """Bytes that this peer has sent since the last call, by the usual algorithms: a ring, or to everybody."""
+        sent, self._sent_bytes = self._sent_bytes, 0
+        return sent
 
     def open_store(self) -> int:
         """The port of this peer's own store, made when it is first wanted."""
@@ -138,11 +144,13 @@ class Averager:
     def _sum(self, pg: Any, gradient: Tensor, size: int) -> Tensor:
         on_host = gradient.cpu()
         if self._codec.name == "none":
+            self._sent_bytes += 2 * (size - 1) * 4 * gradient.numel() // size
             pg.allreduce([on_host]).wait(self._timeout)
             return on_host.to(gradient.device)
         codec, numel = tensor_codec(self._codec), gradient.numel()
         mine = torch.empty(self._codec.wire_bytes(numel, 4), dtype=torch.uint8)
         codec.encode(on_host, mine)
+        self._sent_bytes += (size - 1) * mine.numel()
         everyone = [torch.empty_like(mine) for _ in range(size)]
         pg.allgather([everyone], [mine]).wait(self._timeout)
         added = codec.decode(everyone[0], numel)

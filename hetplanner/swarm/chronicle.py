@@ -47,6 +47,7 @@ class Chronicle:
         self._phase = (Phase.RUN, 0.0)
         self._phases_s: dict[str, float] = {}
         self._step_began_s = time.monotonic()
+        self._boundary_bytes = self._reduce_bytes = 0
 
     def event(self, kind: str, **fields: Any) -> None:
         """One line of events.jsonl, in time."""
@@ -82,6 +83,11 @@ class Chronicle:
             self.event("closed" if before is Phase.COMMIT else "not closed", seconds=self._phases_s)
             self._phases_s = {}
 
+    def sent(self, boundary_bytes: int, reduce_bytes: int) -> None:
+        """A peer put so much on the wire; it counts for the step that is committed next."""
+        self._boundary_bytes += boundary_bytes
+        self._reduce_bytes += reduce_bytes
+
     def committed(self, version: Version, loss_sum: float | None) -> None:
         """A step is durable."""
         now = time.monotonic()
@@ -93,8 +99,8 @@ class Chronicle:
             end_s=round(now - origin_s, 6),
             loss_sum=loss_sum,
             num_tokens=self._tokens if loss_sum is not None else 0,
-            boundary_bytes=0,
-            reduce_bytes=0,
+            boundary_bytes=self._boundary_bytes,
+            reduce_bytes=self._reduce_bytes,
             late=0,
             late_s=0.0,
             grad_norm=None,
@@ -103,6 +109,7 @@ class Chronicle:
         loss = None if loss_sum is None else loss_sum / self._tokens
         self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6))
         self._step_began_s = now
+        self._boundary_bytes = self._reduce_bytes = 0
 
     def saw(self, machine: Coordinator) -> None:
         """Notes who came, went, moved or began to serve since the last look."""

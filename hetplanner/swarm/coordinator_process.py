@@ -30,6 +30,7 @@ from hetplanner.elastic.messages import (
     PeerToCoordinator,
     Refused,
     Send,
+    Sent,
     TrainerToCoordinator,
 )
 from hetplanner.elastic.proposer import Proposer
@@ -146,9 +147,11 @@ class CoordinatorProcess(Driver):
 
     def handle(self, event: Any) -> None:
         """See Driver."""
-        if isinstance(event, Received) and isinstance(event.message, Accuse):
-            self._accuse(event.address, event.message)
-            return
+        match event:
+            case Received(address=address, message=Accuse() as accusation):
+                return self._accuse(address, accusation)
+            case Received(message=Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
+                return self.chronicle.sent(boundary, reduce)
         if isinstance(event, Received) and self._is_outlaw(event.address, event.message):
             return
         if isinstance(event, Received):

@@ -15,7 +15,7 @@ import torch
 
 from hetplanner.elastic.coordinator_events import Received
 from hetplanner.elastic.identity import Stamp, Token
-from hetplanner.elastic.messages import CoordinatorToPeer, Ended, Message, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.messages import CoordinatorToPeer, Ended, Message, Send, Sent, Work, Worked, WorkFailed
 from hetplanner.elastic.peer import Peer
 from hetplanner.elastic.peer_events import (
     ApplyUpdate,
@@ -62,6 +62,7 @@ T = TypeVar("T")
 QUERY_S = 2.0
 FETCH_S = 600.0
 STORE_QUERY = b"store"
+TELL_S = 1.0
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
 MAX_FAILURES = 5
@@ -109,6 +110,8 @@ class PeerProcess(Driver):
         self._sent: dict[int, asyncio.Task[None]] = {}
         self._failures = 0
         self._refused_s: float | None = None
+        self._bytes, self._told_s = [0, 0], 0.0  # over boundaries, for averaging
+        self._is_leaving = False
         self._folding: Stamp | None = None
 
     async def start(self, host: str, port: int = 0) -> str:
@@ -125,12 +128,18 @@ class PeerProcess(Driver):
         return address
 
     def leave(self) -> None:
-        """Drains: no new work, and released at a step boundary."""
+        """Drains: no new work, and released at a step boundary. Asked for a second time it goes at once."""
+        if self._is_leaving:
+            self.ended.set()
+        self._is_leaving = True
         self.handle(LeaveAsked())
 
     def on_tick(self) -> None:
         """See Driver: who is refused for a while goes."""
         now = now_s()
+        if any(self._bytes) and now - self._told_s >= TELL_S:
+            self.tell(self.coordinator, Sent(*self._bytes))
+            self._bytes, self._told_s = [0, 0], now
         self._refused_s = None if self.machine.refused is None else self._refused_s or now
         if self._refused_s is not None and now - self._refused_s > REFUSED_S:
             self.error = RunError(str(self.machine.refused))
@@ -156,7 +165,9 @@ class PeerProcess(Driver):
             case Send(address=address, message=message):
                 self.tell(address, message)
             case Reply(worked=worked, key=key):
-                self._answer(key, encode_frame(worked, self._outputs.get(key, ())))
+                back = self._outputs.get(key, ())
+                self._bytes[0] += sum(map(len, back))
+                self._answer(key, encode_frame(worked, back))
             case SendWork():
                 self._sent[action.work.call] = self.spawn(self._send_work(action))
             case CancelWork(call=call):
@@ -289,7 +300,9 @@ class PeerProcess(Driver):
     async def _send_work(self, action: SendWork) -> None:
         work, key = action.work, action.key
         assert not isinstance(key, Stamp)
-        frame = encode_frame(work, self._outputs.get(key, ()))
+        parts = self._outputs.get(key, ())
+        self._bytes[0] += sum(map(len, parts))
+        frame = encode_frame(work, parts)
         try:
             answer = await self.endpoint.work(action.address, frame, work.budget_s)
             self._check_answer(work, answer)
@@ -351,6 +364,7 @@ class PeerProcess(Driver):
         if self._folding != attempt:
             return
         self._folding = None
+        self._bytes[1] += self._averager.take_sent()
         if total is None:
             self.handle(FoldDone(attempt, None))
             return
@@ -389,7 +403,7 @@ class PeerProcess(Driver):
             return order.version
         elements = await self._compute(lambda: engine.build(order.stage))
         if isinstance(order, LoadCheckpoint):
-            state = load_checkpoint(self.folder, order.stage, order.saved)
+            state = await asyncio.to_thread(load_checkpoint, self.folder, order.stage, order.saved)
         else:
             request = json.dumps({"stage": order.stage}).encode()
             pieces = self.endpoint.state(order.source.address, request, FETCH_S)
@@ -406,6 +420,7 @@ class PeerProcess(Driver):
         state = await self._compute(self.engine.state)
         if state is None or wanted != {"stage": state.stage}:
             raise InvalidInput(f"state: {wanted!r:.60} is not held here")
+        yield await asyncio.to_thread(state.head)
         for piece in state.pieces():
             yield piece
 

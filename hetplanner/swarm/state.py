@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -33,11 +34,14 @@ class StageState:
     num_steps: int
     tensors: tuple[Tensor, ...]
 
-    def pieces(self) -> Iterator[bytes]:
-        """A head that says what comes, then the bytes in pieces."""
-        views = [tensor.numpy().view("uint8").data for tensor in self.tensors]
+    @property
+    def _views(self) -> list[memoryview]:
+        return [tensor.numpy().view("uint8").data for tensor in self.tensors]
+
+    def head(self) -> bytes:
+        """What is coming and its digest; takes a while."""
         digest = hashlib.sha256()
-        for view in views:
+        for view in self._views:
             digest.update(view)
         head = {
             "stage": self.stage,
@@ -46,8 +50,11 @@ class StageState:
             "elements": self.tensors[0].numel(),
             "sha256": digest.hexdigest(),
         }
-        yield json.dumps(head).encode()
-        for view in views:
+        return json.dumps(head).encode()
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes in pieces, to be sent after the head."""
+        for view in self._views:
             for first in range(0, len(view), PIECE_BYTES):
                 yield bytes(view[first : first + PIECE_BYTES])
 
@@ -56,7 +63,7 @@ async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int)
     """Puts a state together that comes in pieces.
 
     Args:
-        pieces: as `StageState.pieces` gives them.
+        pieces: head and bytes as `StageState` gives them.
         stage: whose it must be.
         elements: that each tensor must have: nothing else is allocated.
 
@@ -73,8 +80,15 @@ async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int)
             raise InvalidInput(f"state of stage {stage}: more than {len(data)} bytes came")
         data[filled : filled + len(piece)] = piece
         filled += len(piece)
-    if head is None or filled != len(data) or hashlib.sha256(data).hexdigest() != head["sha256"]:
-        raise InvalidInput(f"state of stage {stage}: {filled} of {len(data)} bytes came, or they are damaged")
+    if head is None or filled != len(data):
+        raise InvalidInput(f"state of stage {stage}: {filled} of {len(data)} bytes came")
+    return await asyncio.to_thread(_checked_state, data, head, elements)
+
+
+def _checked_state(data: bytearray, head: dict[str, Any], elements: int) -> StageState:
+    stage = head["stage"]
+    if hashlib.sha256(data).hexdigest() != head.get("sha256"):
+        raise InvalidInput(f"state of stage {stage}: the bytes are damaged (digest)")
     tensors = torch.frombuffer(data, dtype=torch.float32).split(elements)
     if not all(bool(torch.isfinite(t).all()) for t in tensors):
         raise InvalidInput(f"state of stage {stage}: holds numbers that are not finite")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import numpy as np
@@ -52,6 +53,7 @@ class TrainerProcess(Driver):
         self.name, self.spec, self._coordinator = name, spec, coordinator
         self._batches: Batches = open_batches(spec.train, spec.workload)
         self.machine = Trainer(name, coordinator, spec.settings, slots, random.Random(seed))
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="data")
         self._sent: dict[int, asyncio.Task[None]] = {}
 
     async def start(self, host: str, port: int = 0) -> str:
@@ -78,7 +80,8 @@ class TrainerProcess(Driver):
         work = action.work
         until_s = time.monotonic() + work.budget_s
         try:
-            parts = await asyncio.to_thread(self._read, work.version.step, work.micro_batch)
+            loop = asyncio.get_running_loop()
+            parts = await loop.run_in_executor(self._reader, self._read, work.version.step, work.micro_batch)
             left_s = until_s - time.monotonic()
             answer = await self.endpoint.work(action.address, encode_frame(work, parts), left_s)
             self._check_answer(work.call, answer)

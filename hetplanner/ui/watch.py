@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -51,7 +51,7 @@ class RunDetail:
     """What takes some milliseconds to find out, so it is looked at less often than the steps.
 
     Attributes:
-        swarm: None for a run of a static plan. Nothing is compared and no links are counted of a swarm.
+        swarm: None for a run of a static plan.
     """
 
     trace: Trace
@@ -115,21 +115,27 @@ class RunWatch:
 
     def _look(self, status: RunStatus) -> RunDetail:
         reader = self.reader
+        if isinstance(reader.any_plan, ElasticPlan):  # its peers leave no spans to compare
+            measured_s = reader.measured_step_s()
+            step_s_of = {"measured": measured_s} if measured_s is not None else {}
+            return self._detail_of(status, reader.trace(0), Comparison(step_s_of, {}, (), (), ""), [])
         trace = reader.trace(COMPARED_STEPS)
-        is_swarm = isinstance(reader.any_plan, ElasticPlan)
-        found = Comparison({}, {}, (), (), "") if is_swarm else self._comparer.compare(trace)
+        found = self._comparer.compare(trace)
         step_s = found.step_s.get("measured")
-        loads = [] if is_swarm else link_loads(reader, step_s)
+        return self._detail_of(status, trace, found, link_loads(reader, step_s))
+
+    def _detail_of(self, status: RunStatus, trace: Trace, found: Comparison, loads: Sequence[LinkLoad]) -> RunDetail:
+        reader = self.reader
         return RunDetail(
             trace=trace,
             comparison=found,
-            stragglers=tuple(stragglers(found.ranks, found.links, step_s)),
+            stragglers=tuple(stragglers(found.ranks, found.links, found.step_s.get("measured"))),
             loads=tuple(loads),
             sites=tuple(site_loads(reader, loads)),
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
             life=tuple(life_spans(reader, status, time.time())),
             checkpoints=tuple(checkpoint_steps(reader.directory.path)),
-            swarm=self._history if is_swarm else None,
+            swarm=self._history if isinstance(reader.any_plan, ElasticPlan) else None,
         )
 
 

@@ -37,6 +37,8 @@ def start(spec, run_dir, speeds, trainers, slots):
         rehearsal.start_peer(f"peer-{number}", speed)
         while not _has_joined(run_dir, number + 1):
             rehearsal.processes["coordinator"].join(0.02)
+            if rehearsal.processes["coordinator"].exitcode is not None:
+                raise SystemExit(f"the coordinator has ended; see {run_dir}")
     for number in range(trainers):
         rehearsal.start_trainer(f"trainer-{number}", slots)
     return rehearsal

@@ -43,13 +43,15 @@ def client(tmp_path, monkeypatch):
 
 
 def test_an_elastic_plan_trains_under_the_agent_as_one_process_does(client, tmp_path):
-    plan, config = tiny_swarm(), TrainConfig(steps=4)
+    plan, config = tiny_swarm(), TrainConfig(steps=12)
     run = client.start(plan, config)
     assert run.wait(90).state == "finished", run.log(None)
     run.read_all()
     _, wanted = train_reference(plan.problem.workload, config)
     assert [loss for _, loss in run.losses()] == pytest.approx(wanted, rel=1e-5)
     assert run.tokens_per_s() > 0
+    assert run.bytes_boundary > 0
+    assert run.bytes_reduce > 0
     assert {e["peer"] for e in events_of(run.path, "serving")} == set(plan.peers)
     assert load_model(run.path).workload.transformer == plan.problem.workload.transformer
 

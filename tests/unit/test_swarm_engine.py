@@ -39,6 +39,7 @@ def test_three_engines_train_as_one_process_does(recompute, dropout):
 
 async def _streamed(state, elements, change=lambda piece: piece):
     async def pieces():
+        yield change(state.head())
         for piece in state.pieces():
             yield change(piece)
 

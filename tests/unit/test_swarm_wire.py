@@ -26,6 +26,7 @@ from hetplanner.elastic.messages import (
     Prepare,
     Reduce,
     Reduced,
+    Sent,
     Work,
     Worked,
     WorkFailed,
@@ -57,6 +58,7 @@ MESSAGES = [
     Worked(1, (Entry(MEMBER, TOKEN),), 0.5),
     WorkFailed(1, "stale"),
     Ended("done"),
+    Sent(2**40, 0),
     Accuse("127.0.0.1:1", "sent garbage"),
 ]
 

@@ -1,5 +1,6 @@
 """A swarm's life as bars and marks: a row for every peer, in the colour of the stage it serves, and one for all."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,10 +33,15 @@ TOP_Y = 1.0
 
 
 def shown_peers(history: SwarmHistory, most: int = MAX_ROWS) -> list[str]:
-    """The peers that get a row: who is there, then who left last; in the order in which they first came."""
+    """The peers that get a row: who is there, then who left last; by name, where one finds them."""
     newest = dict.fromkeys([*history.now, *(stay.peer for stay in reversed(history.stays))])
-    kept = set(list(newest)[:most])
-    return [peer for peer in dict.fromkeys(stay.peer for stay in history.stays) if peer in kept]
+    return sorted(list(newest)[:most], key=_by_name)
+
+
+def _by_name(peer: str) -> list[tuple[bool, int, str]]:
+    """Sorts peer-2 before peer-10."""
+    parts = re.split(r"([0-9]{1,9})", peer)
+    return [(i % 2 == 0, int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
 def stay_columns(stays: Iterable[Stay], rows: Sequence[str], origin_s: float, now_s: float) -> Columns:

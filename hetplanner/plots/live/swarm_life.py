@@ -24,7 +24,7 @@ NAME_LENGTH = 18
 class SwarmLife(LiveFigure):
     """A row for every peer in the colour of its stage, pale while it joins or waits; one above for all."""
 
-    def __init__(self, *, dark: bool = False, height: int = 380) -> None:
+    def __init__(self, *, dark: bool = False, height: int = 360) -> None:
         super().__init__(
             dark=dark,
             height=height,
@@ -42,7 +42,7 @@ class SwarmLife(LiveFigure):
             "x", "y", marker="dash", angle=1.5708, size=12, source=self.commit_source, line_width=1.5
         )
         self._marks = self.figure.scatter(
-            "x", "y", marker="marker", size=9, source=self.mark_source, fill_color="colour", line_color="colour",
+            "x", "y", marker="marker", size=11, source=self.mark_source, fill_color="colour", line_color="colour",
             line_width=2,
         )  # fmt: skip
         self._add_hovers()

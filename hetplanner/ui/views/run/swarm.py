@@ -12,7 +12,7 @@ from hetplanner.ui.views.cards import Words, card, chart, full_width, html_pane,
 from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.tables import html_table, note
 
-HEIGHT = 400
+HEIGHT = 360
 MAX_NAMES = 12
 NO_SWARM = "This run is no swarm: its ranks and stages stay as its plan says. An elastic plan makes one."
 NAMES = {
