@@ -92,7 +92,7 @@ def test_stays_marks_and_commits_are_read_as_they_are_written(tmp_path):
     assert [(c.step, c.loss, c.seconds) for c in history.commits] == [(1, 5.5, 0.5), (2, None, 0.5)]
     assert list(history.now) == ["c", "a"]
     text = totals_text(history)
-    assert text == "2 steps committed, 3 came, 1 gone, 1 moves, 1 attempts given up."
+    assert text == "steps committed: 2, peers that came: 3, gone: 1, moves: 1, attempts given up: 1."
 
 
 def test_a_chronicle_is_read_back(tmp_path):
@@ -142,7 +142,7 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path, line):
     assert history.damaged == 1
     assert list(history.now) == ["a"]
     assert history.first_s == 100.0
-    assert "1 lines damaged" in totals_text(history)
+    assert "damaged lines: 1" in totals_text(history)
 
 
 def test_the_figure_has_a_row_for_every_peer_in_the_colour_of_its_stage(tmp_path):
@@ -161,6 +161,8 @@ def test_the_figure_has_a_row_for_every_peer_in_the_colour_of_its_stage(tmp_path
     assert joining["left"] == [1.0, 5.0]
     assert live.pause_source.data["right"] == [2.0]
     assert live.commit_source.data["text"] == ["step 1, loss 5.5000, 500 ms", "step 2, 500 ms"]
+    assert live.mark_source.data["kind"] == ["join", "join", "join", "gone", "not closed", "move"]
+    assert live.mark_source.data["edge"][2:4] == ["#ffffff", MARKS["gone"][1]]
     assert live.mark_source.data["y"] == [0.0, -1.0, -2.0, -1.0, 1.0, 0.0]
     assert live.figure.yaxis[0].major_label_overrides == {1.0: "the swarm", 0.0: "a", -1.0: "b", -2.0: "c"}
     live.set_dark(True)
@@ -231,7 +233,7 @@ def test_the_run_page_shows_a_swarm_and_lives_without_what_only_ranks_tell(tmp_p
     section = Swarm(model, model.session, False)
     section.show()
     assert section.life.serving_source.data["peer"] == ["a", "b", "c", "a"]
-    assert "2 steps committed" in str(section.totals.view.object)
+    assert "steps committed: 2" in str(section.totals.view.object)
     assert "stage 0" in section.stages.object
     assert "nobody" in section.stages.object
     for kind, pane in ((Network, "links"), (Memory, "table")):

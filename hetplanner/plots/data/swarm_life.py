@@ -10,7 +10,7 @@ from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
 STAY_NAMES = ("y", "left", "right", "colour", "peer", "stage", "state", "took")
-MARK_NAMES = ("x", "y", "marker", "colour", "peer", "text")
+MARK_NAMES = ("x", "y", "marker", "colour", "edge", "kind", "peer", "text")
 COMMIT_NAMES = ("x", "y", "text")
 MARKS = {
     "join": ("triangle", "#228833"),
@@ -25,6 +25,9 @@ MARKS = {
     "trouble": ("x", "#AA3377"),
 }
 """Kind of mark -> marker and colour."""
+OPEN_MARKERS = ("x", "asterisk", "dash", "plus")
+EDGE = "#ffffff"
+"""Of filled marks, so that they are seen on a bar of their own colour."""
 MAX_ROWS = 48
 MOST_COMMITS = 800
 """Of more than so many commits only those are drawn that a screen can tell apart."""
@@ -66,6 +69,8 @@ def mark_columns(history: SwarmHistory, rows: Sequence[str], origin_s: float) ->
         "y": [row[mark.peer] for mark in shown],
         "marker": [MARKS[mark.kind][0] for mark in shown],
         "colour": [MARKS[mark.kind][1] for mark in shown],
+        "edge": [MARKS[mark.kind][1] if MARKS[mark.kind][0] in OPEN_MARKERS else EDGE for mark in shown],
+        "kind": [mark.kind for mark in shown],
         "peer": [mark.peer or "the swarm" for mark in shown],
         "text": [mark.text for mark in shown],
     }

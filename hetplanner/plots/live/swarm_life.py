@@ -6,7 +6,6 @@ from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.data.swarm_life import (
     COMMIT_NAMES,
     MARK_NAMES,
-    MARKS,
     STAY_NAMES,
     TOP_Y,
     commit_columns,
@@ -42,8 +41,8 @@ class SwarmLife(LiveFigure):
             "x", "y", marker="dash", angle=1.5708, size=12, source=self.commit_source, line_width=1.5
         )
         self._marks = self.figure.scatter(
-            "x", "y", marker="marker", size=11, source=self.mark_source, fill_color="colour", line_color="colour",
-            line_width=2,
+            "x", "y", marker="marker", size=12, source=self.mark_source, fill_color="colour", line_color="edge",
+            line_width=1.5,
         )  # fmt: skip
         self._add_hovers()
         self._add_words()
@@ -66,28 +65,22 @@ class SwarmLife(LiveFigure):
             self.figure.add_tools(HoverTool(renderers=renderers, tooltips=tooltips, visible=False))
 
     def _add_words(self) -> None:
-        self._commit_key = self._mark("dash", "#888888", angle=1.5708)
+        self._commit_key = self._stroke(line_width=1.5)
         legend = self._add_legend([])
         legend.items = [
             LegendItem(label={"field": "stage"}, renderers=[self._serving]),
             LegendItem(label="joins or waits", renderers=[self._swatch("#888888", fill_alpha=0.3)]),
             LegendItem(label="paused", renderers=[self._swatch("#CC3311", fill_alpha=0.35)]),
             LegendItem(label="commit", renderers=[self._commit_key]),
-            *(LegendItem(label=kind, renderers=[self._mark(*look)]) for kind, look in MARKS.items()),
+            LegendItem(label={"field": "kind"}, renderers=[self._marks]),
         ]
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])
 
-    def _mark(self, marker: str, colour: str, **options: float) -> GlyphRenderer:
-        nowhere = empty_source("x", "y")
-        nowhere.data = {"x": [float("nan")], "y": [float("nan")]}
-        look = {"source": nowhere, "color": colour, "line_width": 2}
-        return self.figure.scatter("x", "y", marker=marker, size=10, **look, **options)
-
     def _recolour(self) -> None:
         super()._recolour()
         for strokes in (self._commits, self._commit_key):
-            strokes.glyph.update(line_color=self.look.text, fill_color=self.look.text)
+            strokes.glyph.line_color = self.look.text
 
     def update(self, history: SwarmHistory | None, now_s: float | None = None) -> None:
         """Shows a swarm as far as its history was polled; None empties the figure.
@@ -98,7 +91,6 @@ class SwarmLife(LiveFigure):
         """
         rows = shown_peers(history) if history is not None else []
         self._label_rows(rows)
-        self._say("" if history is not None and history.first_s is not None else "the coordinator has told nothing yet")
         if history is None or history.first_s is None:
             self._empty()
             return
@@ -112,11 +104,13 @@ class SwarmLife(LiveFigure):
         put(self.mark_source, mark_columns(history, rows, start_s))
         put(self.commit_source, commit_columns(list(history.commits), start_s))
         set_range(self.figure.x_range, 0.0, 1.02 * (end_s - start_s) or 1.0)
+        self._say("")
 
     def _empty(self) -> None:
         for source in (self.serving_source, self.joining_source, self.pause_source, self.mark_source,
                        self.commit_source):  # fmt: skip
             put(source, {name: [] for name in source.data})
+        self._say("the coordinator has told nothing yet")
 
     def _label_rows(self, rows: list[str]) -> None:
         every = -(-len(rows) // MAX_LABELS) or 1

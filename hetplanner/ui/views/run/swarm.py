@@ -16,7 +16,7 @@ HEIGHT = 360
 MAX_NAMES = 12
 NO_SWARM = "This run is no swarm: its ranks and stages stay as its plan says. An elastic plan makes one."
 NAMES = {
-    "join": "came", "gone": "gone", "move": "moves", "not closed": "attempts given up", "garbage": "garbage",
+    "join": "peers that came", "gone": "gone", "move": "moves", "not closed": "attempts given up", "garbage": "garbage",
     "refused": "refused", "trainer lost": "trainers lost", "restart": "coordinators restarted",
     "set back": "set back to a checkpoint", "trouble": "troubles",
 }  # fmt: skip
@@ -55,10 +55,10 @@ class Swarm(Section):
 def totals_text(history: SwarmHistory) -> str:
     """What happened so far, in a line."""
     last = history.commits[-1] if history.commits else None
-    parts = ["no step is committed yet" if last is None else f"{last.step} steps committed"]
-    parts += [f"{history.counts[kind]} {words}" for kind, words in NAMES.items() if history.counts.get(kind)]
+    parts = [f"steps committed: {last.step if last is not None else 0}"]
+    parts += [f"{words}: {history.counts[kind]}" for kind, words in NAMES.items() if history.counts.get(kind)]
     if history.damaged:
-        parts.append(f"{history.damaged} lines damaged")
+        parts.append(f"damaged lines: {history.damaged}")
     return ", ".join(parts) + ("; paused until every stage has a peer" if history.paused else "") + "."
 
 
