@@ -8,6 +8,9 @@ gloo and its store know no authentication: they belong on loopback, a private ne
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +26,9 @@ from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.elastic.identity import Member, Seat, Stamp
 from hetplanner.runtime.connect import loopback_store
 from hetplanner.swarm.engine import Sum
-from hetplanner.swarm.wire.endpoint import is_loopback
+from hetplanner.swarm.wire.endpoint import Lost, is_loopback
+
+log = logging.getLogger(__name__)
 
 Group = tuple[Seat, ...]
 Gloo: Any = torch.distributed.ProcessGroupGloo  # torch's stubs say little of it
@@ -157,3 +162,24 @@ class Averager:
         for part in everyone[1:]:
             added.add_(codec.decode(part, numel))
         return added.to(gradient.device)
+
+
+async def reduce_beside(averager: Averager, total: Sum, meeting: Meeting) -> Sum | None:
+    """The sum over the meeting, or None if it failed, computed on a thread of its own.
+
+    One that waits for somebody who is gone must not hold up the next attempt.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Sum | None] = loop.create_future()
+
+    def reduce() -> None:
+        try:
+            found: Sum | None = averager.reduce(total, meeting)
+        except (RuntimeError, Lost, ValueError, OSError) as error:
+            log.warning("averaging %s: %.300s", meeting.attempt, error)
+            found = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(found))
+
+    threading.Thread(target=reduce, name=f"average-{meeting.attempt.number}", daemon=True).start()
+    return await result

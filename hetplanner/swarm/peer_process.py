@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -42,14 +40,14 @@ from hetplanner.elastic.peer_events import (
     UpdateApplied,
 )
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.schema import parse_json
-from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied
+from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_beside
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
-from hetplanner.swarm.engine import StageEngine, Sum
+from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.swarm.state import load_checkpoint, receive_state, save_checkpoint
+from hetplanner.swarm.state_keeper import StateKeeper
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import Frame, encode_frame
@@ -60,8 +58,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUERY_S = 2.0
-FETCH_S = 600.0
 STORE_QUERY = b"store"
+LINE = 4
+"""Calls that a peer takes, of those that it can compute at once; it refuses more, and senders turn to another."""
 TELL_S = 1.0
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
@@ -101,12 +100,8 @@ class PeerProcess(Driver):
         self._speed, self._random = speed, random.Random(seed)
         self.engine = StageEngine(spec, torch.device(device), speed)
         self._torch = WorkThread("torch")
-        self._generation = 0
-        self._inputs: dict[CallKey, Sequence[memoryview]] = {}
-        self._outputs: dict[CallKey, tuple[bytes, ...]] = {}
-        self._answers: dict[CallKey, Sequence[memoryview]] = {}  # of the next stage, by our callers' calls
-        self._waiting: dict[CallKey, asyncio.Future[bytes]] = {}
-        self._steps: dict[CallKey, Work] = {}
+        self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
+        self._calls = OpenCalls()
         self._sent: dict[int, asyncio.Task[None]] = {}
         self._failures = 0
         self._refused_s: float | None = None
@@ -165,7 +160,8 @@ class PeerProcess(Driver):
             case Send(address=address, message=message):
                 self.tell(address, message)
             case Reply(worked=worked, key=key):
-                back = self._outputs.get(key, ())
+                call = self._calls.get(key)
+                back = call.output if call is not None else ()
                 self._bytes[0] += sum(map(len, back))
                 self._answer(key, encode_frame(worked, back))
             case SendWork():
@@ -174,7 +170,8 @@ class PeerProcess(Driver):
                 if (task := self._sent.pop(call, None)) is not None:
                     task.cancel()
             case RunForward(key=key):
-                self.spawn(self._forward(key))
+                self._calls.line_up(key)
+                self._admit()
             case RunBackward(key=key, token=token):
                 self.spawn(self._backward(key, token))
             case FoldAndReduce():
@@ -206,58 +203,58 @@ class PeerProcess(Driver):
         self.spawn(compute())
 
     def _drop(self) -> None:
-        self._generation += 1
-        for calls in (self._inputs, self._outputs, self._answers, self._steps):
-            calls.clear()
+        self._calls.drop_all()
         self._soon(self.engine.drop)
 
-    def _is_wanted(self, key: CallKey, generation: int) -> bool:
-        return generation == self._generation and key in self._steps
+    def _admit(self) -> None:
+        """Begins with calls as far as their activations have room here."""
+        for key in self._calls.admitted(self.spec.in_flight[self.machine.stage]):
+            self.spawn(self._forward(key))
 
     async def _forward(self, key: CallKey) -> None:
-        generation, work, parts = self._generation, self._steps.get(key), self._inputs.get(key)
-        if work is None or parts is None:
+        call = self._calls.get(key)
+        if call is None:
             return
+        work = call.work
 
-        def compute() -> tuple[tuple[bytes, ...], float] | None:
-            if not self._is_wanted(key, generation):
+        def compute() -> float | None:
+            if not self._calls.holds(key, call):
                 return None
             began_s = now_s()
-            return self.engine.forward(key, work.micro_batch, work.version.step, parts), now_s() - began_s
+            call.output = self.engine.forward(key, work.micro_batch, work.version.step, call.inputs)
+            call.inputs = ()
+            return now_s() - began_s
 
         try:
-            result = await self._compute(compute, Turn.FORWARD)
+            seconds = await self._compute(compute, Turn.FORWARD)
         except InvalidInput as error:
             self.accuse(key[0], error, self.coordinator)
             self.handle(BackwardDone(key, is_finite=False))
             return
-        if result is not None and self._is_wanted(key, generation):
-            self._inputs.pop(key, None)
-            self._outputs[key], seconds = result
+        if seconds is not None and self._calls.holds(key, call):
             self.handle(ForwardDone(key, seconds))
 
     async def _backward(self, key: CallKey, token: Token | None) -> None:
-        generation, parts = self._generation, self._answers.get(key, ())
+        call = self._calls.get(key)
+        if call is None:
+            return
 
-        def compute() -> tuple[tuple[bytes, ...] | None, float]:
-            if not self._is_wanted(key, generation):
-                raise KeyError(key)
+        def compute() -> tuple[bool, float]:
+            if not self._calls.holds(key, call):
+                return False, 0.0
             began_s = now_s()
-            return self.engine.backward(key, token, parts), now_s() - began_s
+            back = self.engine.backward(key, token, call.answer)
+            call.output, call.answer = back or (), ()
+            return back is not None, now_s() - began_s
 
         try:
-            back, seconds = await self._compute(compute, Turn.BACKWARD)
-        except KeyError:
-            return
+            is_finite, seconds = await self._compute(compute, Turn.BACKWARD)
         except InvalidInput as error:
             log.warning("backward: %s", error)
-            back, seconds = None, 0.0
-        if not self._is_wanted(key, generation):
-            return
-        self._answers.pop(key, None)
-        self._outputs[key] = back or ()
-        self._count_failures(is_finite=back is not None)
-        self.handle(BackwardDone(key, back is not None, seconds))
+            is_finite, seconds = False, 0.0
+        if self._calls.holds(key, call):
+            self._count_failures(is_finite=is_finite)
+            self.handle(BackwardDone(key, is_finite, seconds))
 
     def _count_failures(self, *, is_finite: bool) -> None:
         self._failures = 0 if is_finite else self._failures + 1
@@ -276,31 +273,26 @@ class PeerProcess(Driver):
         if not 0 <= work.micro_batch < self.spec.settings.micro_batches:
             raise InvalidInput(f"work: micro_batch: there is no {work.micro_batch}")
         key = (sender, work.call)
-        if key in self._waiting:
-            raise InvalidInput(f"work: call {work.call} is under way already")
-        if len(self._steps) >= self.spec.in_flight[work.stage]:
+        if len(self._calls) >= LINE * self.spec.in_flight[work.stage]:
             return encode_frame(WorkFailed(work.call, "deadline"))  # the sender turns to another
-        self._waiting[key] = answer = asyncio.get_running_loop().create_future()
-        self._inputs[key], self._steps[key] = frame.parts, work
+        answer = self._calls.begin(key, work, frame.parts)
         try:
             self.handle(Received(sender, work))
             return await answer
         finally:
-            self._waiting.pop(key, None)
+            self._calls.leave(key, answer)
+            self._admit()
 
     def _answer(self, key: CallKey, frame: bytes) -> None:
-        """The call is over: nothing of it is needed any more."""
-        for calls in (self._inputs, self._outputs, self._answers, self._steps):
-            calls.pop(key, None)
+        self._calls.answer(key, frame)
+        self._admit()
         self._soon(lambda: self.engine.forget(key))
-        waiting = self._waiting.get(key)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(frame)
 
     async def _send_work(self, action: SendWork) -> None:
         work, key = action.work, action.key
         assert not isinstance(key, Stamp)
-        parts = self._outputs.get(key, ())
+        call = self._calls.get(key)
+        parts = call.output if call is not None else ()
         self._bytes[0] += sum(map(len, parts))
         frame = encode_frame(work, parts)
         try:
@@ -308,8 +300,8 @@ class PeerProcess(Driver):
             self._check_answer(work, answer)
             if answer.parts:
                 await asyncio.to_thread(self._check_gradient, answer.parts[0], work.stage)
-            if key in self._steps:
-                self._answers[key] = answer.parts
+            if call is not None:
+                call.answer = answer.parts
             self.handle(Received(action.address, answer.message))
         except InvalidInput as error:
             self.accuse(action.address, error, self.coordinator)
@@ -342,25 +334,15 @@ class PeerProcess(Driver):
         assert member is not None
         self._folding = attempt
         folded = await self._compute(lambda: self.engine.fold(action.tokens))
-        result: asyncio.Future[Sum | None] = loop.create_future()
 
         def port_of(address: str) -> int:
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
-        meeting = Meeting(attempt, member, action.group, self._tied(action.stages), self.engine.model.own_end, port_of)
-
-        def reduce() -> None:
-            try:
-                total: Sum | None = self._averager.reduce(folded, meeting)
-            except (RuntimeError, Lost, ValueError, OSError) as error:
-                log.warning("averaging %s: %.300s", attempt, error)
-                total = None
-            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(total))
-
-        # A thread of its own: one that waits for somebody who is gone must not hold up the next attempt.
-        threading.Thread(target=reduce, name=f"average-{attempt.number}", daemon=True).start()
-        total = await result
+        tied, own_end = self._tied(action.stages), self.engine.model.own_end
+        total = await reduce_beside(
+            self._averager, folded, Meeting(attempt, member, action.group, tied, own_end, port_of)
+        )
         if self._folding != attempt:
             return
         self._folding = None
@@ -388,63 +370,22 @@ class PeerProcess(Driver):
     # State.
 
     async def _load(self, order: FetchState | LoadCheckpoint | InitState) -> None:
-        try:
-            version = await self._loaded(order)
-        except (InvalidInput, Lost) as error:
-            log.warning("state of stage %d: %s", order.stage, error)
-            version = None
+        version = await self._keeper.load(order, lambda: self.machine.member == order.member)
         if self.machine.member == order.member:
             self.handle(StateLoaded(order.member, version))
 
-    async def _loaded(self, order: FetchState | LoadCheckpoint | InitState) -> Any:
-        engine = self.engine
-        if isinstance(order, InitState):
-            await self._compute(lambda: engine.begin(order.stage, order.version))
-            return order.version
-        elements = await self._compute(lambda: engine.build(order.stage))
-        if isinstance(order, LoadCheckpoint):
-            state = await asyncio.to_thread(load_checkpoint, self.folder, order.stage, order.saved)
-        else:
-            request = json.dumps({"stage": order.stage}).encode()
-            pieces = self.endpoint.state(order.source.address, request, FETCH_S)
-            state = await receive_state(pieces, order.stage, elements)
-        if self.machine.member != order.member:
-            return None
-        version = order.version if isinstance(order, LoadCheckpoint) else state.version
-        await self._compute(lambda: engine.load(state, version))
-        return version
-
-    async def on_state(self, request: bytes) -> AsyncIterator[bytes]:
-        """See Service: a copy as it is between two computations, so that nobody waits for a slow joiner."""
-        wanted = parse_json(request[:1000], "state request")
-        state = await self._compute(self.engine.state)
-        if state is None or wanted != {"stage": state.stage}:
-            raise InvalidInput(f"state: {wanted!r:.60} is not held here")
-        yield await asyncio.to_thread(state.head)
-        for piece in state.pieces():
-            yield piece
+    def on_state(self, request: bytes) -> AsyncIterator[bytes]:
+        """See Service."""
+        return self._keeper.give(request)
 
     async def on_query(self, request: bytes) -> bytes:
         """See Service."""
         if request == STORE_QUERY:
             return str(self._averager.open_store()).encode()
         if request == DIGEST_QUERY:
-            return await self._compute(self._digest)
+            return await self._compute(self._keeper.digest)
         raise InvalidInput(f"query: {request[:40]!r} is not known")
 
-    def _digest(self) -> bytes:
-        engine = self.engine
-        if engine.version is None:
-            return json.dumps(None).encode()
-        return json.dumps([engine.stage, list(engine.version), engine.digest()]).encode()
-
     async def _save(self, action: SaveCheckpoint) -> None:
-        state = await self._compute(self.engine.state)
-        if state is None or (state.stage, state.version) != (action.stage, action.version):
-            return
-        try:
-            await asyncio.to_thread(save_checkpoint, state, self.folder, self.spec.train.checkpoints_kept)
-        except OSError as error:
-            log.warning("checkpoint of stage %d cannot be written: %s", action.stage, error)
-            return
-        self.handle(CheckpointDone(action.stage, action.version))
+        if await self._keeper.save(action):
+            self.handle(CheckpointDone(action.stage, action.version))

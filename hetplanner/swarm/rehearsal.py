@@ -133,7 +133,9 @@ class Rehearsal:
     def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
         if (before := self.processes.get(name)) is not None and before.is_alive():
             raise InvalidInput(f"{name}: a process of this name is there already; give another")
-        common = ["--tied", "--log", str(self.run_dir / f"log-{NOT_IN_FILES.sub('_', name)}.txt")]
+        # The coordinator is the run's rank 0.
+        file = "log-0.txt" if name == "coordinator" else f"log-of-{NOT_IN_FILES.sub('_', name)}.txt"
+        common = ["--tied", "--log", str(self.run_dir / file)]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
         process = self._context.Process(
@@ -160,7 +162,7 @@ class Rehearsal:
         process.join(timeout_s)
         if process.exitcode != 0:
             state = "still runs" if process.exitcode is None else f"ended with {process.exitcode}"
-            raise RunError(f"coordinator: {state} after {timeout_s:g} s; see {self.run_dir}/log-coordinator.txt")
+            raise RunError(f"coordinator: {state} after {timeout_s:g} s; see {self.run_dir}/log-0.txt")
 
     def __enter__(self) -> Rehearsal:
         return self

@@ -74,7 +74,7 @@ def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:
             return
         time.sleep(POLL_S)
     if coordinator.exitcode:
-        raise RunError(f"coordinator: ended with {coordinator.exitcode}; see log-coordinator.txt")
+        raise RunError(f"coordinator: ended with {coordinator.exitcode}; see log-0.txt")
 
 
 def main() -> int:

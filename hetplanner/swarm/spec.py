@@ -32,7 +32,7 @@ class SwarmSpec(Noun):
         activation_codec, gradient_codec: of what crosses a boundary, forward and back.
         averaging_codec: of gradients between the peers of a stage: none, or int8.
         recompute: by stage: activations are computed again in the backward pass instead of kept.
-        in_flight: by stage: micro-batches that a peer holds at once; it refuses more, and senders turn to another.
+        in_flight: by stage: micro-batches whose activations a peer holds at once; some more wait for their turn.
         places: stages of the peers of the start, by id; who is not named goes where it is needed.
         rebalancing: how peers change their stage.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.

@@ -78,7 +78,7 @@ def _wait_for(condition, rehearsal, seconds=20.0):
 
 
 def _address_of(rehearsal, peer: str) -> str:
-    text = (rehearsal.run_dir / f"log-{peer}.txt").read_text()
+    text = (rehearsal.run_dir / f"log-of-{peer}.txt").read_text()
     return text.split(f"peer {peer} at ")[1].split(":")[0] + ":" + text.split(f"peer {peer} at ")[1].split(":")[1]
 
 
@@ -145,7 +145,7 @@ def test_a_peer_without_numbers_leaves_and_one_that_sends_garbage_is_cut_off_for
         Storm(rehearsal, []).run(90)
     assert losses_of(tmp_path) == pytest.approx(reference_losses(spec), rel=1e-5)
     check_end(rehearsal, 1e-5)
-    assert "gradients in a row are no numbers" in (tmp_path / "log-nan.txt").read_text()
+    assert "gradients in a row are no numbers" in (tmp_path / "log-of-nan.txt").read_text()
     assert rehearsal.processes["nan"].exitcode == 0
     accused = events_of(tmp_path, "accused")
     assert {e["peer"] for e in accused} == {"liar"}

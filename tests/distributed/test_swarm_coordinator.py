@@ -81,7 +81,7 @@ def test_a_full_disk_stops_commits_and_loses_nothing(tmp_path):
 
 
 def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path):
-    spec = small_spec(steps=5, settle_s=0.5)
+    spec = small_spec(steps=4, settle_s=0.2)
     plants = [die_in_prepare, die_in_reduce, die_in_persist, die_with_an_untold_decision, die_in_commit]
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
         rehearsal.kill("coordinator")

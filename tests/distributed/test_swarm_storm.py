@@ -28,7 +28,7 @@ STORM = [
 
 
 def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
-    spec = small_spec(steps=8, micro_batches=16)
+    spec = small_spec(steps=8, micro_batches=12)
     with start_swarm(spec, tmp_path, peers=8, trainers=2) as rehearsal:
         storm = Storm(rehearsal, STORM)
         storm.run(90)

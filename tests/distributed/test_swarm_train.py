@@ -77,11 +77,11 @@ def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):
     folder = str(tmp_path / "certificates")
     subprocess.run([*hetplanner, "peer", "certificates", folder], check=True, capture_output=True)
     save_plan(tiny_swarm(), tmp_path / "plan.json")
-    spec = spec_of(tiny_swarm((1, 1)), TrainConfig(steps=6))
+    spec = spec_of(tiny_swarm((1, 1)), TrainConfig(steps=2))
     with Rehearsal(spec, tmp_path / "run", tmp_path / "certificates") as rehearsal:
         rehearsal.start_coordinator()
         rehearsal.start_trainer("trainer-0")
-        rehearsal.start_peer("first", 4.0)
+        rehearsal.start_peer("first", 8.0)
         joined = subprocess.Popen(
             [*hetplanner, "peer", "join", rehearsal.address, "--name", "by-hand", "--certificates", folder],
             cwd=tmp_path,
