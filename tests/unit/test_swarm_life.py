@@ -161,7 +161,8 @@ def test_the_figure_has_a_row_for_every_peer_in_the_colour_of_its_stage(tmp_path
     assert joining["left"] == [1.0, 5.0]
     assert live.pause_source.data["right"] == [2.0]
     assert live.commit_source.data["text"] == ["step 1, loss 5.5000, 500 ms", "step 2, 500 ms"]
-    assert live.mark_source.data["kind"] == ["join", "join", "join", "gone", "not closed", "move"]
+    shown = [item.label.value for item in live._kinds.values() if item.visible]
+    assert shown == ["join", "move", "gone", "not closed"]
     assert live.mark_source.data["edge"][2:4] == ["#ffffff", MARKS["gone"][1]]
     assert live.mark_source.data["y"] == [0.0, -1.0, -2.0, -1.0, 1.0, 0.0]
     assert live.figure.yaxis[0].major_label_overrides == {1.0: "the swarm", 0.0: "a", -1.0: "b", -2.0: "c"}

@@ -10,7 +10,7 @@ from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
 STAY_NAMES = ("y", "left", "right", "colour", "peer", "stage", "state", "took")
-MARK_NAMES = ("x", "y", "marker", "colour", "edge", "kind", "peer", "text")
+MARK_NAMES = ("x", "y", "marker", "colour", "edge", "peer", "text")
 COMMIT_NAMES = ("x", "y", "text")
 MARKS = {
     "join": ("triangle", "#228833"),
@@ -70,7 +70,6 @@ def mark_columns(history: SwarmHistory, rows: Sequence[str], origin_s: float) ->
         "marker": [MARKS[mark.kind][0] for mark in shown],
         "colour": [MARKS[mark.kind][1] for mark in shown],
         "edge": [MARKS[mark.kind][1] if MARKS[mark.kind][0] in OPEN_MARKERS else EDGE for mark in shown],
-        "kind": [mark.kind for mark in shown],
         "peer": [mark.peer or "the swarm" for mark in shown],
         "text": [mark.text for mark in shown],
     }

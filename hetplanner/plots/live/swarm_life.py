@@ -6,6 +6,7 @@ from hetplanner.plots.data.grid import shortened
 from hetplanner.plots.data.swarm_life import (
     COMMIT_NAMES,
     MARK_NAMES,
+    MARKS,
     STAY_NAMES,
     TOP_Y,
     commit_columns,
@@ -66,16 +67,22 @@ class SwarmLife(LiveFigure):
 
     def _add_words(self) -> None:
         self._commit_key = self._stroke(line_width=1.5)
+        self._kinds = {kind: LegendItem(label=kind, renderers=[self._mark(*look)]) for kind, look in MARKS.items()}
         legend = self._add_legend([])
         legend.items = [
             LegendItem(label={"field": "stage"}, renderers=[self._serving]),
             LegendItem(label="joins or waits", renderers=[self._swatch("#888888", fill_alpha=0.3)]),
             LegendItem(label="paused", renderers=[self._swatch("#CC3311", fill_alpha=0.35)]),
             LegendItem(label="commit", renderers=[self._commit_key]),
-            LegendItem(label={"field": "kind"}, renderers=[self._marks]),
+            *self._kinds.values(),
         ]
         self.figure.ygrid.visible = False
         self._label_axis(self.figure.yaxis[0], [], [])
+
+    def _mark(self, marker: str, colour: str) -> GlyphRenderer:
+        nowhere = empty_source("x", "y")
+        nowhere.data = {"x": [float("nan")], "y": [float("nan")]}
+        return self.figure.scatter("x", "y", marker=marker, source=nowhere, color=colour, line_width=2)
 
     def _recolour(self) -> None:
         super()._recolour()
@@ -91,6 +98,8 @@ class SwarmLife(LiveFigure):
         """
         rows = shown_peers(history) if history is not None else []
         self._label_rows(rows)
+        for kind, item in self._kinds.items():
+            item.visible = history is not None and kind in history.counts
         if history is None or history.first_s is None:
             self._empty()
             return
