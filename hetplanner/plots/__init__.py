@@ -35,6 +35,7 @@ _HOMES = {
     "memory_of_run": "run_figures",
     "traffic_of_run": "run_figures",
     "life_of_run": "run_figures",
+    "swarm_life": "run_figures",
     "swarm_throughput": "swarms",
     "swarm_forecast": "swarms",
     "square_cube": "swarms",

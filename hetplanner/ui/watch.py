@@ -22,6 +22,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import agent_lives, as_it_is
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.stragglers import Straggler, stragglers
+from hetplanner.runs.swarm_history import SwarmHistory
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,11 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """What takes some milliseconds to find out, so it is looked at less often than the steps."""
+    """What takes some milliseconds to find out, so it is looked at less often than the steps.
+
+    Attributes:
+        swarm: None for a run of a static plan.
+    """
 
     trace: Trace
     comparison: Comparison
@@ -57,6 +62,7 @@ class RunDetail:
     events: tuple[RunEvent, ...]
     life: tuple[LifeSpan, ...]
     checkpoints: tuple[int, ...]
+    swarm: SwarmHistory | None = None
 
 
 class RunWatch:
@@ -75,6 +81,7 @@ class RunWatch:
         self.heard_s = clock()
         self._clock = clock
         self._comparer = Comparer(self.reader)
+        self._history = SwarmHistory(self.reader.directory.path)
         self._polled_s = self._detailed_s = float("-inf")
         self._detail: tuple[tuple[int, RunStatus | None], RunDetail] | None = None
 
@@ -86,7 +93,8 @@ class RunWatch:
         self._polled_s = now
         status = self.reader.status()
         status = status if status.is_over or agent_lives(self.home) else as_it_is(status)
-        if self.reader.poll() or status != self.status:
+        news = [self.reader.poll(), self._history.poll()]
+        if any(news) or status != self.status:
             self.version += 1
             self.heard_s = now
         self.status = status
@@ -127,6 +135,7 @@ class RunWatch:
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
             life=tuple(life_spans(reader, status, time.time())),
             checkpoints=tuple(checkpoint_steps(reader.directory.path)),
+            swarm=self._history if isinstance(reader.any_plan, ElasticPlan) else None,
         )
 
 

@@ -16,6 +16,7 @@ SECTIONS = {
     "timeline": "Timeline",
     "network": "Network",
     "memory": "Memory",
+    "swarm": "Swarm",
     "events": "Events & logs",
     "text": "Text",
     "runs": "All runs",

@@ -18,6 +18,7 @@ from hetplanner.plots.live.run_terms import RunTerms
 from hetplanner.plots.live.stage_shares import StageShares
 from hetplanner.plots.live.step_gantt import StepGantt
 from hetplanner.plots.live.step_time_curve import StepTimes
+from hetplanner.plots.live.swarm_life import SwarmLife
 from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
 from hetplanner.plots.live.traffic_map import TrafficMap
@@ -41,6 +42,7 @@ __all__ = [
     "StageShares",
     "StepGantt",
     "StepTimes",
+    "SwarmLife",
     "ThroughputCurve",
     "Timeline",
     "TrafficMap",

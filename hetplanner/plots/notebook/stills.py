@@ -15,6 +15,12 @@ from hetplanner.plots.notebook.backend import ready
 FIGURE_PX = 420
 """Least width of a figure; where there is room they stand side by side."""
 
+# In a notebook stored as a page, cells are drawn before the BokehJS of the first one is there.
+_WHEN_LOADED = """(function draw() {
+  if (window.Bokeh === undefined) { setTimeout(draw, 50); return }
+%s
+})()"""
+
 
 def shown(live: LiveFigure) -> figure:
     """A live figure's Bokeh figure, which a cell that ends with it draws."""
@@ -36,7 +42,7 @@ def still_html(figures: Sequence[figure]) -> str:
             Document().add_root(one)
     # Our figures tell Python when their width changes, which nobody hears here.
     docs_json, items = standalone_docs_json_and_render_items(figures, suppress_callback_warning=True)
-    script = wrap_in_script_tag(script_for_render_items(docs_json, items))
+    script = wrap_in_script_tag(_WHEN_LOADED % script_for_render_items(docs_json, items))
     boxes = "".join(
         f'<div style="flex:1 1 {FIGURE_PX}px;min-width:0">{div_for_render_item(item)}</div>' for item in items
     )

@@ -28,7 +28,7 @@ from hetplanner.ui.models.run_text import TextModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.watch import RunDetail, RunWatch, run_rows, watch_run
 
-SECTIONS = ("progress", "timeline", "network", "memory", "events", "text", "runs")
+SECTIONS = ("progress", "timeline", "network", "memory", "swarm", "events", "text", "runs")
 AWAY_S = 15.0
 """A page that was gone for less was only reloaded."""
 MAX_NEWS = 8
@@ -204,6 +204,11 @@ class RunModel(param.Parameterized):
     def can_stop(self) -> bool:
         """Whether there is a live run to stop."""
         return self.status is not None and not self.status.is_over
+
+    @property
+    def is_swarm(self) -> bool:
+        """Whether the run is one of an elastic plan."""
+        return self.detail is not None and self.detail.swarm is not None
 
     @property
     def checkpoint(self) -> int | None:

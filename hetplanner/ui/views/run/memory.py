@@ -27,14 +27,18 @@ class Memory(Section):
     def show(self) -> None:
         """As far as the steps have come."""
         reader, detail = self.model.reader, self.model.detail
-        self.curves.update(reader)
+        if detail is not None and detail.swarm is not None:
+            self.curves.update(None)
+            set_html(self.table, note("not told by the peers of a swarm: a device's memory is in its plan"))
+            return
+        self.curves.update(reader if detail is not None else None)
         if reader is None or detail is None or not reader.steps():
             set_html(self.table, note("comes with the first step"))
             return
         plan = reader.plan
         expected = {e.device: e for e in plan.estimate.devices} if plan.estimate is not None else {}
         rows = []
-        for row, telemetry in zip(detail.comparison.ranks, reader.ranks, strict=False):
+        for row, telemetry in zip(detail.comparison.ranks, reader.ranks, strict=True):
             estimate = expected.get(row.device)
             rows.append(
                 [

@@ -40,6 +40,7 @@ from hetplanner.ui.views.run.network import Network
 from hetplanner.ui.views.run.progress import Progress
 from hetplanner.ui.views.run.run_list import RunList
 from hetplanner.ui.views.run.section import Section
+from hetplanner.ui.views.run.swarm import Swarm
 from hetplanner.ui.views.run.text import TextSection
 from hetplanner.ui.views.run.timeline import TimelineSection
 from hetplanner.units import short_bytes
@@ -49,6 +50,7 @@ _KINDS: dict[str, type[Section]] = {
     "timeline": TimelineSection,
     "network": Network,
     "memory": Memory,
+    "swarm": Swarm,
     "events": Events,
     "text": TextSection,
     "runs": RunList,
@@ -58,6 +60,7 @@ _TITLES = {
     "timeline": "Timeline",
     "network": "Network",
     "memory": "Memory",
+    "swarm": "Swarm",
     "events": "Events\u00a0&\u00a0logs",
     "text": "Text",
     "runs": "All\u00a0runs",
@@ -233,7 +236,7 @@ class RunView(PageView):
         label = f"Restart from step {model.checkpoint}" if model.checkpoint is not None else "Restart from checkpoint"
         if self.restart.label != label:
             self.restart.label = label
-        self.report.disabled = status is None
+        self.report.disabled = status is None or model.is_swarm  # it compares ranks with their prediction
         set_html(self.phases, phase_chips(model.reached, status))
         self._show_alerts()
         if status is None:
