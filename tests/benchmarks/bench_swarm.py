@@ -212,9 +212,11 @@ BENCHES = {"storm": bench_storm, "kill": bench_kill, "half": bench_half, "calm":
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], default=list(BENCHES))
+    parser.add_argument("names", nargs="*", metavar="|".join(BENCHES), help="all, if none is named")
     parser.add_argument("--json", type=Path)
     parsed = parser.parse_args()
+    if unknown := set(parsed.names) - BENCHES.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     rows = []
     for name in parsed.names or BENCHES:
         rows += BENCHES[name]()
