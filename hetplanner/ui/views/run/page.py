@@ -246,7 +246,7 @@ class RunView(PageView):
         restarts = f", restarted {status.restarts} ×" if status.restarts else ""
         self.metrics.set("State", status.state, f"{status.ranks} ranks{restarts}", _STATE_COLOURS.get(status.state, ""))
         last = [line for line in status.last_lines[-6:] if status.state == "failed" and line not in status.message]
-        message = status.message if status.message != status.state else ""
+        message = "" if status.message in (status.state, "training") else status.message  # state and chips say so
         self.message.set("\n".join(filter(None, (message, *last))))
 
     def _show_alerts(self) -> None:
