@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from own_loop import finish
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
 from hetplanner.elastic.identity import Version
@@ -74,7 +75,7 @@ def _wait_for(condition, rehearsal, seconds=20.0):
             await asyncio.sleep(0.05)
         raise AssertionError("did not happen in time")
 
-    asyncio.run(wait())
+    finish(wait())
 
 
 def _address_of(rehearsal, peer: str) -> str:
@@ -95,25 +96,25 @@ def test_strangers_are_refused_and_the_run_goes_on(tmp_path):
             join_frame({"message": [[[[]]]] * 10}, [b"123"]),
             bytes(12 * 2**20),
         ]
-        answers = asyncio.run(_refusals(rehearsal.address, garbage))
+        answers = finish(_refusals(rehearsal.address, garbage))
         assert "version 1, got version 2" in answers[2]
         assert "must be one of" in answers[4]
         assert "larger than max" in answers[6]
         other = Hello("peer-9", 1, "0 model 0 plan 0", 1.0, None)
-        (refused,) = asyncio.run(_told(rehearsal.address, other))
+        (refused,) = finish(_told(rehearsal.address, other))
         assert isinstance(refused, Refused)
         assert spec.fingerprint in refused.reason
         assert "0 model 0 plan 0" in refused.reason
-        (twin,) = asyncio.run(_told(rehearsal.address, Hello("peer-0", 1, spec.fingerprint, 1.0, None)))
+        (twin,) = finish(_told(rehearsal.address, Hello("peer-0", 1, spec.fingerprint, 1.0, None)))
         assert "in use by a live process" in twin.reason
         peer = _address_of(rehearsal, "peer-0")
         work = Work(1, 0, 0, Version(9, 9), 3, 5.0)
-        assert asyncio.run(_work(peer, work, [bytes(n) for n in spec.work_bytes(0)])) == WorkFailed(1, "stale")
+        assert finish(_work(peer, work, [bytes(n) for n in spec.work_bytes(0)])) == WorkFailed(1, "stale")
         for parts in ([], [b"1", b"2"], [bytes(2**19), bytes(4)]):
             with pytest.raises(Lost, match="bytes"):
-                asyncio.run(_work(peer, work, parts))
-        assert len(asyncio.run(_refusals(peer, garbage[:4]))) == 4
-        asyncio.run(_told(rehearsal.address, Ask("idle", 0, frozenset(), None)))
+                finish(_work(peer, work, parts))
+        assert len(finish(_refusals(peer, garbage[:4]))) == 4
+        finish(_told(rehearsal.address, Ask("idle", 0, frozenset(), None)))
         rehearsal.wait(60)
     check_end(rehearsal, 1e-5)
     assert len(events_of(tmp_path, "garbage")) == 6  # the oversized one was never read

@@ -1,9 +1,8 @@
 """The torch half of a peer: three engines in one process train as one does; state, checkpoints and bad input."""
 
-import asyncio
-
 import pytest
 import torch
+from own_loop import finish
 from swarm_runs import engines_of, reference_losses, run_micro_batch, small_spec, tokens_of
 
 from hetplanner.codecs.spec import Codec
@@ -55,7 +54,7 @@ def test_a_state_travels_whole_and_the_copy_goes_on_equal():
     source.apply(Stamp(1, 1), Version(0, 1))
     copy = StageEngine(spec, CPU)
     elements = copy.build(1)
-    copy.load(asyncio.run(_streamed(source.state(), elements)))
+    copy.load(finish(_streamed(source.state(), elements)))
     assert copy.version == Version(0, 1)
     assert copy.digest() == source.digest()
     assert engines[2].digest() != source.digest()
@@ -71,9 +70,9 @@ def test_a_damaged_or_foreign_state_is_refused():
         (lambda p: b"[" * 5000, "at most 4096"),
     ):
         with pytest.raises(InvalidInput, match=law):
-            asyncio.run(_streamed(state, elements, change))
+            finish(_streamed(state, elements, change))
     with pytest.raises(InvalidInput, match="must be of stage"):
-        asyncio.run(_streamed(state, elements + 1))
+        finish(_streamed(state, elements + 1))
 
 
 def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):

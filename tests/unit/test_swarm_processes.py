@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from own_loop import finish
 from swarm_runs import small_spec
 
 from hetplanner.elastic.identity import Version
@@ -39,7 +40,7 @@ def test_calls_are_computed_in_order_as_there_is_room():
         assert not calls.holds(keys[1], held)
         assert len(calls) == 0
 
-    asyncio.run(story())
+    finish(story())
 
 
 def test_what_others_wait_for_goes_first_and_errors_come_back():
@@ -59,7 +60,7 @@ def test_what_others_wait_for_goes_first_and_errors_come_back():
         with pytest.raises(ZeroDivisionError):
             await thread.do(Turn.CONTROL, lambda: 1 // 0)
 
-    asyncio.run(story())
+    finish(story())
 
 
 def test_a_storm_is_drawn_from_its_seed():
