@@ -140,10 +140,14 @@ class Page(pmui.Page):
     each of them: a second of the start, and of a change of theme.
     """
 
+    on_theme: Callable[[bool], None] = staticmethod(lambda dark: None)
+
     def get_root(self, doc: Document | None = None, comm: Any = None, preprocess: bool = True) -> Model:
         """The model, told which parts not to style."""
         root = super().get_root(doc, comm, preprocess)
         root.data._custom_theme = ["Axis", "BaseColorBar", "Figure", "Grid", "Legend", "Title"]
+        # Panel hands a change on a little later: behind thirty messages of parts that tell the theme as well.
+        root.data.on_change("dark_theme", lambda _attr, _old, new: self.on_theme(new))
         return root
 
 
@@ -157,6 +161,7 @@ class Shell:
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         self._views: dict[str, PageView] = {}
         self._colours_due: set[str] = set()
+        self._is_dark = False
         self.deck = Deck("page", PAGES)
         # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
         self.tabs = pmui.Tabs(
@@ -178,6 +183,7 @@ class Shell:
         # Each change of `busy` (two per event) makes the page walk its whole model graph, 0.2 s at a time.
         with edit_readonly(self.page):
             self.page.busy = False
+        self._is_dark = bool(self.page.dark_theme)
         self._fill(PAGES[0])
         self.deck.show(PAGES[0])
         self._wire()
@@ -188,8 +194,8 @@ class Shell:
         session.param.watch(self._queue_notice, "notice")
         session.param.watch(self._open_page, "page")
         self.tabs.param.watch(self._tab_chosen, "active")
-        self.page.param.watch(self._theme_changed, "dark_theme")
-        self._theme_changed()
+        self.page.on_theme = self._set_dark
+        self.page.param.watch(lambda event: self._set_dark(event.new), "dark_theme")
         self.app.agent.param.watch(self._show_alarm, "words")
         self._show_alarm()
         self.app.plan.param.watch(self._show_subject, ["cluster", "preset", "uploaded"])
@@ -209,10 +215,6 @@ class Shell:
             explain.why.param.watch(self._asked, "waiting")
             self.app.simulate.param.watch(self._asked, "busy")
             pn.state.onload(self._start_beat)
-
-    @property
-    def _is_dark(self) -> bool:
-        return bool(self.page.dark_theme)
 
     def _start_beat(self) -> None:
         # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
@@ -293,8 +295,10 @@ class Shell:
         self.tabs.active = PAGES.index(event.new)
         self.deck.show(event.new)
 
-    def _theme_changed(self, *_: Any) -> None:
-        self._colours_due = set(self._views)
+    def _set_dark(self, dark: bool) -> None:
+        if dark == self._is_dark:
+            return
+        self._is_dark, self._colours_due = dark, set(self._views)
         with pn.io.hold():
             self._colour_page(self.app.session.page)
 
