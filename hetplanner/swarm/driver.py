@@ -9,11 +9,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from hetplanner.elastic.coordinator_events import Received, Tick
-from hetplanner.elastic.messages import Accuse, Message
+from hetplanner.elastic.messages import Accuse, Message, Work
+from hetplanner.elastic.peer_events import CallLost
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
@@ -55,14 +56,16 @@ class Driver:
     # To be given by each process.
 
     def handle(self, event: Any) -> None:
-        """Hands an event to the machine and performs its actions."""
-        raise NotImplementedError
+        """Hands an event to the machine and performs its actions. A process without a machine only asks others."""
+        return
 
     def on_tick(self) -> None:
-        """Called with every tick, before the machine."""
+        """Called with every tick, before the machine; most have nothing to do of their own."""
+        return
 
     def unreachable(self, address: str, message: Message) -> None:
-        """A message could not be delivered: nobody is there."""
+        """A message could not be delivered: nobody is there. Trainers do not mind."""
+        return
 
     # Life.
 
@@ -114,6 +117,28 @@ class Driver:
                 self.unreachable(address, message)
             else:
                 log.info("%s not delivered: %s", type(message).__name__, lost)
+
+    async def exchange(
+        self,
+        address: str,
+        work: Work,
+        parts: Sequence[Part],
+        budget_s: float,
+        check: Callable[[Work, Frame], Awaitable[None]],
+        coordinator: str,
+    ) -> None:
+        """Sends work on and hands the machine the answer, once `check` has taken it. Who answers garbage is accused."""
+        try:
+            answer = await self.endpoint.work(address, encode_frame(work, parts), budget_s)
+            await check(work, answer)
+            self.handle(Received(address, answer.message))
+        except InvalidInput as error:
+            self.accuse(address, error, coordinator)
+            self.handle(CallLost(work.call))
+        except Lost as lost:
+            log.info("micro-batch %d, stage %d: %s", work.micro_batch, work.stage, lost)
+            if not lost.is_late:
+                self.handle(CallLost(work.call))
 
     async def on_message(self, sender: str, frame: Frame) -> None:
         """See Service: what is not for this machine is refused."""

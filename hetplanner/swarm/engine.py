@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import tensor_codec
+from hetplanner.codecs.torch_dense import TensorCodec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.peer_events import CallKey
 from hetplanner.errors import InvalidInput
@@ -264,11 +265,11 @@ class StageEngine:
             raise InvalidInput(f"{name} in front of stage {stage}: holds numbers that are not finite")
         return x
 
-    def _encoded(self, codec: object, x: Tensor) -> bytes:
+    def _encoded(self, codec: TensorCodec, x: Tensor) -> bytes:
         spec = self.spec.gradient_codec if codec is self._gradient else self.spec.activation_codec
         size = spec.wire_bytes(x.numel(), self.spec.workload.dtype_bytes)
         out = torch.empty(size, dtype=torch.uint8, device=self.device)
-        codec.encode(x, out)  # type: ignore[attr-defined]
+        codec.encode(x, out)
         return out.cpu().numpy().tobytes()
 
     def _tokens(self, part: memoryview, name: str) -> Tensor:

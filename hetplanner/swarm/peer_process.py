@@ -19,7 +19,6 @@ from hetplanner.elastic.peer_events import (
     ApplyUpdate,
     BackwardDone,
     CallKey,
-    CallLost,
     CancelWork,
     CheckpointDone,
     DropContributions,
@@ -49,7 +48,6 @@ from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state_keeper import StateKeeper
 from hetplanner.swarm.wire.certificates import Credentials
-from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import Frame, encode_frame
 from hetplanner.swarm.work_thread import Turn, WorkThread
 
@@ -294,22 +292,16 @@ class PeerProcess(Driver):
         call = self._calls.get(key)
         parts = call.output if call is not None else ()
         self._bytes[0] += sum(map(len, parts))
-        frame = encode_frame(work, parts)
-        try:
-            answer = await self.endpoint.work(action.address, frame, work.budget_s)
+
+        async def take(work: Work, answer: Frame) -> None:
             self._check_answer(work, answer)
             if answer.parts:
                 await asyncio.to_thread(self._check_gradient, answer.parts[0], work.stage)
             if call is not None:
                 call.answer = answer.parts
-            self.handle(Received(action.address, answer.message))
-        except InvalidInput as error:
-            self.accuse(action.address, error, self.coordinator)
-            self.handle(CallLost(work.call))
-        except Lost as lost:
-            log.info("work for stage %d: %s", work.stage, lost)
-            if not lost.is_late:
-                self.handle(CallLost(work.call))
+
+        try:
+            await self.exchange(action.address, work, parts, work.budget_s, take, self.coordinator)
         finally:
             self._sent.pop(work.call, None)
 

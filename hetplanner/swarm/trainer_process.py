@@ -12,16 +12,15 @@ from typing import Any, get_args
 import numpy as np
 
 from hetplanner.elastic.coordinator_events import Received
-from hetplanner.elastic.messages import CoordinatorToTrainer, Ended, Send, Worked, WorkFailed
-from hetplanner.elastic.peer_events import CallLost, CancelWork, SendWork
+from hetplanner.elastic.messages import CoordinatorToTrainer, Ended, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.peer_events import CancelWork, SendWork
 from hetplanner.elastic.trainer import Trainer
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
-from hetplanner.swarm.wire.endpoint import Lost
-from hetplanner.swarm.wire.frames import Frame, encode_frame
+from hetplanner.swarm.wire.frames import Frame
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +82,7 @@ class TrainerProcess(Driver):
             loop = asyncio.get_running_loop()
             parts = await loop.run_in_executor(self._reader, self._read, work.version.step, work.micro_batch)
             left_s = until_s - time.monotonic()
-            answer = await self.endpoint.work(action.address, encode_frame(work, parts), left_s)
-            self._check_answer(work.call, answer)
-            self.handle(Received(action.address, answer.message))
-        except InvalidInput as error:
-            self.accuse(action.address, error, self._coordinator)
-            self.handle(CallLost(work.call))
-        except Lost as lost:
-            log.info("micro-batch %d: %s", work.micro_batch, lost)
-            if not lost.is_late:
-                self.handle(CallLost(work.call))
+            await self.exchange(action.address, work, parts, left_s, self._check_answer, self._coordinator)
         finally:
             self._sent.pop(work.call, None)
 
@@ -100,7 +90,7 @@ class TrainerProcess(Driver):
         inputs, labels = self._batches.draw(step, micro_batch)
         return inputs.numpy().astype(np.int32).tobytes(), labels.numpy().astype(np.int32).tobytes()
 
-    def _check_answer(self, call: int, frame: Frame) -> None:
+    async def _check_answer(self, work: Work, frame: Frame) -> None:
         message = frame.message
-        if not isinstance(message, Worked | WorkFailed) or message.call != call or frame.parts:
-            raise InvalidInput(f"answer: must be to call {call}, got {type(message).__name__}")
+        if not isinstance(message, Worked | WorkFailed) or message.call != work.call or frame.parts:
+            raise InvalidInput(f"answer: must be to call {work.call}, got {type(message).__name__}")
