@@ -49,7 +49,7 @@ window.bench = (() => {
       while (walker.nextNode()) yield walker.currentNode
     }
   }
-  const shown = node => !["SCRIPT", "STYLE"].includes(node.parentNode.nodeName) && visible(node.parentElement ?? node.parentNode.host)
+  const shown = ({parentNode: parent}) => !["SCRIPT", "STYLE"].includes(parent.nodeName) && visible(parent.host ?? parent)
   const sees = text => {
     for (const node of nodes()) if (node.data.includes(text) && shown(node)) return true
     return false
