@@ -39,6 +39,9 @@ def plan(
     rebalancing: Annotated[
         str | None, typer.Option(help="How peers of mode elastic change stages: throughput, queue or none.")
     ] = None,
+    delayed_updates: Annotated[
+        bool, typer.Option("--delayed-updates", help="Mode elastic: optimizers work beside the next step's passes.")
+    ] = False,
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     islands: Annotated[int | None, typer.Option(help="Searches apart that exchange their best (evolution).")] = None,
@@ -55,7 +58,7 @@ def plan(
     from hetplanner.planners.registry import make_planner
     from hetplanner.schema import check_writable
 
-    check_mode(mode, planner, rebalancing)
+    check_mode(mode, planner, rebalancing, delayed_updates=delayed_updates)
     if out is not None:
         check_writable(out)
     problem = load()
@@ -67,7 +70,7 @@ def plan(
     chosen = make_planner(planner or usual, {name: value for name, value in settings.items() if value is not None})
     result = solve(chosen, problem, seed, limit, start)
     if result.elastic is not None:
-        finish_elastic(result, rebalancing, out, as_json)
+        finish_elastic(result, rebalancing, out, as_json, delayed_updates=delayed_updates)
         return
     if out is not None:
         from hetplanner.plan.files import save_plan

@@ -67,6 +67,8 @@ class ElasticPlan(_WithoutRoutes):
         activation_codec: how activations travel, on every link without a rule of its own.
         gradient_codec: the same of the gradients that come back.
         averaging_codec: how gradients travel between the peers of a stage.
+        delayed_updates: the optimizer works beside the passes of the next step, on all stages alike: step k is computed
+            with the weights after k - 1 updates. A peer keeps another copy of its weights; the estimate does not know.
         link_codecs: rules for links between peers of the start; who joins later has none.
         estimate: of a calm step: everybody of the start there, wired in proportion to speed.
     """
@@ -81,6 +83,7 @@ class ElasticPlan(_WithoutRoutes):
     gradient_codec: Codec = NO_CODEC
     averaging_codec: Codec = NO_CODEC
     link_codecs: tuple[LinkCodec, ...] = ()
+    delayed_updates: bool = False
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()
 

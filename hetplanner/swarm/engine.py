@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,7 +21,6 @@ from hetplanner.codecs.torch_dense import TensorCodec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.peer_events import CallKey
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import Batch, StageModel
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
@@ -28,6 +28,7 @@ from hetplanner.runtime.stage import StageRunner
 from hetplanner.swarm.parts import check_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state import StageState
+from hetplanner.swarm.updates import DelayedUpdate, StageUpdate
 
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
@@ -75,6 +76,7 @@ class StageEngine:
         self._contributions: dict[Token, tuple[Tensor, float]] = {}
         self._sums: dict[Stamp, Sum] = {}
         self._numbers = 0
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="optimizer")
         dtype = spec.workload.dtype
         self._activation = boundary_codec(spec.activation_codec, dtype)
         self._gradient = boundary_codec(spec.gradient_codec, dtype)
@@ -90,14 +92,13 @@ class StageEngine:
         model = StageModel(spec.workload, *spec.ops_of(stage), spec.train.seed if with_weights else None, self.device)
         self.stage, self.model = stage, model
         self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
-        self._optimizer = FlatAdamW(
-            model.flat,
-            model.flat_grad,
-            [w for w in model.named_weights().values() if w.ndim >= 2],
-            betas=spec.train.betas,
-            weight_decay=spec.train.weight_decay,
-        )
+        self._update = self._make_update(model)
         return model.flat.numel()
+
+    def _make_update(self, model: StageModel) -> StageUpdate:
+        if self.spec.delayed_updates:
+            return DelayedUpdate(model, self.spec.train, self._beside)
+        return StageUpdate(model, self.spec.train)
 
     def begin(self, stage: int, version: Version) -> None:
         """The initial state of a stage, from the run's seed."""
@@ -108,26 +109,26 @@ class StageEngine:
         """Fills a stage that was built; it counts as `version`, or as what it says. Raises InvalidInput."""
         if state.stage != self.stage:
             raise InvalidInput(f"state: is of stage {state.stage}, not {self.stage}")
-        mine = (self.model.flat, self._optimizer.mean, self._optimizer.square)
-        for target, source in zip(mine, state.tensors, strict=True):
+        mine = self._update.tensors()
+        for name, target in mine.items():
+            source = state.tensors[name]
             if target.shape != source.shape:
                 raise InvalidInput(f"state of stage {state.stage}: {source.numel()} numbers, not {target.numel()}")
             target.copy_(source)
-        self._optimizer.num_steps = state.num_steps
+        self._update.num_steps = state.num_steps
         self.version = version or state.version
 
     def state(self) -> StageState | None:
         """A copy of the state as it is between two computations; None: there is none."""
         if self.version is None:
             return None
-        tensors = (self.model.flat, self._optimizer.mean, self._optimizer.square)
-        copies = tuple(t.detach().cpu().clone() for t in tensors)
-        return StageState(self.stage, self.version, self._optimizer.num_steps, copies)
+        copies = {name: t.detach().cpu().clone() for name, t in self._update.tensors().items()}
+        return StageState(self.stage, self.version, self._update.num_steps, copies)
 
     def digest(self) -> str:
-        """SHA-256 of weights and moments: equal on all replicas of a stage at a version."""
+        """SHA-256 of all weights and moments: equal on all replicas of a stage at a version."""
         found = hashlib.sha256()
-        for tensor in (self.model.flat, self._optimizer.mean, self._optimizer.square):
+        for tensor in self._update.tensors().values():
             found.update(tensor.detach().cpu().numpy().data)
         return found.hexdigest()
 
@@ -248,9 +249,8 @@ class StageEngine:
         """Steps the optimizer with the mean gradient of an attempt; weights are at `version` then."""
         total = self._sums.pop(attempt)
         assert self.version is not None
-        self.model.flat_grad.copy_(total.gradient).mul_(1.0 / self.spec.workload.tokens_per_step)
-        self._optimizer.step(self.spec.train.learning_rate_at(self.version.step))
-        self.model.flat_grad.zero_()
+        learning_rate = self.spec.train.learning_rate_at(self.version.step)
+        self._update.apply(total.gradient, 1.0 / self.spec.workload.tokens_per_step, learning_rate)
         self.version = version
         self._sums.clear()
 

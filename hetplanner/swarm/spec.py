@@ -35,6 +35,7 @@ class SwarmSpec(Noun):
         in_flight: by stage: micro-batches whose activations a peer holds at once; some more wait for their turn.
         places: stages of the peers of the start, by id; who is not named goes where it is needed.
         rebalancing: how peers change their stage.
+        delayed_updates: see `ElasticPlan`.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
         train: seed, data, optimizer and number of steps.
     """
@@ -48,6 +49,7 @@ class SwarmSpec(Noun):
     in_flight: tuple[Annotated[int, Field(strict=True, ge=1)], ...]
     places: dict[Name, Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
     rebalancing: Rebalancing = Rebalancing()
+    delayed_updates: bool = False
     settings: ElasticSettings
     train: TrainConfig
 
@@ -106,6 +108,11 @@ class SwarmSpec(Noun):
         """First op and end (exclusive) of a stage."""
         ends = (*self.first_ops[1:], len(self.workload.graph.ops))
         return self.first_ops[stage], ends[stage]
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Tensors of a stage's state, each as long as its weights. `weights`: with all gradients so far."""
+        return ("weights", "mean", "square", *(("in_use",) if self.delayed_updates else ()))
 
     def boundary_elements(self, stage: int) -> int:
         """Elements of one micro-batch's tensor in front of a stage; 0 in front of the first."""
@@ -166,7 +173,7 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
         "settings": settings_of(plan, checkpoint_steps=config.checkpoint_every or 0),
         "train": config,
     }
-    same = ("activation_codec", "gradient_codec", "averaging_codec", "rebalancing")
+    same = ("activation_codec", "gradient_codec", "averaging_codec", "rebalancing", "delayed_updates")
     return checked(SwarmSpec, fields | {name: getattr(plan, name) for name in same}, "plan")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
+from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
@@ -40,6 +40,26 @@ def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
     assert all(not p.is_alive() for p in rehearsal.processes.values())
 
 
+def test_delayed_updates_survive_deaths_joins_and_another_coordinator(tmp_path):
+    spec = small_spec(steps=8, tied=True, delayed=True)
+    faults = [
+        Fault(2, "kill", 0.1),
+        Fault(3, "join", 0.1, "joiner-0", speed=40.0),
+        Fault(5, "kill coordinator", 0.1, lasts_s=0.3),
+    ]
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        storm = Storm(rehearsal, faults)
+        storm.run(90)
+    assert {k: storm.happened[k] for k in ("kill", "join", "kill coordinator")} == {
+        "kill": 1, "join": 1, "kill coordinator": 1
+    }  # fmt: skip
+    check_end(rehearsal, EXACT)
+    wanted, _ = train_delayed(spec)
+    saved = load_model(tmp_path).named_weights()
+    for name, weight in wanted.items():
+        assert (saved[name] - weight).abs().max() < 1e-4, name
+
+
 def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
     spec = small_spec(steps=4, codec="int8", recompute=True)
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
@@ -67,8 +87,9 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
     check_end(rehearsal, EXACT)
 
 
-def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path):
-    spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5)
+@pytest.mark.parametrize("delayed", [False, True])
+def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path, delayed):
+    spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5, delayed=delayed)
     with start_swarm(spec, tmp_path, peers=3) as rehearsal:
         faults = [Fault(3, "kill", 0.1, peer="peer-1"), Fault(3, "join", 0.3, "joiner-0", speed=40.0)]
         Storm(rehearsal, faults).run(60)

@@ -210,8 +210,14 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
     assert "elastic, 3+3 peers, rebalancing queue" in done.stdout
     data = json.loads(runner.invoke(app, [*plan, "--json"]).stdout)
     assert data["mode"] == data["plan"]["mode"] == "elastic"
+    late = runner.invoke(app, [*plan, "--delayed-updates", "-o", "late.json"])
+    assert "updates delayed by a step" in late.stdout
+    assert "quality not modelled: delayed updates" in late.stdout
     saved = hp.load_elastic_plan("swarm.json")
+    assert hp.load_elastic_plan("late.json").replace(delayed_updates=False).stages == saved.stages
+    assert hp.load_elastic_plan("late.json").delayed_updates
     assert isinstance(saved, ElasticPlan)
+    assert not saved.delayed_updates
     assert saved.stages == any_plan_from_data(data["plan"]).stages
     calm = json.loads(runner.invoke(app, ["simulate", "swarm.json", "--json"]).stdout)
     assert calm["step_s"] > 0
@@ -230,6 +236,7 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
         (("plan", "c.json", "tiny-gpt", "--mode", "liquid"), "--mode: must be static or elastic"),
         (("plan", "c.json", "tiny-gpt", "--mode", "elastic", "--planner", "evolution"), "only planner swarm"),
         (("plan", "c.json", "tiny-gpt", "--rebalancing", "queue"), "add --mode elastic"),
+        (("plan", "c.json", "tiny-gpt", "--delayed-updates"), "add --mode elastic"),
         (
             ("plan", "c.json", "tiny-gpt", "--mode", "elastic", "--rebalancing", "magic"),
             "--rebalancing: must be",
