@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -156,12 +157,17 @@ def undisturbed_losses(spec: SwarmSpec, engines: list[StageEngine] | None = None
     engines, batches, losses = engines or engines_of(spec), open_batches(spec.train, spec.workload), []
     for step in range(spec.train.steps):
         done = [run_micro_batch(engines, batches, step, m) for m in range(spec.settings.micro_batches)]
-        for stage, engine in enumerate(engines):
-            total = engine.fold([tokens[stage] for tokens in done])
-            engine.keep_sum(Stamp(1, step), total)
+        totals = [engine.fold([tokens[stage] for tokens in done]) for stage, engine in enumerate(engines)]
+        for owner, stages in spec.tied_stages.items():
+            parts = [totals[s].gradient[slice(*engines[s].model.tied[owner])] for s in stages]
+            together = torch.stack(parts).sum(0)
+            for part in parts:
+                part.copy_(together)
+        squares = [e.keep_sum(Stamp(1, step), total) or 0.0 for e, total in zip(engines, totals, strict=True)]
+        for engine in engines:
             engine.drop()
-            engine.apply(Stamp(1, step), Version(0, step + 1))
-        losses.append(total.loss_sum / spec.workload.tokens_per_step)
+            engine.apply(Stamp(1, step), Version(0, step + 1), math.sqrt(sum(squares)))
+        losses.append(totals[-1].loss_sum / spec.workload.tokens_per_step)
     return losses
 
 

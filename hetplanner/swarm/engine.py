@@ -33,6 +33,9 @@ from hetplanner.swarm.updates import DelayedUpdate, StageUpdate
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
 
+CLIP_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
+
 T = TypeVar("T")
 
 
@@ -237,20 +240,38 @@ class StageEngine:
             total.loss_sum += loss_sum
         return total
 
-    def keep_sum(self, attempt: Stamp, total: Sum) -> None:
-        """The reduced sum of an attempt, until it is decided."""
+    def keep_sum(self, attempt: Stamp, total: Sum) -> float | None:
+        """The reduced sum of an attempt, until it is decided. Returns what `Reduced.grad_square` says of it."""
         self._sums[attempt] = total
+        if self.spec.train.clip_norm is None:
+            return None
+        parts = [total.gradient[: self.model.own_end]]
+        for owner, (first, end) in self.model.tied.items():
+            if self.spec.tied_stages[owner][0] == self.stage:
+                parts.append(total.gradient[first:end])
+        norms = [float(torch.linalg.vector_norm(part)) / self.spec.workload.tokens_per_step for part in parts]
+        return sum(norm**2 for norm in norms)
 
     def drop_sum(self, attempt: Stamp) -> None:
         """The attempt is aborted."""
         self._sums.pop(attempt, None)
 
-    def apply(self, attempt: Stamp, version: Version) -> None:
-        """Steps the optimizer with the mean gradient of an attempt; weights are at `version` then."""
-        total = self._sums.pop(attempt)
+    def apply(self, attempt: Stamp, version: Version, grad_norm: float | None = None) -> None:
+        """Steps the optimizer with the mean gradient of an attempt, clipped; the state is of `version` then.
+
+        Args:
+            attempt: whose sum was kept.
+            version: of the weights from now on.
+            grad_norm: of the mean gradient of all stages; needed where the spec clips.
+        """
+        total, limit = self._sums.pop(attempt), self.spec.train.clip_norm
         assert self.version is not None
+        factor = 1.0 / self.spec.workload.tokens_per_step
+        if limit is not None:
+            assert grad_norm is not None
+            factor *= min(1.0, limit / (grad_norm + CLIP_EPS))
         learning_rate = self.spec.train.learning_rate_at(self.version.step)
-        self._update.apply(total.gradient, 1.0 / self.spec.workload.tokens_per_step, learning_rate)
+        self._update.apply(total.gradient, factor, learning_rate)
         self.version = version
         self._sums.clear()
 

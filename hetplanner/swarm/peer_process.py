@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -342,9 +343,13 @@ class PeerProcess(Driver):
         if total is None:
             self.handle(FoldDone(attempt, None))
             return
-        await self._compute(lambda: self.engine.keep_sum(attempt, total))
+        grad_square = await self._compute(lambda: self.engine.keep_sum(attempt, total))
+        if grad_square is not None and not math.isfinite(grad_square):
+            log.error("the sum of finite gradients is not finite; it is not used")
+            self.handle(FoldDone(attempt, None))
+            return
         is_last = self.engine.stage == self.spec.num_stages - 1
-        self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None))
+        self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None, grad_square))
 
     def _tied(self, everyone: tuple[Group, ...]) -> tuple[Tied, ...]:
         """This stage's weights that other stages hold as well, and who sums them."""
@@ -356,7 +361,7 @@ class PeerProcess(Driver):
         )
 
     async def _apply(self, action: ApplyUpdate) -> None:
-        await self._compute(lambda: self.engine.apply(action.attempt, action.version))
+        await self._compute(lambda: self.engine.apply(action.attempt, action.version, action.grad_norm))
         self.handle(UpdateApplied(action.attempt))
 
     # State.

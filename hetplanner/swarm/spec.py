@@ -83,8 +83,6 @@ class SwarmSpec(Noun):
             raise ValueError(f"workload: elastic training takes transformers by formula, got {self.workload.name!r}")
         if self.workload.dtype == "float16":
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
-        if self.train.clip_norm is not None:
-            raise ValueError("clip_norm: no peer knows the norm of the whole gradient; remove it")
 
     @property
     def num_stages(self) -> int:

@@ -1,5 +1,6 @@
 """Real swarms under scripted misfortune: the loss of every step is single-process training's, replicas end equal."""
 
+import json
 import subprocess
 import sys
 import time
@@ -85,6 +86,18 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
         Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, EXACT)
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_clipping_by_the_norm_of_all_stages_is_that_of_one_process(tmp_path, delayed):
+    spec = small_spec(steps=6, tied=True, shared_layers=3, clip_norm=0.3, delayed=delayed)
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(60)
+    check_end(rehearsal, EXACT)
+    steps = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    norms = [line["grad_norm"] for line in steps if line["type"] == "step"]
+    assert len(norms) == 6
+    assert min(norms) > 0.3, "every step is clipped"
 
 
 @pytest.mark.parametrize("delayed", [False, True])

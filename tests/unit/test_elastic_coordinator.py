@@ -4,7 +4,7 @@ import pytest
 
 from hetplanner.elastic.coordinator import Coordinator
 from hetplanner.elastic.coordinator_events import Persist, Persisted, PersistFailed, Received, Tick, TrainerFailed
-from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack
+from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack, replay_decisions
 from hetplanner.elastic.identity import Entry, Holding, Member, Stamp, Token, Version
 from hetplanner.elastic.messages import (
     Ask,
@@ -236,6 +236,23 @@ def test_a_step_commits_only_when_written_down(swarm):
     swarm.answer(Decided)
     assert swarm.machine.transaction.phase is Phase.RUN
     assert swarm.machine.version == Version(0, 1)
+
+
+def test_the_norm_of_all_stages_is_decided_with_the_step_and_outlives_the_coordinator(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    transaction, stages = swarm.machine.transaction, swarm.machine.membership.view.stages
+    attempt = transaction.attempt
+    for stage, seats in enumerate(stages):
+        for seat in seats:
+            swarm.handle(Received("x", Reduced(seat.member, attempt, 2, None, (9.0, 16.0)[stage])))
+    assert swarm.unwritten == [Committed(1, attempt, Version(0, 1), None, 5.0)]
+    again = Desk((Booted(1), *swarm.unwritten))
+    swarm.write()
+    assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1), 5.0)
+    again.hello("a", Holding(0, Version(0, 0), attempt))
+    assert again.last(Decide, "a:1") == Decide(attempt, True, Version(0, 1), 5.0)
+    assert replay_decisions([Booted(1), Committed(1, attempt, Version(0, 1))]).last_norm is None  # an older log
 
 
 def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
