@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
@@ -41,6 +43,8 @@ def small_spec(
     in_flight: int = 100,
     shared_layers: int = 1,
     delayed: bool = False,
+    local_steps: int = 1,
+    outer: OuterOptimizer | None = None,
     clip_norm: float | None = None,
     **times: float,
 ) -> SwarmSpec:
@@ -74,8 +78,14 @@ def small_spec(
         in_flight=(in_flight,) * stages,
         rebalancing=Rebalancing(policy="none"),
         delayed_updates=delayed,
+        local_steps=local_steps,
+        outer=outer,
         settings=ElasticSettings(
-            stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times
+            stages=stages,
+            micro_batches=micro_batches,
+            checkpoint_steps=checkpoint_steps,
+            round_steps=local_steps if local_steps > 1 or outer else 0,
+            **times,
         ),
         train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=1e-3, clip_norm=clip_norm),
     )
@@ -163,7 +173,8 @@ def undisturbed_losses(spec: SwarmSpec, engines: list[StageEngine] | None = None
             together = torch.stack(parts).sum(0)
             for part in parts:
                 part.copy_(together)
-        squares = [e.keep_sum(Stamp(1, step), total) or 0.0 for e, total in zip(engines, totals, strict=True)]
+        kept = [e.keep_sum(Stamp(1, step), total) for e, total in zip(engines, totals, strict=True)]
+        squares = [done.grad_square or 0.0 for done in kept]
         for engine in engines:
             engine.drop()
             engine.apply(Stamp(1, step), Version(0, step + 1), math.sqrt(sum(squares)))
@@ -184,15 +195,21 @@ def losses_of(run_dir: Path) -> list[float]:
 
 
 def start_swarm(
-    spec: SwarmSpec, run_dir: Path, peers: int = 6, trainers: int = 1, speed: float | None = 40.0, **kept: Any
+    spec: SwarmSpec,
+    run_dir: Path,
+    peers: int = 6,
+    trainers: int = 1,
+    speed: float | None = 40.0,
+    plant: Callable[[], None] | None = None,
+    **kept: Any,
 ) -> Rehearsal:
-    """Coordinator, trainers and peers; to be closed."""
+    """Coordinator, trainers and peers; to be closed. `plant`: in every peer, see `Rehearsal.start_peer`."""
     rehearsal = Rehearsal(spec, run_dir, **kept)
     rehearsal.start_coordinator()
     for number in range(trainers):
         rehearsal.start_trainer(f"trainer-{number}")
     for number in range(peers):
-        rehearsal.start_peer(f"peer-{number}", speed)
+        rehearsal.start_peer(f"peer-{number}", speed, plant)
     return rehearsal
 
 

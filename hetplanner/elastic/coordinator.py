@@ -269,7 +269,12 @@ class Coordinator:
                 self._cross_boundary(now_s)
 
     def _cross_boundary(self, now_s: float) -> None:
-        """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves."""
+        """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves.
+
+        Inside a round of local steps nobody may: what it has learned by itself would be lost.
+        """
+        if not self.settings.ends_round(self.version.step - 1):
+            return
         for record in self.membership.in_state(PeerState.SERVING):
             if record.draining and not self._seating.is_last(record):
                 self.membership.remove(record.member.peer)

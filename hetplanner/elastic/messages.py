@@ -66,6 +66,8 @@ class Reduced:
         loss_sum: of the contributions, in nats over all tokens; of the last stage alone.
         grad_square: squared norm of the stage's part of the mean gradient, weights of several stages counted in the
             first of them; only where gradients are clipped.
+        samples: micro-batches of the round whose local steps are in the stage's mean, at the end of a round of these.
+            With local steps `count` and `loss_sum` are this peer's own.
     """
 
     member: Member
@@ -73,6 +75,7 @@ class Reduced:
     count: int | None
     loss_sum: float | None = None
     grad_square: float | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

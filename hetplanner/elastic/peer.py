@@ -322,4 +322,4 @@ class Peer:
 
 
 def _reduced(member: Member, done: FoldDone) -> Reduced:
-    return Reduced(member, done.attempt, done.count, done.loss_sum, done.grad_square)
+    return Reduced(member, done.attempt, done.count, done.loss_sum, done.grad_square, done.samples)

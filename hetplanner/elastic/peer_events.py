@@ -55,6 +55,7 @@ class FoldDone:
     count: int | None
     loss_sum: float | None = None
     grad_square: float | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

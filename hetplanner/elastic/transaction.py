@@ -56,6 +56,7 @@ class StepTransaction:
         self.loss_sum: float | None = None
         self.grad_norm: float | None = None
         self._squares: dict[int, float] = {}
+        self._samples: dict[int, set[int]] = {}
         self._group: dict[Member, Participant] = {}
         self._waiting: set[Member] = set()
         self._counts: list[list[int]] = []
@@ -78,7 +79,7 @@ class StepTransaction:
         }
         self._counts = [[] for _ in view.stages]
         self.loss_sum = self.grad_norm = None
-        self._squares = {}
+        self._squares, self._samples = {}, {}
         return self._enter(Phase.PREPARE, now_s)
 
     def prepared(self, member: Member, attempt: Stamp, is_whole: bool, now_s: float) -> tuple[Verdict, list[Send]]:
@@ -92,7 +93,7 @@ class StepTransaction:
         return Verdict.NOTHING, [] if self._waiting else self._enter(Phase.REDUCE, now_s)
 
     def reduced(self, answer: Reduced, now_s: float) -> tuple[Verdict, list[Send]]:
-        """A peer's all-reduce ended; DECIDED if it was the last and every count is the step's micro-batches."""
+        """A peer's all-reduce ended; DECIDED if it was the last and every micro-batch of the step is counted once."""
         if not self._awaits(Phase.REDUCE, answer.member, answer.attempt):
             return Verdict.NOTHING, []
         if answer.count is None:
@@ -109,15 +110,40 @@ class StepTransaction:
         return Verdict.DECIDED, []
 
     def _take(self, stage: int, answer: Reduced, count: int) -> None:
-        """All members of a stage hold the same sum, so that one speaks for its losses and its squared norm."""
+        """All members of a stage hold the same sum, so that one speaks for its losses and its squared norm.
+
+        Between two averagings of local steps each holds its own.
+        """
         self._counts[stage].append(count)
-        self.loss_sum = answer.loss_sum if answer.loss_sum is not None else self.loss_sum
+        if answer.loss_sum is not None:
+            others = self.loss_sum if self._settings.round_steps and self.loss_sum is not None else 0.0
+            self.loss_sum = others + answer.loss_sum
         if answer.grad_square is not None:
             self._squares[stage] = answer.grad_square
+        if answer.samples is not None:
+            self._samples.setdefault(stage, set()).add(answer.samples)
 
     def _is_exact(self) -> bool:
-        """Every member of every stage counted every micro-batch: kept although the journal says so already."""
-        return all(counts and {*counts} == {self._settings.micro_batches} for counts in self._counts)
+        """Every member of every stage counted every micro-batch: kept although the journal says so already.
+
+        With local steps all of them together did, and at the end of a round they averaged the same.
+        """
+        settings = self._settings
+        if not settings.round_steps:
+            return all(counts and {*counts} == {settings.micro_batches} for counts in self._counts)
+        if any(sum(counts) != settings.micro_batches for counts in self._counts):
+            return False
+        if not settings.ends_round(self.version.step):
+            return True
+        possible = range(settings.micro_batches, settings.round_steps * settings.micro_batches + 1)
+        stages = [self._samples.get(stage, set()) for stage in range(settings.stages)]
+        return all(len(samples) == 1 and samples <= set(possible) for samples in stages)
+
+    @property
+    def lost_samples(self) -> list[int]:
+        """By stage: micro-batches of the round whose local steps died with their peer; nothing inside a round."""
+        whole = self._settings.round_steps * self._settings.micro_batches
+        return [whole - max(self._samples[stage]) for stage in sorted(self._samples)]
 
     def persisted(self, version: Version, now_s: float) -> list[Send]:
         """The decision is durable: PERSIST to COMMIT."""

@@ -58,7 +58,8 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
 
 
 def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:
-    model.flat.copy_(state.tensors["weights"])
+    # Inside a round of local steps replicas have in common what the last outer step left.
+    model.flat.copy_(state.tensors.get("anchor", state.tensors["weights"]))
     path = run_dir / part_file(state.stage)
     draft = path.with_suffix(".tmp")
     metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(state.version.step)}

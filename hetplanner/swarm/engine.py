@@ -19,7 +19,7 @@ from torch import Tensor
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.codecs.torch_dense import TensorCodec
 from hetplanner.elastic.identity import Stamp, Token, Version
-from hetplanner.elastic.peer_events import CallKey
+from hetplanner.elastic.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.build import Batch, StageModel
 from hetplanner.runtime.draws import DrawKey
@@ -28,7 +28,7 @@ from hetplanner.runtime.stage import StageRunner
 from hetplanner.swarm.parts import check_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state import StageState
-from hetplanner.swarm.updates import DelayedUpdate, StageUpdate
+from hetplanner.swarm.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
@@ -51,11 +51,31 @@ class _Call:
 
 @dataclass
 class Sum:
-    """Gradients of listed contributions, their number and their losses."""
+    """Gradients of listed contributions, their number and their losses.
+
+    At the end of a round of local steps also: a change of weights times the micro-batches behind it, and their number.
+
+    Attributes:
+        stepped: the optimizer after the local step that has been tried with it.
+    """
 
     gradient: Tensor
     count: int
     loss_sum: float
+    stepped: Stepped | None = None
+
+
+@dataclass
+class _Kept:
+    """What an attempt is committed with.
+
+    Attributes:
+        total: gradients of the whole stage; with local steps this peer's own.
+        change: mean of the stage, at the end of a round of local steps.
+    """
+
+    total: Sum
+    change: Tensor | None = None
 
 
 class StageEngine:
@@ -77,7 +97,7 @@ class StageEngine:
         self.version: Version | None = None
         self._calls: dict[CallKey, _Call] = {}
         self._contributions: dict[Token, tuple[Tensor, float]] = {}
-        self._sums: dict[Stamp, Sum] = {}
+        self._sums: dict[Stamp, _Kept] = {}
         self._numbers = 0
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="optimizer")
         dtype = spec.workload.dtype
@@ -101,6 +121,8 @@ class StageEngine:
     def _make_update(self, model: StageModel) -> StageUpdate:
         if self.spec.delayed_updates:
             return DelayedUpdate(model, self.spec.train, self._beside)
+        if self.spec.is_local:
+            return LocalUpdate(model, self.spec.train, self.spec.outer)
         return StageUpdate(model, self.spec.train)
 
     def begin(self, stage: int, version: Version) -> None:
@@ -129,9 +151,12 @@ class StageEngine:
         return StageState(self.stage, self.version, self._update.num_steps, copies)
 
     def digest(self) -> str:
-        """SHA-256 of all weights and moments: equal on all replicas of a stage at a version."""
+        """SHA-256 of all weights and moments: equal on all replicas of a stage at a version.
+
+        With local steps: of what the last outer step left.
+        """
         found = hashlib.sha256()
-        for tensor in self._update.tensors().values():
+        for tensor in self._update.common().values():
             found.update(tensor.detach().cpu().numpy().data)
         return found.hexdigest()
 
@@ -240,9 +265,40 @@ class StageEngine:
             total.loss_sum += loss_sum
         return total
 
-    def keep_sum(self, attempt: Stamp, total: Sum) -> float | None:
-        """The reduced sum of an attempt, until it is decided. Returns what `Reduced.grad_square` says of it."""
-        self._sums[attempt] = total
+    def offer(self, folded: Sum) -> Sum | None:
+        """What is added up over the stage: the sum, or at the end of a round of local steps this peer's change.
+
+        Returns:
+            None inside a round: nothing.
+        """
+        update, settings = self._update, self.spec.settings
+        if not isinstance(update, LocalUpdate):
+            return folded
+        assert self.version is not None
+        if not settings.ends_round(self.version.step):
+            return None
+        change, folded.stepped = update.offer(folded.gradient, folded.count, *self._own_step(folded))
+        return Sum(change, update.samples + folded.count, 0.0)
+
+    def keep_sum(self, attempt: Stamp, total: Sum, own: Sum | None = None) -> FoldDone:
+        """Keeps what an attempt is committed with until it is decided, and says what the coordinator is to know.
+
+        Args:
+            attempt: undecided.
+            total: what was offered, over the whole stage; inside a round of local steps `own`.
+            own: what this peer folded; with local steps.
+        """
+        is_last = self.stage == self.spec.num_stages - 1
+        if not self.spec.is_local:
+            self._sums[attempt] = _Kept(total)
+            return FoldDone(attempt, total.count, total.loss_sum if is_last else None, self._grad_square(total))
+        assert own is not None
+        loss_sum, is_inside = own.loss_sum if is_last else None, total is own
+        self._sums[attempt] = _Kept(own, None if is_inside else total.gradient.div_(total.count))
+        return FoldDone(attempt, own.count, loss_sum, samples=None if is_inside else total.count)
+
+    def _grad_square(self, total: Sum) -> float | None:
+        """See Reduced."""
         if self.spec.train.clip_norm is None:
             return None
         parts = [total.gradient[: self.model.own_end]]
@@ -264,16 +320,27 @@ class StageEngine:
             version: of the weights from now on.
             grad_norm: of the mean gradient of all stages; needed where the spec clips.
         """
-        total, limit = self._sums.pop(attempt), self.spec.train.clip_norm
+        kept, limit, update = self._sums.pop(attempt), self.spec.train.clip_norm, self._update
         assert self.version is not None
-        factor = 1.0 / self.spec.workload.tokens_per_step
-        if limit is not None:
-            assert grad_norm is not None
-            factor *= min(1.0, limit / (grad_norm + CLIP_EPS))
-        learning_rate = self.spec.train.learning_rate_at(self.version.step)
-        self._update.apply(total.gradient, factor, learning_rate)
+        if isinstance(update, LocalUpdate):
+            if kept.change is not None and kept.total.stepped is not None:
+                update.end_round(kept.change, kept.total.stepped)
+            else:
+                update.step_alone(kept.total.gradient, kept.total.count, *self._own_step(kept.total))
+        else:
+            factor = 1.0 / self.spec.workload.tokens_per_step
+            if limit is not None:
+                assert grad_norm is not None
+                factor *= min(1.0, limit / (grad_norm + CLIP_EPS))
+            update.apply(kept.total.gradient, factor, self.spec.train.learning_rate_at(self.version.step))
         self.version = version
         self._sums.clear()
+
+    def _own_step(self, folded: Sum) -> tuple[float, float]:
+        """Of a local step: what makes a mean of this peer's sum, and the learning rate."""
+        assert self.version is not None
+        tokens = self.spec.workload.tokens_per_step // self.spec.settings.micro_batches
+        return 1.0 / (tokens * max(1, folded.count)), self.spec.train.learning_rate_at(self.version.step)
 
     # Helpers.
 

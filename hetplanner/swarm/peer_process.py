@@ -43,7 +43,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_beside
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
-from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.engine import StageEngine, Sum
 from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -332,10 +332,13 @@ class PeerProcess(Driver):
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
-        tied, own_end = self._tied(action.stages), self.engine.model.own_end
-        total = await reduce_beside(
-            self._averager, folded, Meeting(attempt, member, action.group, tied, own_end, port_of)
-        )
+        offered = await self._compute(lambda: self.engine.offer(folded))
+        if offered is None:
+            total: Sum | None = folded
+        else:
+            tied, own_end = self._tied(action.stages), self.engine.model.own_end
+            meeting = Meeting(attempt, member, action.group, tied, own_end, port_of)
+            total = await reduce_beside(self._averager, offered, meeting)
         if self._folding != attempt:
             return
         self._folding = None
@@ -343,13 +346,11 @@ class PeerProcess(Driver):
         if total is None:
             self.handle(FoldDone(attempt, None))
             return
-        grad_square = await self._compute(lambda: self.engine.keep_sum(attempt, total))
-        if grad_square is not None and not math.isfinite(grad_square):
+        done = await self._compute(lambda: self.engine.keep_sum(attempt, total, folded))
+        if done.grad_square is not None and not math.isfinite(done.grad_square):
             log.error("the sum of finite gradients is not finite; it is not used")
-            self.handle(FoldDone(attempt, None))
-            return
-        is_last = self.engine.stage == self.spec.num_stages - 1
-        self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None, grad_square))
+            done = FoldDone(attempt, None)
+        self.handle(done)
 
     def _tied(self, everyone: tuple[Group, ...]) -> tuple[Tied, ...]:
         """This stage's weights that other stages hold as well, and who sums them."""

@@ -55,7 +55,8 @@ def test_quantities_are_written_with_their_units():
 
 def test_a_plan_without_the_newer_options_is_read_as_it_was():
     data = data_of()
-    del data["delayed_updates"]
+    del data["delayed_updates"], data["local_steps"]
+    assert "outer" not in data
     assert read(data) == SWARM
 
 
@@ -63,6 +64,8 @@ def test_delayed_updates_reach_the_run_and_its_memory():
     late = SWARM.replace(delayed_updates=True)
     assert read(data_of(late)) == late
     assert spec_of(late, TrainConfig()).delayed_updates
+    with pytest.raises(InvalidInput, match="delayed_updates: do not go with local steps"):
+        late.replace(local_steps=2)
     assert all(a > b for a, b in zip(estimated_peer_bytes(late), estimated_peer_bytes(SWARM), strict=True))
 
 

@@ -50,6 +50,7 @@ MESSAGES = [
     Reduce(MEMBER, Stamp(1, 9), (SEAT,)),
     Reduced(MEMBER, Stamp(1, 9), 8, 12.5),
     Reduced(MEMBER, Stamp(1, 9), 8, 12.5, 0.25),
+    Reduced(MEMBER, Stamp(1, 9), 3, None, None, 17),
     Decide(Stamp(1, 9), True, Version(0, 4)),
     Decide(Stamp(1, 9), True, Version(0, 4), 1.5),
     View(Stamp(1, 2), ((SEAT,), (), (SEAT, SEAT))),
