@@ -25,6 +25,12 @@ Paths = list[dict[int, tuple[str, ...]]]
 DID = "did "
 
 
+def lone_paths(spec: SwarmSpec) -> Paths:
+    """Of a swarm with one peer a stage."""
+    one = dict.fromkeys(range(spec.settings.micro_batches), ("lone",) * spec.num_stages)
+    return [one] * spec.train.steps
+
+
 class Outer:
     """A stage's weights that all peers had, and torch's SGD on them."""
 

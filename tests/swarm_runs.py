@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from local_swarm import lone_paths, train_local
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.identity import Stamp, Token, Version
@@ -96,6 +97,8 @@ def _reference(text: str) -> tuple[float, ...]:
     from hetplanner.swarm.spec import read_spec
 
     spec = read_spec(text)
+    if spec.is_local:
+        return tuple(train_local(spec, lone_paths(spec))[1])
     train = train_delayed(spec) if spec.delayed_updates else train_reference(spec.workload, spec.train)
     return tuple(train[1])
 
@@ -130,7 +133,7 @@ def train_delayed(spec: SwarmSpec) -> tuple[dict[str, torch.Tensor], list[float]
 
 
 def reference_losses(spec: SwarmSpec) -> tuple[float, ...]:
-    """Of one process, step by step."""
+    """Of one process, step by step; with local steps: that has one peer a stage."""
     return _reference(spec.to_json())
 
 

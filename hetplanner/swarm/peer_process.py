@@ -326,13 +326,17 @@ class PeerProcess(Driver):
         attempt, member, loop = action.attempt, self.machine.member, asyncio.get_running_loop()
         assert member is not None
         self._folding = attempt
-        folded = await self._compute(lambda: self.engine.fold(action.tokens))
+
+        def fold() -> tuple[Sum, Sum | None]:
+            own = self.engine.fold(action.tokens)
+            return own, self.engine.offer(own)
+
+        folded, offered = await self._compute(fold)
 
         def port_of(address: str) -> int:
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
-        offered = await self._compute(lambda: self.engine.offer(folded))
         if offered is None:
             total: Sum | None = folded
         else:

@@ -50,7 +50,7 @@ def test_delayed_updates_survive_deaths_joins_and_another_coordinator(tmp_path):
     ]
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
         storm = Storm(rehearsal, faults)
-        storm.run(90)
+        storm.run(240)
     assert {k: storm.happened[k] for k in ("kill", "join", "kill coordinator")} == {
         "kill": 1, "join": 1, "kill coordinator": 1
     }  # fmt: skip
@@ -92,7 +92,7 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
 def test_clipping_by_the_norm_of_all_stages_is_that_of_one_process(tmp_path, delayed):
     spec = small_spec(steps=6, tied=True, shared_layers=3, clip_norm=0.3, delayed=delayed)
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
-        Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(60)
+        Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(240)
     check_end(rehearsal, EXACT)
     steps = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
     norms = [line["grad_norm"] for line in steps if line["type"] == "step"]

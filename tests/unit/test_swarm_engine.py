@@ -1,5 +1,7 @@
 """The torch half of a peer: three engines in one process train as one does; state, checkpoints and bad input."""
 
+import json
+
 import pytest
 import torch
 from own_loop import finish
@@ -173,6 +175,13 @@ def test_a_spec_is_read_as_it_was_written_and_fingerprints_tell_specs_apart():
     assert read_spec(spec.to_json()) == spec
     assert read_spec(spec.to_json()).fingerprint == spec.fingerprint
     assert small_spec(codec="none").fingerprint != spec.fingerprint
+
+
+def test_the_description_of_an_older_run_is_read():
+    spec = small_spec()
+    fields = json.loads(spec.to_json())
+    del fields["delayed_updates"], fields["local_steps"], fields["outer"], fields["settings"]["round_steps"]
+    assert read_spec(json.dumps(fields)) == spec
 
 
 @pytest.mark.parametrize(
