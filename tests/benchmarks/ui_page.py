@@ -49,7 +49,7 @@ window.bench = (() => {
       while (walker.nextNode()) yield walker.currentNode
     }
   }
-  const shown = ({parentNode: parent}) => !["SCRIPT", "STYLE"].includes(parent.nodeName) && visible(parent.host ?? parent)
+  const shown = ({parentNode: at}) => !["SCRIPT", "STYLE"].includes(at.nodeName) && visible(at.host ?? at)
   const sees = text => {
     for (const node of nodes()) if (node.data.includes(text) && shown(node)) return true
     return false
