@@ -10,8 +10,9 @@ from panel.models.tabulator import CellClickEvent
 from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind
-from hetplanner.ui.views.cards import Words, card, frame, full_width, page
+from hetplanner.ui.views.cards import Words, card, colour_all, frame, full_width, page
 from hetplanner.ui.views.exchange import ExchangePart
+from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 from hetplanner.ui.views.page_view import PageView
@@ -21,19 +22,29 @@ DELETE = "✕"
 
 
 class ClusterView(PageView):
-    """Its parts below each other."""
+    """Its parts below each other: what is in sight first, the rest once the browser has drawn that."""
 
     def __init__(self, app: PlannerApp) -> None:
+        self._app, self._dark = app, False
         world = MapView(app)
-        links, exchange = LinksPart(app), ExchangePart(app)
-        self.figures = [world.map, *links.figures]
-        self.view = page(
-            full_width(_chooser(app, exchange)),
-            world.view,
-            *links.rows,
-            full_width(exchange.view),
-            full_width(_device_table(app)),
-        )
+        self._exchange = ExchangePart(app)
+        self._rest = Island()
+        self.figures = [world.map]
+        self.view = page(full_width(_chooser(app, self._exchange)), world.view, self._rest)
+
+    def set_dark(self, dark: bool) -> None:
+        """See PageView."""
+        self._dark = dark
+        super().set_dark(dark)
+
+    def beat(self) -> None:
+        """See PageView."""
+        if not self._rest.parts:
+            links = LinksPart(self._app)
+            colour_all(links.figures, self._dark)
+            self.figures = [*self.figures, *links.figures]
+            table = full_width(_device_table(self._app))
+            self._rest.parts = [page(*links.rows, full_width(self._exchange.view), table)]
 
 
 def _device_table(app: PlannerApp) -> pn.Column:
