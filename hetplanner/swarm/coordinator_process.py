@@ -193,7 +193,7 @@ class CoordinatorProcess(Driver):
             self.handle(PersistFailed(decision))
             return
         if isinstance(decision, Committed):
-            self.chronicle.committed(decision.version, decision.loss_sum)
+            self.chronicle.committed(decision.version, decision.loss_sum, self.machine.work)
         elif isinstance(decision, SetBack):
             self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
         self.handle(Persisted(decision))
