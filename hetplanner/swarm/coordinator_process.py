@@ -50,6 +50,9 @@ CONTROL_BYTES = 2**20
 CUT_OFF, LIVES = 3, 2
 """Accusations after which a peer is cut off, and how often it may come back before it is refused."""
 RETRY_S = 1.0
+TOLD_COUNTS = tuple(10**n for n in range(9))
+MAX_HOSTS = 1000
+"""Strangers of more hosts are not told of."""
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 
@@ -101,7 +104,7 @@ class CoordinatorProcess(Driver):
 
     async def start(self, host: str, port: int) -> str:
         """Listens and claims the log. Returns the address."""
-        address = await self.endpoint.start(host, port)
+        address = await self.endpoint.start(host, port, door=True)
         commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
         self.chronicle.began(self.machine.boot, self.machine.version, address, commits[-1] if commits else None)
         self._perform_all(self.machine.start())
@@ -255,6 +258,14 @@ class CoordinatorProcess(Driver):
         member = self._members.get(sender)
         self.chronicle.event("garbage", peer=member.peer if member else sender, text=reason[:300])
         self._gone(sender, "garbage")
+
+    def on_stranger(self, host: str, reason: str) -> None:
+        """See Driver: the first, tenth, hundredth of a host is told, as it tries again and again."""
+        super().on_stranger(host, reason)
+        count = self.strangers[host]
+        if count in TOLD_COUNTS and len(self.strangers) <= MAX_HOSTS:
+            again = f", {count} times so far" if count > 1 else ""
+            self.chronicle.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 
     async def on_query(self, request: bytes) -> bytes:
         """See Service."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
+from factories import chain_plan, slow_swarm
 from fake_launcher import SCRIPT
 from playwright.sync_api import expect
 from served_dashboard import TOKEN, Server
@@ -122,6 +122,24 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     again.page.get_by_role("button", name="Launch", exact=True).click()
     again.sees(re.compile(r"training, resumed from step \d+"))
     assert len(AgentClient(own_server.home, start=False).runs()) == 2
+    again.page.get_by_role("button", name="Stop run").click()
+    again.sees(re.compile("^stopped$"))
+
+    # A swarm, one of whose peers is made to leave and another is killed: the others go on.
+    swarm = AgentClient(own_server.home, start=False).start(slow_swarm(), TrainConfig(steps=10_000, emulate_links=True))
+    again.page.goto(f"{own_server.url}?run={swarm.id}")
+    again.settle()
+    again.tab("4 Run")
+    section(again.page, "Swarm")
+    again.sees(re.compile(r"Steps? \d+.*: a line for the micro-batches"))
+    again.sees("Type the launch token above")
+    type_token(again.page, "Launch token", TOKEN)
+    again.page.get_by_role("button", name="Unlock").click()
+    for peer, button, words in (("d2", "Let it leave", r"left: 1"), ("d3", "Kill it", r"lost: 1")):
+        again.page.get_by_role("combobox", name="Peer").click()
+        again.page.get_by_role("menuitem", name=re.compile(f"^{peer} ")).click()
+        again.page.get_by_role("button", name=button).click()
+        again.sees(re.compile(words))
     again.page.get_by_role("button", name="Stop run").click()
     again.sees(re.compile("^stopped$"))
 

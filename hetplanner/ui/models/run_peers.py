@@ -63,7 +63,7 @@ class PeersModel(param.Parameterized):
     def ask(self, act: PeerAct) -> None:
         """Asks the agent. The lock is checked here, in the server, not only in the page."""
         peer, run_id = self.peer, self._run
-        if not peer or not run_id or self.asking:
+        if peer not in self.stage_of or not run_id or self.asking:  # what a page chooses may be anything
             return
         if not self._session.unlocked:
             self.param.update(refusal=f"{act}: {LOCKED}", words="")
