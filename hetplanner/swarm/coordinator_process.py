@@ -41,6 +41,7 @@ from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
+from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ CUT_OFF, LIVES = 3, 2
 RETRY_S = 1.0
 TOLD_COUNTS = tuple(10**n for n in range(9))
 MAX_HOSTS = 1000
-"""Strangers of more hosts are not told of."""
+"""Strangers are told of at these counts, and of so many hosts."""
+HANG_UPS = 3
+"""From so many on they are told."""
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 
@@ -262,9 +265,9 @@ class CoordinatorProcess(Driver):
     def on_stranger(self, host: str, reason: str) -> None:
         """See Driver: the first, tenth, hundredth of a host is told, as it tries again and again."""
         super().on_stranger(host, reason)
-        count = self.strangers[host]
+        count = self.strangers[host] - (HANG_UPS - 1 if reason == HUNG_UP else 0)
         if count in TOLD_COUNTS and len(self.strangers) <= MAX_HOSTS:
-            again = f", {count} times so far" if count > 1 else ""
+            again = f", {self.strangers[host]} times so far" if self.strangers[host] > 1 else ""
             self.chronicle.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 
     async def on_query(self, request: bytes) -> bytes:

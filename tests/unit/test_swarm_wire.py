@@ -38,6 +38,7 @@ from hetplanner.elastic.messages import (
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.driver import Driver
 from hetplanner.swarm.wire.certificates import Credentials, authority_name, load_credentials, make_certificates
+from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost, check_address
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
 from hetplanner.swarm.wire.refusal import why_refused
@@ -238,13 +239,16 @@ def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities):
             assert await friend.endpoint.query(address, b"1", 20.0) == b"yes, 1"
         await friend.endpoint.close()
         for _ in range(200):
-            if sum(inside.strangers.values()) == 4:
+            if len(set(inside.reasons)) == 3:
                 break
             await asyncio.sleep(0.05)
         await inside.endpoint.close()
-        return sum(inside.strangers.values()), folder.exists()
+        return inside.reasons, folder.exists()
 
-    assert finish(story()) == (4, False)
+    reasons, is_left = finish(story())
+    assert {HUNG_UP, "it does not speak TLS"} < set(reasons)
+    assert len(reasons) >= 4
+    assert not is_left
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:5", "example.org:5", "0.0.0.0:1", "127.0.0.1", "127.0.0.1:99999", ":1"])

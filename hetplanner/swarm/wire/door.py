@@ -30,6 +30,9 @@ REASONS = {
 }
 """What OpenSSL calls it -> what it means to a swarm."""
 
+HUNG_UP = "it hung up at our certificate: it trusts another authority, or was too slow"
+"""One that does so once may be a peer on a busy host."""
+
 Refused = Callable[[str, str], None]
 
 
@@ -56,7 +59,7 @@ def reason_of(error: Exception) -> str:
         return f"{REASONS['CERTIFICATE_VERIFY_FAILED']} or not valid ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
         return REASONS.get(error.reason or "", f"TLS: {error.reason or error}"[:200])
-    return "it hung up at our certificate: it trusts another authority, or is no peer"
+    return HUNG_UP
 
 
 class Door:
