@@ -6,7 +6,7 @@ import numpy as np
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.plan.elastic import ElasticPlan, ElasticStage
-from hetplanner.plan.elastic_settings import WiringSettings
+from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
@@ -190,7 +190,9 @@ def slow_swarm(
     devices = [d.replace(peak={"float32": peaks[i % len(peaks)]}) for i, d in enumerate(cluster.devices)]
     cuts = [workload.boundaries[i] for i in (1, 3, 5, 7)[: len(peers) - 1]]
     plan = swarm_plan(peers, cuts, cluster=cluster.replace(devices=tuple(devices)), workload=workload, in_flight=8)
-    return plan.replace(wiring=WiringSettings(trainers=1, slots=8))
+    # On a busy machine nobody is taken for dead who only waits for a core.
+    times = ElasticTimes(silence=20.0, answer=20.0, reduce=30.0, lease=60.0)
+    return plan.replace(wiring=WiringSettings(trainers=1, slots=8), times=times)
 
 
 def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *, global_batch: int = 8) -> Workload:

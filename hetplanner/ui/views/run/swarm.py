@@ -94,7 +94,7 @@ class PeerButtons:
         on_click(self.drain, lambda _: self._peers.ask("drain"))
         on_click(self.kill, lambda _: self._peers.ask("kill"))
         self.name.param.watch(self._chosen, "value")
-        row = pn.Row(self.name, self.drain, self.kill, margin=0)
+        row = pn.FlexBox(self.name, self.drain, self.kill, flex_wrap="wrap", align_items="center", margin=0)
         self.view = pn.Column(row, self.words.view, self.refusal.view, sizing_mode="stretch_width", margin=0)
         self._peers.param.watch(self.show, ["names", "peer", "words", "refusal", "asking"])
         model.param.watch(self.show, "status")
