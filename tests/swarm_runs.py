@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from local_swarm import lone_paths, train_local
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import Batches, open_batches
+from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reference import train_reference
 from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
 from hetplanner.swarm.engine import StageEngine
@@ -37,6 +43,10 @@ def small_spec(
     tied: bool = False,
     in_flight: int = 100,
     shared_layers: int = 1,
+    delayed: bool = False,
+    local_steps: int = 1,
+    outer: OuterOptimizer | None = None,
+    clip_norm: float | None = None,
     **times: float,
 ) -> SwarmSpec:
     """A byte GPT of as many layers as stages."""
@@ -68,10 +78,17 @@ def small_spec(
         recompute=(recompute,) * stages,
         in_flight=(in_flight,) * stages,
         rebalancing=Rebalancing(policy="none"),
+        delayed_updates=delayed,
+        local_steps=local_steps,
+        outer=outer,
         settings=ElasticSettings(
-            stages=stages, micro_batches=micro_batches, checkpoint_steps=checkpoint_steps, **times
+            stages=stages,
+            micro_batches=micro_batches,
+            checkpoint_steps=checkpoint_steps,
+            round_steps=local_steps if local_steps > 1 or outer else 0,
+            **times,
         ),
-        train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=1e-3),
+        train=TrainConfig(steps=steps, warmup_steps=5, learning_rate=1e-3, clip_norm=clip_norm),
     )
 
 
@@ -80,11 +97,43 @@ def _reference(text: str) -> tuple[float, ...]:
     from hetplanner.swarm.spec import read_spec
 
     spec = read_spec(text)
-    return tuple(train_reference(spec.workload, spec.train)[1])
+    if spec.is_local:
+        return tuple(train_local(spec, lone_paths(spec))[1])
+    train = train_delayed(spec) if spec.delayed_updates else train_reference(spec.workload, spec.train)
+    return tuple(train[1])
+
+
+def train_delayed(spec: SwarmSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """One process that computes step k with the weights after k - 1 updates: all weights after the last, and losses.
+
+    It has two models, so that nothing of how a peer goes from one to the next is used.
+    """
+    workload, config = spec.workload, spec.train
+    in_use, newest = (StageModel(workload, 0, len(workload.graph.ops), config.seed) for _ in range(2))
+    batches, losses = open_batches(config, workload), []
+    matrices, vectors = ([w for w in newest.parameters if (w.ndim >= 2) == big] for big in (True, False))
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=config.betas)
+    for step in range(config.steps):
+        loss_sum = 0.0
+        for m in range(workload.num_micro_batches):
+            loss = in_use.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
+            (loss / workload.tokens_per_step).backward()
+            loss_sum += float(loss.detach())
+        losses.append(loss_sum / workload.tokens_per_step)
+        if config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(in_use.parameters, config.clip_norm)
+        newest.flat_grad.copy_(in_use.flat_grad)
+        in_use.flat_grad.zero_()
+        in_use.flat.copy_(newest.flat)  # after as many updates as steps before this one
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(step)
+        optimizer.step()
+    return newest.named_weights(), losses
 
 
 def reference_losses(spec: SwarmSpec) -> tuple[float, ...]:
-    """Of one process, step by step."""
+    """Of one process, step by step; with local steps: that has one peer a stage."""
     return _reference(spec.to_json())
 
 
@@ -116,17 +165,23 @@ def run_micro_batch(
     return [Token(micro_batch, engine.stage, nonce) for engine in engines]
 
 
-def undisturbed_losses(spec: SwarmSpec) -> list[float]:
+def undisturbed_losses(spec: SwarmSpec, engines: list[StageEngine] | None = None) -> list[float]:
     """Of one peer per stage to which nothing happens, with the spec's codecs on the boundaries."""
-    engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
+    engines, batches, losses = engines or engines_of(spec), open_batches(spec.train, spec.workload), []
     for step in range(spec.train.steps):
         done = [run_micro_batch(engines, batches, step, m) for m in range(spec.settings.micro_batches)]
-        for stage, engine in enumerate(engines):
-            total = engine.fold([tokens[stage] for tokens in done])
-            engine.keep_sum(Stamp(1, step), total)
+        totals = [engine.fold([tokens[stage] for tokens in done]) for stage, engine in enumerate(engines)]
+        for owner, stages in spec.tied_stages.items():
+            parts = [totals[s].gradient[slice(*engines[s].model.tied[owner])] for s in stages]
+            together = torch.stack(parts).sum(0)
+            for part in parts:
+                part.copy_(together)
+        kept = [e.keep_sum(Stamp(1, step), total) for e, total in zip(engines, totals, strict=True)]
+        squares = [done.grad_square or 0.0 for done in kept]
+        for engine in engines:
             engine.drop()
-            engine.apply(Stamp(1, step), Version(0, step + 1))
-        losses.append(total.loss_sum / spec.workload.tokens_per_step)
+            engine.apply(Stamp(1, step), Version(0, step + 1), math.sqrt(sum(squares)))
+        losses.append(totals[-1].loss_sum / spec.workload.tokens_per_step)
     return losses
 
 
@@ -143,15 +198,21 @@ def losses_of(run_dir: Path) -> list[float]:
 
 
 def start_swarm(
-    spec: SwarmSpec, run_dir: Path, peers: int = 6, trainers: int = 1, speed: float | None = 40.0, **kept: Any
+    spec: SwarmSpec,
+    run_dir: Path,
+    peers: int = 6,
+    trainers: int = 1,
+    speed: float | None = 40.0,
+    plant: Callable[[], None] | None = None,
+    **kept: Any,
 ) -> Rehearsal:
-    """Coordinator, trainers and peers; to be closed."""
+    """Coordinator, trainers and peers; to be closed. `plant`: in every peer, see `Rehearsal.start_peer`."""
     rehearsal = Rehearsal(spec, run_dir, **kept)
     rehearsal.start_coordinator()
     for number in range(trainers):
         rehearsal.start_trainer(f"trainer-{number}")
     for number in range(peers):
-        rehearsal.start_peer(f"peer-{number}", speed)
+        rehearsal.start_peer(f"peer-{number}", speed, plant)
     return rehearsal
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,26 +20,60 @@ SHOWN_PEERS = 12
 """Of a stage, in the table."""
 
 
-def check_mode(mode: str, planner: str | None, rebalancing: str | None) -> None:
+@dataclass(frozen=True)
+class SwarmChoices:
+    """What the user chooses of an elastic plan, besides the search.
+
+    Attributes:
+        rebalancing: name of a policy; None: the usual one.
+        delayed_updates, local_steps: see `ElasticPlan`; local steps come with the usual outer optimizer.
+    """
+
+    rebalancing: str | None = None
+    delayed_updates: bool = False
+    local_steps: int = 1
+
+    def apply_to(self, plan: ElasticPlan) -> ElasticPlan:
+        """The plan as chosen. Raises InvalidInput where choices do not go together, or with the model."""
+        if self.rebalancing is not None:
+            plan = plan.replace(rebalancing=Rebalancing.model_validate({"policy": self.rebalancing}))
+        if self.local_steps == 1:
+            return plan.replace(delayed_updates=self.delayed_updates)
+        from hetplanner.cost.calm import calm_plan
+        from hetplanner.cost.estimate import estimate_plan
+        from hetplanner.plan.model import OuterOptimizer
+
+        plan = plan.replace(
+            delayed_updates=self.delayed_updates, local_steps=self.local_steps, outer=OuterOptimizer(), estimate=None
+        )
+        return plan.replace(estimate=estimate_plan(calm_plan(plan)))
+
+
+def check_mode(mode: str, planner: str | None, choices: SwarmChoices) -> None:
     """Refuses what no planner can do. Raises InvalidInput."""
     if mode not in ("static", "elastic"):
         raise InvalidInput(f"--mode: must be static or elastic, got {mode!r:.60}")
     if mode == "elastic" and planner not in (None, "swarm"):
         raise InvalidInput(f"--mode elastic: only planner swarm makes elastic plans, got {planner!r:.60}")
+    rebalancing = choices.rebalancing
     if mode == "static" and rebalancing is not None:
         raise InvalidInput("--rebalancing: static plans have fixed routes; add --mode elastic")
+    if mode == "static" and choices.delayed_updates:
+        raise InvalidInput("--delayed-updates: is an option of swarms; add --mode elastic")
+    if mode == "static" and choices.local_steps > 1:
+        raise InvalidInput("--local-steps: is an option of swarms; add --mode elastic, or take --max-local-steps")
+    if choices.delayed_updates and choices.local_steps > 1:
+        raise InvalidInput("--delayed-updates: does not go with --local-steps; take one of them")
     if rebalancing is not None and rebalancing not in REBALANCER_NAMES:
         raise InvalidInput(f"--rebalancing: must be one of {', '.join(REBALANCER_NAMES)}, got {rebalancing!r:.60}")
 
 
-def finish_elastic(result: SearchResult, rebalancing: str | None, out: Path | None, as_json: bool) -> None:
+def finish_elastic(result: SearchResult, choices: SwarmChoices, out: Path | None, as_json: bool) -> None:
     """Writes and prints the elastic plan of a search."""
     from hetplanner.plan.files import plan_to_data, save_plan
 
     assert result.elastic is not None
-    plan = result.elastic
-    if rebalancing is not None:
-        plan = plan.replace(rebalancing=Rebalancing.model_validate({"policy": rebalancing}))
+    plan = choices.apply_to(result.elastic)
     if out is not None:
         save_plan(plan, out)
     if as_json:
@@ -57,6 +92,8 @@ def print_elastic(plan: ElasticPlan) -> None:
         f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]: elastic,"
         f" {'+'.join(str(len(stage.peers)) for stage in plan.stages)} peers, rebalancing {plan.rebalancing.policy},"
         f" {plan.wiring.trainers * plan.wiring.slots} micro-batches under way"
+        f"{', updates delayed by a step' if plan.delayed_updates else ''}"
+        f"{f', rounds of {plan.local_steps} local steps' if plan.is_local else ''}"
     )
     rows = table("Stages at the start", "stage", "ops", "peers", right=("stage",))
     for s, stage in enumerate(plan.stages):
@@ -70,5 +107,7 @@ def print_elastic(plan: ElasticPlan) -> None:
     console.print(f"bottleneck: {estimate.bottleneck.text}")
     codecs = (("activations", plan.activation_codec), ("gradients", plan.gradient_codec))
     lossy = [f"{codec} for {what}" for what, codec in (*codecs, ("averaging", plan.averaging_codec)) if codec.is_lossy]
+    lossy += ["delayed updates"] if plan.delayed_updates else []
+    lossy += ["local steps"] if plan.is_local else []
     if lossy:
         console.print(f"quality not modelled: {', '.join(lossy)}; the steps that this may cost are not in the estimate")

@@ -39,6 +39,12 @@ def plan(
     rebalancing: Annotated[
         str | None, typer.Option(help="How peers of mode elastic change stages: throughput, queue or none.")
     ] = None,
+    delayed_updates: Annotated[
+        bool, typer.Option("--delayed-updates", help="Mode elastic: optimizers work beside the next step's passes.")
+    ] = False,
+    local_steps: Annotated[
+        int, typer.Option(help="Mode elastic: steps that peers take by themselves before they average.", min=1)
+    ] = 1,
     start_from: Annotated[Path | None, typer.Option(help="A plan file of the same cluster to begin with.")] = None,
     starts: Annotated[str | None, typer.Option(help="structured or random (evolution).")] = None,
     islands: Annotated[int | None, typer.Option(help="Searches apart that exchange their best (evolution).")] = None,
@@ -50,12 +56,13 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
-    from hetplanner.cli.elastic import check_mode, finish_elastic
+    from hetplanner.cli.elastic import SwarmChoices, check_mode, finish_elastic
     from hetplanner.plan.files import load_plan
     from hetplanner.planners.registry import make_planner
     from hetplanner.schema import check_writable
 
-    check_mode(mode, planner, rebalancing)
+    choices = SwarmChoices(rebalancing, delayed_updates, local_steps)
+    check_mode(mode, planner, choices)
     if out is not None:
         check_writable(out)
     problem = load()
@@ -67,7 +74,7 @@ def plan(
     chosen = make_planner(planner or usual, {name: value for name, value in settings.items() if value is not None})
     result = solve(chosen, problem, seed, limit, start)
     if result.elastic is not None:
-        finish_elastic(result, rebalancing, out, as_json)
+        finish_elastic(result, choices, out, as_json)
         return
     if out is not None:
         from hetplanner.plan.files import save_plan

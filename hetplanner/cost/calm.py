@@ -62,6 +62,8 @@ def calm_plan(plan: ElasticPlan, model: CostModel | None = None, seed: int = 0) 
         routes=routes,
         link_codecs=_link_codecs(plan, counts),
         reducer=_reducer(plan.problem),
+        local_steps=plan.local_steps,
+        outer=plan.outer,
         ranks=tuple(replica[0] for stage in stages for replica in stage.replicas),
         estimate=plan.estimate,
         provenance=plan.provenance,

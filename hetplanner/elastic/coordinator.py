@@ -208,9 +208,8 @@ class Coordinator:
                     self.work.worked(record.member.peer, message.worked_s)
                 self.journal.drop_tokens(missing)
                 self._conclude(*self.transaction.prepared(record.member, attempt, not missing, now_s), now_s)
-            case Reduced(attempt=attempt, count=count, loss_sum=loss_sum):
-                verdict, sends = self.transaction.reduced(record.member, attempt, count, now_s, loss_sum)
-                self._conclude(verdict, sends, now_s)
+            case Reduced():
+                self._conclude(*self.transaction.reduced(message, now_s), now_s)
             case Decided(attempt=attempt, version=version):
                 self._conclude(self.transaction.decided(record.member, attempt, version), [], now_s)
             case Leave() if not record.draining:
@@ -232,7 +231,7 @@ class Coordinator:
         self._peers_heard.hear(hello.peer, now_s)
         held = hello.holding
         if record is None and held is not None and held.pending is not None and self._missed_decision(held):
-            self._out.append(Send(address, Decide(held.pending, True, self.version)))
+            self._out.append(Send(address, Decide(held.pending, True, self.version, self.ledger.last_norm)))
             return
         self._out += self._seating.welcome(address, hello)
 
@@ -276,13 +275,18 @@ class Coordinator:
                 self._may_begin = False  # until the next tick: a failing all-reduce is not tried in a tight loop
             case Verdict.DECIDED:
                 version = Version(self.version.lineage, self.version.step + 1)
-                transaction = self.transaction
-                self._queue.append(Committed(self.boot, transaction.attempt, version, transaction.loss_sum))
+                done = self.transaction
+                self._queue.append(Committed(self.boot, done.attempt, version, done.loss_sum, done.grad_norm))
             case Verdict.CLOSED:
                 self._cross_boundary(now_s)
 
     def _cross_boundary(self, now_s: float) -> None:
-        """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves."""
+        """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves.
+
+        Inside a round of local steps nobody may: what it has learned by itself would be lost.
+        """
+        if not self.settings.ends_round(self.version.step - 1):
+            return
         for record in self.membership.in_state(PeerState.SERVING):
             if record.draining and not self._seating.is_last(record):
                 self.departed[record.member.peer] = ""

@@ -27,12 +27,14 @@ class Committed:
 
     Attributes:
         loss_sum: of the step, in nats over all tokens; None: no last stage said it.
+        grad_norm: of the whole mean gradient, before clipping; None: it is not clipped.
     """
 
     boot: int
     attempt: Stamp
     version: Version
     loss_sum: float | None = None
+    grad_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ class Ledger:
         boot: of the latest coordinator.
         version: of all stages.
         last_attempt: that led to it; None before the first commit and after a set-back.
+        last_norm: the gradient's in that attempt, for a peer that still has to step by it.
         checkpoints: versions by committed steps, then stage, of the current lineage's past.
     """
 
     boot: int = 0
     version: Version = field(default_factory=lambda: Version(0, 0))
     last_attempt: Stamp | None = None
+    last_norm: float | None = None
     checkpoints: dict[int, dict[int, Version]] = field(default_factory=dict)
 
     def take(self, decision: Decision) -> None:
@@ -81,9 +85,9 @@ class Ledger:
             return
         match decision:
             case Committed(attempt=attempt, version=version) if version.step == self.version.step + 1:
-                self.version, self.last_attempt = version, attempt
+                self.version, self.last_attempt, self.last_norm = version, attempt, decision.grad_norm
             case SetBack(version=version) if version.lineage == self.version.lineage + 1:
-                self.version, self.last_attempt = version, None
+                self.version, self.last_attempt, self.last_norm = version, None, None
                 self.checkpoints = {k: v for k, v in self.checkpoints.items() if k <= version.step}
             case CheckpointSaved(stage=stage, version=version) if version.step <= self.version.step:
                 self.checkpoints.setdefault(version.step, {})[stage] = version

@@ -69,12 +69,18 @@ class Reduced:
 
     Attributes:
         loss_sum: of the contributions, in nats over all tokens; of the last stage alone.
+        grad_square: squared norm of the stage's part of the mean gradient, weights of several stages counted in the
+            first of them; only where gradients are clipped.
+        samples: micro-batches of the round whose local steps are in the stage's mean, at the end of a round of these.
+            With local steps `count` and `loss_sum` are this peer's own.
     """
 
     member: Member
     attempt: Stamp
     count: int | None
     loss_sum: float | None = None
+    grad_square: float | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +202,16 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """The attempt is committed (step, and be at `version`) or aborted (forget its sum, keep contributions)."""
+    """The attempt is committed (step, and be at `version`) or aborted (forget its sum, keep contributions).
+
+    Attributes:
+        grad_norm: of the whole mean gradient, to clip by; None where it is not clipped.
+    """
 
     attempt: Stamp
     commit: bool
     version: Version
+    grad_norm: float | None = None
 
 
 # Between trainers and the coordinator.

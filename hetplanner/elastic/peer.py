@@ -73,13 +73,12 @@ PeerEvent = (
 
 @dataclass
 class _Attempt:
-    """A peer's part in an attempt: folding until `count` is known, then in doubt until the decision."""
+    """A peer's part in an attempt: folding until it is `done`, then in doubt until the decision."""
 
     attempt: Stamp
     tokens: tuple[Token, ...]
     is_folding: bool = False
-    count: int | None = None
-    loss_sum: float | None = None
+    done: FoldDone | None = None
     commits_to: Version | None = None
 
 
@@ -204,7 +203,7 @@ class Peer:
         holding = None
         if self.version is not None:
             attempt = self._attempt
-            pending = attempt.attempt if attempt is not None and attempt.count is not None else None
+            pending = attempt.attempt if attempt is not None and attempt.done is not None else None
             holding = Holding(self.stage, self.version, pending)
         return self._tell(Hello(self.name, self._process, self._fingerprint, self._speed, holding))
 
@@ -265,8 +264,8 @@ class Peer:
         attempt = self._attempt
         if attempt is None or attempt.attempt != reduce.attempt:
             return [self._tell(Reduced(reduce.member, reduce.attempt, None))]
-        if attempt.count is not None:
-            return [self._tell(Reduced(reduce.member, reduce.attempt, attempt.count, attempt.loss_sum))]
+        if attempt.done is not None:
+            return [self._tell(_reduced(reduce.member, attempt.done))]
         if attempt.is_folding:
             return []
         attempt.is_folding = True
@@ -276,8 +275,8 @@ class Peer:
         attempt = self._attempt
         if attempt is None or attempt.attempt != done.attempt or not attempt.is_folding or self.member is None:
             return []
-        attempt.is_folding, attempt.count, attempt.loss_sum = False, done.count, done.loss_sum
-        return [self._tell(Reduced(self.member, done.attempt, done.count, done.loss_sum))]
+        attempt.is_folding, attempt.done = False, done if done.count is not None else None
+        return [self._tell(_reduced(self.member, done))]
 
     def _decide(self, decide: Decide) -> list[PeerAction]:
         attempt = self._attempt
@@ -287,10 +286,14 @@ class Peer:
             return [*dropped, *self._decided(decide.attempt)]
         if self.version == decide.version:
             return self._decided(decide.attempt)
-        if attempt is None or not is_mine or attempt.count is None or attempt.commits_to is not None:
+        if attempt is None or not is_mine or attempt.done is None or attempt.commits_to is not None:
             return []
         attempt.commits_to = decide.version
-        return [*self._chain.pause(), DropContributions(), ApplyUpdate(decide.attempt, decide.version)]
+        return [
+            *self._chain.pause(),
+            DropContributions(),
+            ApplyUpdate(decide.attempt, decide.version, decide.grad_norm),
+        ]
 
     def _applied(self, number: Stamp) -> list[PeerAction]:
         attempt = self._attempt
@@ -317,3 +320,7 @@ class Peer:
 
     def _tell(self, message: Message) -> Send:
         return Send(self._coordinator, message)
+
+
+def _reduced(member: Member, done: FoldDone) -> Reduced:
+    return Reduced(member, done.attempt, done.count, done.loss_sum, done.grad_square, done.samples)

@@ -49,11 +49,13 @@ class StateLoaded:
 
 @dataclass(frozen=True, slots=True)
 class FoldDone:
-    """An all-reduce ended with a sum over `count` contributions (and their losses); None: with an error."""
+    """An all-reduce ended with a sum over `count` contributions; None: with an error. The rest: as of Reduced."""
 
     attempt: Stamp
     count: int | None
     loss_sum: float | None = None
+    grad_square: float | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,14 @@ class DropContributions:
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """Step the optimizer with the sum of an attempt divided by its count, then say UpdateApplied."""
+    """Step the optimizer with the sum of an attempt divided by its count, then say UpdateApplied.
+
+    `grad_norm`: as of Decide.
+    """
 
     attempt: Stamp
     version: Version
+    grad_norm: float | None = None
 
 
 PeerAction = (

@@ -31,6 +31,7 @@ class ElasticSettings:
         restore_s: a stage without any live copy waits so long for a peer that returns with one before all stages are
             set back to a checkpoint.
         checkpoint_steps: committed steps between checkpoints; 0: none.
+        round_steps: steps of a round of local steps; peers of a stage average in its last. 0: in every step.
         wiring: how senders choose among the peers of the next stage; see `hetplanner.elastic.wiring`.
 
     Raises:
@@ -53,7 +54,12 @@ class ElasticSettings:
     join_hold_s: float = 10.0
     restore_s: float = 10.0
     checkpoint_steps: int = 0
+    round_steps: int = 0
     wiring: WiringRule = "soonest"
+
+    def ends_round(self, step: int) -> bool:
+        """Whether the peers of a stage are equal again after a step (counted from 0); without local steps always."""
+        return not self.round_steps or (step + 1) % self.round_steps == 0
 
     def __post_init__(self) -> None:
         if self.wiring not in WIRING_RULES:
@@ -104,5 +110,6 @@ def settings_of(plan: ElasticPlan, *, checkpoint_steps: int = 0) -> ElasticSetti
         ema_alpha=wiring.ema_alpha,
         unmeasured_s=wiring.unmeasured,
         checkpoint_steps=checkpoint_steps,
+        round_steps=plan.local_steps if plan.is_local else 0,
         wiring=wiring.rule,
     )

@@ -6,12 +6,13 @@ same step. Nothing but a durable decision commits; a peer in doubt keeps both it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from hetplanner.elastic.identity import Member, Seat, Stamp, Token, Version, View
-from hetplanner.elastic.messages import Decide, Message, Prepare, Reduce, Send
+from hetplanner.elastic.messages import Decide, Message, Prepare, Reduce, Reduced, Send
 from hetplanner.elastic.settings import ElasticSettings
 
 
@@ -53,6 +54,9 @@ class StepTransaction:
         self.attempt = Stamp(0, 0)
         self.version = Version(0, 0)
         self.loss_sum: float | None = None
+        self.grad_norm: float | None = None
+        self._squares: dict[int, float] = {}
+        self._samples: dict[int, set[int]] = {}
         self._group: dict[Member, Participant] = {}
         self._waiting: set[Member] = set()
         self._counts: list[list[int]] = []
@@ -74,7 +78,8 @@ class StepTransaction:
             for seat in seats
         }
         self._counts = [[] for _ in view.stages]
-        self.loss_sum = None
+        self.loss_sum = self.grad_norm = None
+        self._squares, self._samples = {}, {}
         return self._enter(Phase.PREPARE, now_s)
 
     def prepared(self, member: Member, attempt: Stamp, is_whole: bool, now_s: float) -> tuple[Verdict, list[Send]]:
@@ -87,27 +92,58 @@ class StepTransaction:
         self._waiting.discard(member)
         return Verdict.NOTHING, [] if self._waiting else self._enter(Phase.REDUCE, now_s)
 
-    def reduced(
-        self, member: Member, attempt: Stamp, count: int | None, now_s: float, loss_sum: float | None = None
-    ) -> tuple[Verdict, list[Send]]:
-        """A peer's all-reduce ended; DECIDED if it was the last and every count is the step's micro-batches."""
-        if not self._awaits(Phase.REDUCE, member, attempt):
+    def reduced(self, answer: Reduced, now_s: float) -> tuple[Verdict, list[Send]]:
+        """A peer's all-reduce ended; DECIDED if it was the last and every micro-batch of the step is counted once."""
+        if not self._awaits(Phase.REDUCE, answer.member, answer.attempt):
             return Verdict.NOTHING, []
-        if count is None:
+        if answer.count is None:
             return Verdict.NOTHING, self._enter(Phase.ABORT, now_s)
-        self._waiting.discard(member)
-        self._counts[self._group[member].stage].append(count)
-        self.loss_sum = loss_sum if loss_sum is not None else self.loss_sum
+        self._waiting.discard(answer.member)
+        self._take(self._group[answer.member].stage, answer, answer.count)
         if self._waiting:
             return Verdict.NOTHING, []
         if not self._is_exact():
             return Verdict.NOTHING, self._enter(Phase.ABORT, now_s)
+        if len(self._squares) == len(self._counts):
+            self.grad_norm = math.sqrt(sum(self._squares[stage] for stage in range(len(self._counts))))
         self._enter(Phase.PERSIST, now_s)
         return Verdict.DECIDED, []
 
+    def _take(self, stage: int, answer: Reduced, count: int) -> None:
+        """All members of a stage hold the same sum, so that one speaks for its losses and its squared norm.
+
+        Between two averagings of local steps each holds its own.
+        """
+        self._counts[stage].append(count)
+        if answer.loss_sum is not None:
+            others = self.loss_sum if self._settings.round_steps and self.loss_sum is not None else 0.0
+            self.loss_sum = others + answer.loss_sum
+        if answer.grad_square is not None:
+            self._squares[stage] = answer.grad_square
+        if answer.samples is not None:
+            self._samples.setdefault(stage, set()).add(answer.samples)
+
     def _is_exact(self) -> bool:
-        """Every member of every stage counted every micro-batch: kept although the journal says so already."""
-        return all(counts and {*counts} == {self._settings.micro_batches} for counts in self._counts)
+        """Every member of every stage counted every micro-batch: kept although the journal says so already.
+
+        With local steps all of them together did, and at the end of a round they averaged the same.
+        """
+        settings = self._settings
+        if not settings.round_steps:
+            return all(counts and {*counts} == {settings.micro_batches} for counts in self._counts)
+        if any(sum(counts) != settings.micro_batches for counts in self._counts):
+            return False
+        if not settings.ends_round(self.version.step):
+            return True
+        possible = range(settings.micro_batches, settings.round_steps * settings.micro_batches + 1)
+        stages = [self._samples.get(stage, set()) for stage in range(settings.stages)]
+        return all(len(samples) == 1 and samples <= set(possible) for samples in stages)
+
+    @property
+    def lost_samples(self) -> list[int]:
+        """By stage: micro-batches of the round whose local steps died with their peer; nothing inside a round."""
+        whole = self._settings.round_steps * self._settings.micro_batches
+        return [whole - max(self._samples[stage]) for stage in sorted(self._samples)]
 
     def persisted(self, version: Version, now_s: float) -> list[Send]:
         """The decision is durable: PERSIST to COMMIT."""
@@ -188,7 +224,7 @@ class StepTransaction:
                 stages = tuple(tuple(p.seat for p in everyone if p.stage == s) for s in range(self._settings.stages))
                 return Reduce(to.seat.member, self.attempt, stages[to.stage], stages)
             case Phase.COMMIT | Phase.ABORT:
-                return Decide(self.attempt, self.phase is Phase.COMMIT, self.version)
+                return Decide(self.attempt, self.phase is Phase.COMMIT, self.version, self.grad_norm)
         return None
 
     def _leave(self) -> None:

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.cut import check_cut
-from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
+from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings, check_updates
 from hetplanner.plan.estimate import Estimate
-from hetplanner.plan.model import LinkCodec, Plan, Provenance, Role, Stage
+from hetplanner.plan.model import LinkCodec, OuterOptimizer, Plan, Provenance, Role, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.schema import Name, Noun
@@ -67,6 +67,12 @@ class ElasticPlan(_WithoutRoutes):
         activation_codec: how activations travel, on every link without a rule of its own.
         gradient_codec: the same of the gradients that come back.
         averaging_codec: how gradients travel between the peers of a stage.
+        delayed_updates: the optimizer works beside the passes of the next step, on all stages alike: step k is computed
+            with the weights after k - 1 updates. A peer keeps another copy of its weights; the estimate does not know.
+        local_steps: steps that every peer takes by itself, each with the gradients of its own micro-batches, before the
+            peers of a stage average the changes of their weights, weighted by what each has worked on. 1 without
+            `outer`: gradients are averaged in every step.
+        outer: what becomes of the averaged change; None takes it as it is.
         link_codecs: rules for links between peers of the start; who joins later has none.
         estimate: of a calm step: everybody of the start there, wired in proportion to speed.
     """
@@ -81,6 +87,9 @@ class ElasticPlan(_WithoutRoutes):
     gradient_codec: Codec = NO_CODEC
     averaging_codec: Codec = NO_CODEC
     link_codecs: tuple[LinkCodec, ...] = ()
+    delayed_updates: bool = False
+    local_steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    outer: OuterOptimizer | None = None
     estimate: Estimate | None = None
     provenance: Provenance = Provenance()
 
@@ -88,6 +97,9 @@ class ElasticPlan(_WithoutRoutes):
     def _structure_holds(self) -> Self:
         check_cut(self.stages, self.problem.workload)
         self._check_peers()
+        ties = self.problem.workload.graph.tied_groups.values()
+        crossing = any(len({self._stage_of(op) for op in users}) > 1 for users in ties)
+        check_updates(delayed=self.delayed_updates, local=self.is_local, crossing_ties=crossing)
         for name in ("activation_codec", "gradient_codec", "averaging_codec"):
             _check_codec(name, getattr(self, name))
         for i, rule in enumerate(self.link_codecs):
@@ -118,6 +130,14 @@ class ElasticPlan(_WithoutRoutes):
     def peers(self) -> tuple[str, ...]:
         """Devices of the start, stage by stage."""
         return tuple(self.stage_of_peer)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether peers step by themselves and average changes of weights, instead of adding up gradients."""
+        return self.local_steps > 1 or self.outer is not None
+
+    def _stage_of(self, op: int) -> int:
+        return max(s for s, stage in enumerate(self.stages) if stage.first_op <= op)
 
     @property
     def num_micro_batches(self) -> int:

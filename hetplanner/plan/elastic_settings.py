@@ -67,3 +67,25 @@ class ElasticTimes(Noun):
         if self.silence <= self.ping:
             raise ValueError(f"silence: must be longer than ping, {self.ping:g} s, got {self.silence:g} s; raise it")
         return self
+
+
+def check_updates(*, delayed: bool, local: bool, crossing_ties: bool) -> None:
+    """Refuses ways to step that do not go together.
+
+    Args:
+        delayed: delayed updates.
+        local: local steps.
+        crossing_ties: whether several stages hold the same weight.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    if local and delayed:
+        raise ValueError(
+            "delayed_updates: do not go with local steps, which have no commit to wait for; take one of them"
+        )
+    if local and crossing_ties:
+        raise ValueError(
+            "local_steps: must be 1, without outer, where stages share a weight (such as a tied embedding): between two"
+            " averagings its copies would part; untie it, or cut the model so that one stage holds it"
+        )

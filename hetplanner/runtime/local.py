@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.model import Plan
+from hetplanner.plan.model import OuterOptimizer, Plan
 from hetplanner.plan.parts import shares_of
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.runtime.chunk import Chunk
@@ -82,14 +82,9 @@ class LocalSteps:
         for span in self._spans[group.name]:
             self._step(span, mean=mean)
 
-    @torch.no_grad()
     def _step(self, span: _Span, *, mean: bool) -> None:
-        if self.outer and span.velocity is not None and not mean:
-            # Nesterov as torch.optim.SGD has it, of the gradient that is the negative change.
-            span.velocity.mul_(self.outer.momentum).add_(span.change)
-            span.change.add_(span.velocity, alpha=self.outer.momentum).mul_(self.outer.learning_rate)
-        torch.add(span.anchor, span.change, out=span.weights)
-        span.anchor.copy_(span.weights)
+        outer = None if mean else self.outer
+        step_outer(span.weights, span.change, span.anchor, span.velocity, outer)
         span.change.zero_()
 
     def state(self) -> dict[str, Tensor]:
@@ -112,3 +107,24 @@ class LocalSteps:
             )
         for name, tensor in mine.items():
             tensor.copy_(state[name])
+
+
+@torch.no_grad()
+def step_outer(
+    weights: Tensor, change: Tensor, anchor: Tensor, velocity: Tensor | None, outer: OuterOptimizer | None
+) -> None:
+    """A step of the outer optimizer: weights and anchor become the new ones.
+
+    Args:
+        weights: overwritten; like all others 1-D and equally long.
+        change: mean of the replicas' since the anchor; used up.
+        anchor: the weights that all replicas had.
+        velocity: of the momentum; None where there is no outer optimizer.
+        outer: None takes the change as it is.
+    """
+    if outer is not None and velocity is not None:
+        # Nesterov as torch.optim.SGD has it, of the gradient that is the negative change.
+        velocity.mul_(outer.momentum).add_(change)
+        change.add_(velocity, alpha=outer.momentum).mul_(outer.learning_rate)
+    torch.add(anchor, change, out=weights)
+    anchor.copy_(weights)

@@ -70,7 +70,7 @@ class Chronicle:
         self.telemetry.phase("training")
         self._step_began_s = now
         if last is not None and not self._has_told(last.version):
-            self.committed(last.version, last.loss_sum)
+            self.committed(last)
         self.event("boot", boot=boot, version=list(version), address=address)
 
     def _has_told(self, version: Version) -> bool:
@@ -94,8 +94,9 @@ class Chronicle:
         self._boundary_bytes += boundary_bytes
         self._reduce_bytes += reduce_bytes
 
-    def committed(self, version: Version, loss_sum: float | None, work: StepWork | None = None) -> None:
+    def committed(self, commit: Committed, work: StepWork | None = None) -> None:
         """A step is durable; `work`: who did what of it."""
+        version, loss_sum = commit.version, commit.loss_sum
         now = time.monotonic()
         origin_s = self.telemetry.origin_s
         self.telemetry.write(
@@ -109,7 +110,7 @@ class Chronicle:
             reduce_bytes=self._reduce_bytes,
             late=0,
             late_s=0.0,
-            grad_norm=None,
+            grad_norm=commit.grad_norm,
             memory_bytes=0,
         )
         loss = None if loss_sum is None else loss_sum / self._tokens

@@ -199,10 +199,19 @@ class CoordinatorProcess(Driver):
             self.handle(PersistFailed(decision))
             return
         if isinstance(decision, Committed):
-            self.chronicle.committed(decision.version, decision.loss_sum, self.machine.work)
+            self.chronicle.committed(decision, self.machine.work)
+            self._tell_of_lost_work()
         elif isinstance(decision, SetBack):
             self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
         self.handle(Persisted(decision))
+
+    def _tell_of_lost_work(self) -> None:
+        """What peers have learned by themselves goes with them, until it is averaged."""
+        settings = self.spec.settings
+        for stage, lost in enumerate(self.machine.transaction.lost_samples):
+            if lost:
+                whole = settings.round_steps * settings.micro_batches
+                self.chronicle.event("local work lost", stage=stage, micro_batches=lost, of=whole)
 
     # Life and death of others.
 

@@ -50,7 +50,7 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
     for stage, seats in enumerate(view.stages):
         model = await asyncio.to_thread(StageModel, spec.workload, *spec.ops_of(stage), None)
         pieces = endpoint.state(seats[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
-        state = await receive_state(pieces, stage, model.flat.numel())
+        state = await receive_state(pieces, stage, model.flat.numel(), spec.state_names)
         if state.version != version:
             raise InvalidInput(f"state of stage {stage}: is of version {state.version}, not {version}")
         await asyncio.to_thread(_write_part, model, state, run_dir)
@@ -58,7 +58,8 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
 
 
 def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:
-    model.flat.copy_(state.tensors[0])
+    # Inside a round of local steps replicas have in common what the last outer step left.
+    model.flat.copy_(state.tensors.get("anchor", state.tensors["weights"]))
     path = run_dir / part_file(state.stage)
     draft = path.with_suffix(".tmp")
     metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(state.version.step)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,9 +19,8 @@ from torch import Tensor
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.codecs.torch_dense import TensorCodec
 from hetplanner.elastic.identity import Stamp, Token, Version
-from hetplanner.elastic.peer_events import CallKey
+from hetplanner.elastic.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import Batch, StageModel
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
@@ -28,9 +28,13 @@ from hetplanner.runtime.stage import StageRunner
 from hetplanner.swarm.parts import check_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state import StageState
+from hetplanner.swarm.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
+
+CLIP_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
 
 T = TypeVar("T")
 
@@ -47,11 +51,31 @@ class _Call:
 
 @dataclass
 class Sum:
-    """Gradients of listed contributions, their number and their losses."""
+    """Gradients of listed contributions, their number and their losses.
+
+    At the end of a round of local steps also: a change of weights times the micro-batches behind it, and their number.
+
+    Attributes:
+        stepped: the optimizer after the local step that has been tried with it.
+    """
 
     gradient: Tensor
     count: int
     loss_sum: float
+    stepped: Stepped | None = None
+
+
+@dataclass
+class _Kept:
+    """What an attempt is committed with.
+
+    Attributes:
+        total: gradients of the whole stage; with local steps this peer's own.
+        change: mean of the stage, at the end of a round of local steps.
+    """
+
+    total: Sum
+    change: Tensor | None = None
 
 
 class StageEngine:
@@ -73,8 +97,9 @@ class StageEngine:
         self.version: Version | None = None
         self._calls: dict[CallKey, _Call] = {}
         self._contributions: dict[Token, tuple[Tensor, float]] = {}
-        self._sums: dict[Stamp, Sum] = {}
+        self._sums: dict[Stamp, _Kept] = {}
         self._numbers = 0
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="optimizer")
         dtype = spec.workload.dtype
         self._activation = boundary_codec(spec.activation_codec, dtype)
         self._gradient = boundary_codec(spec.gradient_codec, dtype)
@@ -90,14 +115,15 @@ class StageEngine:
         model = StageModel(spec.workload, *spec.ops_of(stage), spec.train.seed if with_weights else None, self.device)
         self.stage, self.model = stage, model
         self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
-        self._optimizer = FlatAdamW(
-            model.flat,
-            model.flat_grad,
-            [w for w in model.named_weights().values() if w.ndim >= 2],
-            betas=spec.train.betas,
-            weight_decay=spec.train.weight_decay,
-        )
+        self._update = self._make_update(model)
         return model.flat.numel()
+
+    def _make_update(self, model: StageModel) -> StageUpdate:
+        if self.spec.delayed_updates:
+            return DelayedUpdate(model, self.spec.train, self._beside)
+        if self.spec.is_local:
+            return LocalUpdate(model, self.spec.train, self.spec.outer)
+        return StageUpdate(model, self.spec.train)
 
     def begin(self, stage: int, version: Version) -> None:
         """The initial state of a stage, from the run's seed."""
@@ -108,26 +134,29 @@ class StageEngine:
         """Fills a stage that was built; it counts as `version`, or as what it says. Raises InvalidInput."""
         if state.stage != self.stage:
             raise InvalidInput(f"state: is of stage {state.stage}, not {self.stage}")
-        mine = (self.model.flat, self._optimizer.mean, self._optimizer.square)
-        for target, source in zip(mine, state.tensors, strict=True):
+        mine = self._update.tensors()
+        for name, target in mine.items():
+            source = state.tensors[name]
             if target.shape != source.shape:
                 raise InvalidInput(f"state of stage {state.stage}: {source.numel()} numbers, not {target.numel()}")
             target.copy_(source)
-        self._optimizer.num_steps = state.num_steps
+        self._update.num_steps = state.num_steps
         self.version = version or state.version
 
     def state(self) -> StageState | None:
         """A copy of the state as it is between two computations; None: there is none."""
         if self.version is None:
             return None
-        tensors = (self.model.flat, self._optimizer.mean, self._optimizer.square)
-        copies = tuple(t.detach().cpu().clone() for t in tensors)
-        return StageState(self.stage, self.version, self._optimizer.num_steps, copies)
+        copies = {name: t.detach().cpu().clone() for name, t in self._update.tensors().items()}
+        return StageState(self.stage, self.version, self._update.num_steps, copies)
 
     def digest(self) -> str:
-        """SHA-256 of weights and moments: equal on all replicas of a stage at a version."""
+        """SHA-256 of all weights and moments: equal on all replicas of a stage at a version.
+
+        With local steps: of what the last outer step left.
+        """
         found = hashlib.sha256()
-        for tensor in (self.model.flat, self._optimizer.mean, self._optimizer.square):
+        for tensor in self._update.common().values():
             found.update(tensor.detach().cpu().numpy().data)
         return found.hexdigest()
 
@@ -236,23 +265,82 @@ class StageEngine:
             total.loss_sum += loss_sum
         return total
 
-    def keep_sum(self, attempt: Stamp, total: Sum) -> None:
-        """The reduced sum of an attempt, until it is decided."""
-        self._sums[attempt] = total
+    def offer(self, folded: Sum) -> Sum | None:
+        """What is added up over the stage: the sum, or at the end of a round of local steps this peer's change.
+
+        Returns:
+            None inside a round: nothing.
+        """
+        update, settings = self._update, self.spec.settings
+        if not isinstance(update, LocalUpdate):
+            return folded
+        assert self.version is not None
+        if not settings.ends_round(self.version.step):
+            return None
+        change, folded.stepped = update.offer(folded.gradient, folded.count, *self._own_step(folded))
+        return Sum(change, update.samples + folded.count, 0.0)
+
+    def keep_sum(self, attempt: Stamp, total: Sum, own: Sum | None = None) -> FoldDone:
+        """Keeps what an attempt is committed with until it is decided, and says what the coordinator is to know.
+
+        Args:
+            attempt: undecided.
+            total: what was offered, over the whole stage; inside a round of local steps `own`.
+            own: what this peer folded; with local steps.
+        """
+        is_last = self.stage == self.spec.num_stages - 1
+        if not self.spec.is_local:
+            self._sums[attempt] = _Kept(total)
+            return FoldDone(attempt, total.count, total.loss_sum if is_last else None, self._grad_square(total))
+        assert own is not None
+        loss_sum, is_inside = own.loss_sum if is_last else None, total is own
+        self._sums[attempt] = _Kept(own, None if is_inside else total.gradient.div_(total.count))
+        return FoldDone(attempt, own.count, loss_sum, samples=None if is_inside else total.count)
+
+    def _grad_square(self, total: Sum) -> float | None:
+        """See Reduced."""
+        if self.spec.train.clip_norm is None:
+            return None
+        parts = [total.gradient[: self.model.own_end]]
+        for owner, (first, end) in self.model.tied.items():
+            if self.spec.tied_stages[owner][0] == self.stage:
+                parts.append(total.gradient[first:end])
+        norms = [float(torch.linalg.vector_norm(part)) / self.spec.workload.tokens_per_step for part in parts]
+        return sum(norm**2 for norm in norms)
 
     def drop_sum(self, attempt: Stamp) -> None:
         """The attempt is aborted."""
         self._sums.pop(attempt, None)
 
-    def apply(self, attempt: Stamp, version: Version) -> None:
-        """Steps the optimizer with the mean gradient of an attempt; weights are at `version` then."""
-        total = self._sums.pop(attempt)
+    def apply(self, attempt: Stamp, version: Version, grad_norm: float | None = None) -> None:
+        """Steps the optimizer with the mean gradient of an attempt, clipped; the state is of `version` then.
+
+        Args:
+            attempt: whose sum was kept.
+            version: of the weights from now on.
+            grad_norm: of the mean gradient of all stages; needed where the spec clips.
+        """
+        kept, limit, update = self._sums.pop(attempt), self.spec.train.clip_norm, self._update
         assert self.version is not None
-        self.model.flat_grad.copy_(total.gradient).mul_(1.0 / self.spec.workload.tokens_per_step)
-        self._optimizer.step(self.spec.train.learning_rate_at(self.version.step))
-        self.model.flat_grad.zero_()
+        if isinstance(update, LocalUpdate):
+            if kept.change is not None and kept.total.stepped is not None:
+                update.end_round(kept.change, kept.total.stepped)
+            else:
+                update.step_alone(kept.total.gradient, kept.total.count, *self._own_step(kept.total))
+        else:
+            factor = 1.0 / self.spec.workload.tokens_per_step
+            if limit is not None:
+                assert grad_norm is not None
+                factor *= min(1.0, limit / (grad_norm + CLIP_EPS))
+            update.apply(kept.total.gradient, factor, self.spec.train.learning_rate_at(self.version.step))
         self.version = version
         self._sums.clear()
+
+    def _own_step(self, folded: Sum) -> tuple[float, float]:
+        """Of a local step: what makes a mean of this peer's sum, and the learning rate."""
+        assert self.version is not None
+        tokens = self.spec.workload.tokens_per_step // self.spec.settings.micro_batches
+        return 1.0 / (tokens * max(1, folded.count)), self.spec.train.learning_rate_at(self.version.step)
 
     # Helpers.
 

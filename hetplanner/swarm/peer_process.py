@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_beside
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
-from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.engine import StageEngine, Sum
 from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -325,16 +326,23 @@ class PeerProcess(Driver):
         attempt, member, loop = action.attempt, self.machine.member, asyncio.get_running_loop()
         assert member is not None
         self._folding = attempt
-        folded = await self._compute(lambda: self.engine.fold(action.tokens))
+
+        def fold() -> tuple[Sum, Sum | None]:
+            own = self.engine.fold(action.tokens)
+            return own, self.engine.offer(own)
+
+        folded, offered = await self._compute(fold)
 
         def port_of(address: str) -> int:
             found = asyncio.run_coroutine_threadsafe(self.endpoint.query(address, STORE_QUERY, QUERY_S), loop)
             return int(found.result())
 
-        tied, own_end = self._tied(action.stages), self.engine.model.own_end
-        total = await reduce_beside(
-            self._averager, folded, Meeting(attempt, member, action.group, tied, own_end, port_of)
-        )
+        if offered is None:
+            total: Sum | None = folded
+        else:
+            tied, own_end = self._tied(action.stages), self.engine.model.own_end
+            meeting = Meeting(attempt, member, action.group, tied, own_end, port_of)
+            total = await reduce_beside(self._averager, offered, meeting)
         if self._folding != attempt:
             return
         self._folding = None
@@ -342,9 +350,11 @@ class PeerProcess(Driver):
         if total is None:
             self.handle(FoldDone(attempt, None))
             return
-        await self._compute(lambda: self.engine.keep_sum(attempt, total))
-        is_last = self.engine.stage == self.spec.num_stages - 1
-        self.handle(FoldDone(attempt, total.count, total.loss_sum if is_last else None))
+        done = await self._compute(lambda: self.engine.keep_sum(attempt, total, folded))
+        if done.grad_square is not None and not math.isfinite(done.grad_square):
+            log.error("the sum of finite gradients is not finite; it is not used")
+            done = FoldDone(attempt, None)
+        self.handle(done)
 
     def _tied(self, everyone: tuple[Group, ...]) -> tuple[Tied, ...]:
         """This stage's weights that other stages hold as well, and who sums them."""
@@ -356,7 +366,7 @@ class PeerProcess(Driver):
         )
 
     async def _apply(self, action: ApplyUpdate) -> None:
-        await self._compute(lambda: self.engine.apply(action.attempt, action.version))
+        await self._compute(lambda: self.engine.apply(action.attempt, action.version, action.grad_norm))
         self.handle(UpdateApplied(action.attempt))
 
     # State.

@@ -14,6 +14,8 @@ from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.elastic.settings import ElasticSettings, settings_of
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic_settings import check_updates
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json
@@ -35,6 +37,7 @@ class SwarmSpec(Noun):
         in_flight: by stage: micro-batches whose activations a peer holds at once; some more wait for their turn.
         places: stages of the peers of the start, by id; who is not named goes where it is needed.
         rebalancing: how peers change their stage.
+        delayed_updates, local_steps, outer: see `ElasticPlan`.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
         train: seed, data, optimizer and number of steps.
     """
@@ -48,6 +51,9 @@ class SwarmSpec(Noun):
     in_flight: tuple[Annotated[int, Field(strict=True, ge=1)], ...]
     places: dict[Name, Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
     rebalancing: Rebalancing = Rebalancing()
+    delayed_updates: bool = False
+    local_steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    outer: OuterOptimizer | None = None
     settings: ElasticSettings
     train: TrainConfig
 
@@ -65,7 +71,29 @@ class SwarmSpec(Noun):
             raise ValueError(f"places: must be stages from 0 to {len(cuts) - 1}, got {max(self.places.values())}")
         self._check_codecs()
         self._check_model()
+        check_updates(delayed=self.delayed_updates, local=self.is_local, crossing_ties=bool(self.tied_stages))
+        self._check_rounds()
         return self
+
+    def _check_rounds(self) -> None:
+        """What is saved is what all peers of a stage have, and inside a round of local steps they have nothing new."""
+        size, train = self.local_steps, self.train
+        wanted = size if self.is_local else 0
+        if self.settings.round_steps != wanted:
+            raise ValueError(f"settings: round_steps must be {wanted}, as local_steps say")
+        for name, steps in (("steps", train.steps), ("checkpoint_every", self.settings.checkpoint_steps)):
+            if wanted and steps % size:
+                near = f"{steps - steps % size or size} or {steps - steps % size + size}"
+                raise ValueError(f"{name}: must be a multiple of {size} local steps, got {steps}; take {near}")
+        if wanted and train.clip_norm is not None:
+            raise ValueError(
+                "clip_norm: with local steps there is no whole gradient to clip; remove it, or local_steps"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether peers take local steps."""
+        return self.local_steps > 1 or self.outer is not None
 
     def _check_codecs(self) -> None:
         for name in ("activation_codec", "gradient_codec"):
@@ -81,8 +109,6 @@ class SwarmSpec(Noun):
             raise ValueError(f"workload: elastic training takes transformers by formula, got {self.workload.name!r}")
         if self.workload.dtype == "float16":
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
-        if self.train.clip_norm is not None:
-            raise ValueError("clip_norm: no peer knows the norm of the whole gradient; remove it")
 
     @property
     def num_stages(self) -> int:
@@ -106,6 +132,14 @@ class SwarmSpec(Noun):
         """First op and end (exclusive) of a stage."""
         ends = (*self.first_ops[1:], len(self.workload.graph.ops))
         return self.first_ops[stage], ends[stage]
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Tensors of a stage's state, each as long as its weights. `weights`: with all gradients so far."""
+        names = ("weights", "mean", "square", *(("in_use",) if self.delayed_updates else ()))
+        if not self.is_local:
+            return names
+        return (*names, "anchor", *(("velocity",) if self.outer else ()))
 
     def boundary_elements(self, stage: int) -> int:
         """Elements of one micro-batch's tensor in front of a stage; 0 in front of the first."""
@@ -166,7 +200,8 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
         "settings": settings_of(plan, checkpoint_steps=config.checkpoint_every or 0),
         "train": config,
     }
-    same = ("activation_codec", "gradient_codec", "averaging_codec", "rebalancing")
+    codecs = ("activation_codec", "gradient_codec", "averaging_codec")
+    same = (*codecs, "rebalancing", "delayed_updates", "local_steps", "outer")
     return checked(SwarmSpec, fields | {name: getattr(plan, name) for name in same}, "plan")
 
 

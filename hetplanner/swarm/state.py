@@ -1,4 +1,4 @@
-"""A stage's state on its way to a joiner or to a disk: weights and both moments, float32."""
+"""A stage's state on its way to a joiner or to a disk: weights, both moments and what else a step needs, float32."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,27 @@ from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import parse_json
 
-NAMES = ("weights", "mean", "square")
 PIECE_BYTES = 2**20
 MAX_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class StageState:
-    """Weights, first and second moments (float32, 1-D, equally long) of a stage at a version."""
+    """A stage at a version.
+
+    Attributes:
+        num_steps: of its optimizer.
+        tensors: by the names of `SwarmSpec.state_names`, in their order; float32, 1-D, equally long.
+    """
 
     stage: int
     version: Version
     num_steps: int
-    tensors: tuple[Tensor, ...]
+    tensors: Mapping[str, Tensor]
 
     @property
     def _views(self) -> list[memoryview]:
-        return [tensor.numpy().view("uint8").data for tensor in self.tensors]
+        return [tensor.numpy().view("uint8").data for tensor in self.tensors.values()]
 
     def head(self) -> bytes:
         """What is coming and its digest; takes a while."""
@@ -47,7 +51,7 @@ class StageState:
             "stage": self.stage,
             "version": list(self.version),
             "num_steps": self.num_steps,
-            "elements": self.tensors[0].numel(),
+            "elements": self.tensors["weights"].numel(),
             "sha256": digest.hexdigest(),
         }
         return json.dumps(head).encode()
@@ -59,19 +63,20 @@ class StageState:
                 yield bytes(view[first : first + PIECE_BYTES])
 
 
-async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int) -> StageState:
+async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int, names: tuple[str, ...]) -> StageState:
     """Puts a state together that comes in pieces.
 
     Args:
         pieces: head and bytes as `StageState` gives them.
         stage: whose it must be.
         elements: that each tensor must have: nothing else is allocated.
+        names: of the tensors, in order.
 
     Raises:
         InvalidInput: it is of something else, too long or short, damaged, or holds what is no number.
     """
     head = None
-    data, filled = bytearray(3 * 4 * elements), 0
+    data, filled = bytearray(len(names) * 4 * elements), 0
     async for piece in pieces:
         if head is None:
             head = _checked_head(piece, stage, elements)
@@ -82,17 +87,17 @@ async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int)
         filled += len(piece)
     if head is None or filled != len(data):
         raise InvalidInput(f"state of stage {stage}: {filled} of {len(data)} bytes came")
-    return await asyncio.to_thread(_checked_state, data, head, elements)
+    return await asyncio.to_thread(_checked_state, data, head, elements, names)
 
 
-def _checked_state(data: bytearray, head: dict[str, Any], elements: int) -> StageState:
+def _checked_state(data: bytearray, head: dict[str, Any], elements: int, names: tuple[str, ...]) -> StageState:
     stage = head["stage"]
     if hashlib.sha256(data).hexdigest() != head.get("sha256"):
         raise InvalidInput(f"state of stage {stage}: the bytes are damaged (digest)")
     tensors = torch.frombuffer(data, dtype=torch.float32).split(elements)
     if not all(bool(torch.isfinite(t).all()) for t in tensors):
         raise InvalidInput(f"state of stage {stage}: holds numbers that are not finite")
-    return StageState(stage, Version(*head["version"]), head["num_steps"], tuple(tensors))
+    return StageState(stage, Version(*head["version"]), head["num_steps"], dict(zip(names, tensors, strict=True)))
 
 
 def _checked_head(piece: bytes, stage: int, elements: int) -> dict[str, Any]:
@@ -117,7 +122,7 @@ def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(folder, state.stage, state.version)
     draft = path.with_suffix(f".part-{os.getpid()}")
-    save_file(dict(zip(NAMES, state.tensors, strict=True)), draft, metadata={"num_steps": str(state.num_steps)})
+    save_file(dict(state.tensors), draft, metadata={"num_steps": str(state.num_steps)})
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     draft.replace(path)
@@ -129,12 +134,12 @@ def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
         old.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, stage: int, version: Version) -> StageState:
-    """Reads a checkpoint. Raises InvalidInput."""
+def load_checkpoint(folder: Path, stage: int, version: Version, names: tuple[str, ...]) -> StageState:
+    """Reads a checkpoint with these tensors. Raises InvalidInput."""
     path = checkpoint_path(folder, stage, version)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = tuple(file.get_tensor(name) for name in NAMES)
+            tensors = {name: file.get_tensor(name) for name in names}
             num_steps = int((file.metadata() or {})["num_steps"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error}") from None

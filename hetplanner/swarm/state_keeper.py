@@ -59,13 +59,13 @@ class StateKeeper:
         if isinstance(order, InitState):
             await self._compute(lambda: engine.begin(order.stage, order.version))
             return order.version
-        elements = await self._compute(lambda: engine.build(order.stage))
+        elements, names = await self._compute(lambda: engine.build(order.stage)), self._spec.state_names
         if isinstance(order, LoadCheckpoint):
-            state = await asyncio.to_thread(load_checkpoint, self._folder, order.stage, order.saved)
+            state = await asyncio.to_thread(load_checkpoint, self._folder, order.stage, order.saved, names)
         else:
             request = json.dumps({"stage": order.stage}).encode()
             pieces = self._endpoint.state(order.source.address, request, FETCH_S)
-            state = await receive_state(pieces, order.stage, elements)
+            state = await receive_state(pieces, order.stage, elements, names)
         if not is_wanted():
             return None
         version = order.version if isinstance(order, LoadCheckpoint) else state.version

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import Noun, checked
@@ -118,7 +119,7 @@ class JobLog:
 @dataclass
 class SearchJob:
     """A search of this server process: what was asked, its log, and the best plan so far; `front` holds the plans of
-    a front, without their problem.
+    a front, without their problem; `elastic` is the elastic plan where one was asked for.
     """
 
     id: str
@@ -127,6 +128,7 @@ class SearchJob:
     state: State = "starting"
     message: str = ""
     plan: Plan | None = None
+    elastic: ElasticPlan | None = None
     value: float | None = None
     started_s: float = field(default_factory=time.time)
     stop_asked: bool = False
@@ -271,6 +273,8 @@ class _Worker(Child):
             body = message.pop("plan")
             job.plan = checked(Plan, {"problem": job.request.problem, **body}, "search")
             message["improved"] = True
+        if "elastic" in message:
+            job.elastic = checked(ElasticPlan, {"problem": job.request.problem, **message.pop("elastic")}, "search")
         if "plans" in message:
             job.front = message.pop("plans")
         if kind == "end":

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hetplanner.errors import HetplannerError
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
@@ -127,6 +128,7 @@ class Worker:
             lower_bound=result.lower_bound,
             evaluations=result.evaluations,
             seconds=result.seconds,
+            **({} if result.elastic is None else {"elastic": plan_body(result.elastic)}),
         )
 
     def front(self, request: dict[str, Any]) -> None:
@@ -238,7 +240,7 @@ def _start_of(request: dict[str, Any], problem: Problem) -> Plan | None:
     return checked(Plan, {"problem": solved, **request["start"]}, "start")
 
 
-def plan_body(plan: Plan) -> dict[str, Any]:
+def plan_body(plan: AnyPlan) -> dict[str, Any]:
     """A plan without its problem, as plain data."""
     return plan.model_dump(mode="json", by_alias=True, exclude={"problem"}, exclude_none=True)
 

@@ -1,11 +1,12 @@
 """Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
 
-    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [--json FILE]
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [delayed] [--json FILE]
 
 `storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
 as many joined. `kill`: one kill at a time.
-`calm`: nine peers of speeds 1, 1.5 and 3 without faults. Speeds are emulated by waiting, so that the
-machine's own cores are no limit; faults are drawn from seeds.
+`calm`: nine peers of speeds 1, 1.5 and 3 without faults. `delayed`: two stages of 7 million weights each, with prompt
+and with delayed updates. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn
+from seeds.
 """
 
 import argparse
@@ -207,7 +208,32 @@ def bench_calm() -> list[Row]:
     ]
 
 
-BENCHES = {"storm": bench_storm, "kill": bench_kill, "half": bench_half, "calm": bench_calm}
+def bench_delayed(hidden: int = 768, steps: int = 12) -> list[Row]:
+    """What closing a step costs with a model whose optimizer matters, and a step as a whole."""
+    rows = []
+    for delayed in (False, True, False, True):
+        spec = small_spec(steps=steps, micro_batches=4, stages=2, hidden=hidden, delayed=delayed)
+        storm = run(spec, [4.0] * 4, [], trainers=1, slots=4)
+        name = "delayed" if delayed else "prompt"
+        commits = [1e3 * e["seconds"]["commit"] for e in storm.events if e["kind"] == "closed"]
+        found = losses_of(storm.rehearsal.run_dir)
+        off = max(abs(a - b) / b for a, b in zip(found, reference_losses(spec), strict=True))
+        rows += [
+            (f"{name} updates: closing a step", "", "", spread([1e3 * s for s in closed(storm)], "ms")),
+            (f"{name} updates: of that, the commit", "", "", spread(commits, "ms")),
+            (f"{name} updates: a step", "", "", spread(list(seconds_of(storm).values()))),
+            (f"{name} updates: loss, worst step", "1e-5", "", f"{off:.1e} from one process; {equal_digests(storm)}"),
+        ]
+    return rows
+
+
+BENCHES = {
+    "storm": bench_storm,
+    "kill": bench_kill,
+    "half": bench_half,
+    "calm": bench_calm,
+    "delayed": bench_delayed,
+}
 
 
 def main() -> None:

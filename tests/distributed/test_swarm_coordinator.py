@@ -8,6 +8,7 @@ from swarm_runs import check_end, events_of, small_spec, start_swarm
 
 from hetplanner.elastic.decisions import Committed
 from hetplanner.elastic.transaction import Phase
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.rehearsal import Rehearsal
@@ -80,14 +81,19 @@ def test_a_full_disk_stops_commits_and_loses_nothing(tmp_path):
     assert [e["text"] for e in events_of(tmp_path, "disk")] == ["decision log: No space left on device"] * 3
 
 
-def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path):
-    spec = small_spec(steps=4, settle_s=0.2)
+@pytest.mark.parametrize(
+    ("peers", "options"),
+    [(6, {}), (6, {"delayed": True, "clip_norm": 0.3}), (3, {"local_steps": 2, "outer": OuterOptimizer()})],
+    ids=["prompt", "delayed and clipped", "local steps"],
+)
+def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path, peers, options):
+    spec = small_spec(steps=4, settle_s=0.2, **options)
     plants = [die_in_prepare, die_in_reduce, die_in_persist, die_with_an_untold_decision, die_in_commit]
-    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+    with start_swarm(spec, tmp_path, peers=peers) as rehearsal:
         rehearsal.kill("coordinator")
         for plant in plants:
             rehearsal.start_coordinator(plant)
-            rehearsal.processes["coordinator"].join(30)
+            rehearsal.processes["coordinator"].join(90)
             assert rehearsal.processes["coordinator"].exitcode == DIED, plant.__name__
         rehearsal.start_coordinator()
         rehearsal.wait(60)
@@ -95,4 +101,4 @@ def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path
     # Two of the five died with a durable commit that nobody, or not everybody, had been told.
     assert [step for _, step in boots[-6:]] == [0, 0, 0, 0, 1, 2]
     check_end(rehearsal, 1e-5)
-    assert all(digest["replicas"] == 2 for digest in events_of(tmp_path, "digests"))
+    assert all(digest["replicas"] == peers // 3 for digest in events_of(tmp_path, "digests"))

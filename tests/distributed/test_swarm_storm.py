@@ -1,5 +1,6 @@
 """Real swarms under scripted misfortune: the loss of every step is single-process training's, replicas end equal."""
 
+import json
 import subprocess
 import sys
 import time
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
+from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.reference import train_reference
@@ -41,6 +42,26 @@ def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
     assert all(not p.is_alive() for p in rehearsal.processes.values())
 
 
+def test_delayed_updates_survive_deaths_joins_and_another_coordinator(tmp_path):
+    spec = small_spec(steps=8, tied=True, delayed=True)
+    faults = [
+        Fault(2, "kill", 0.1),
+        Fault(3, "join", 0.1, "joiner-0", speed=40.0),
+        Fault(5, "kill coordinator", 0.1, lasts_s=0.3),
+    ]
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        storm = Storm(rehearsal, faults)
+        storm.run(240)
+    assert {k: storm.happened[k] for k in ("kill", "join", "kill coordinator")} == {
+        "kill": 1, "join": 1, "kill coordinator": 1
+    }  # fmt: skip
+    check_end(rehearsal, EXACT)
+    wanted, _ = train_delayed(spec)
+    saved = load_model(tmp_path).named_weights()
+    for name, weight in wanted.items():
+        assert (saved[name] - weight).abs().max() < 1e-4, name
+
+
 def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
     spec = small_spec(steps=4, codec="int8", recompute=True)
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
@@ -68,8 +89,21 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
     check_end(rehearsal, EXACT)
 
 
-def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path):
-    spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5)
+@pytest.mark.parametrize("delayed", [False, True])
+def test_clipping_by_the_norm_of_all_stages_is_that_of_one_process(tmp_path, delayed):
+    spec = small_spec(steps=6, tied=True, shared_layers=3, clip_norm=0.3, delayed=delayed)
+    with start_swarm(spec, tmp_path, peers=6) as rehearsal:
+        Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(240)
+    check_end(rehearsal, EXACT)
+    steps = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    norms = [line["grad_norm"] for line in steps if line["type"] == "step"]
+    assert len(norms) == 6
+    assert min(norms) > 0.3, "every step is clipped"
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path, delayed):
+    spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5, delayed=delayed)
     with start_swarm(spec, tmp_path, peers=3) as rehearsal:
         faults = [Fault(3, "kill", 0.1, peer="peer-1"), Fault(3, "join", 0.3, "joiner-0", speed=40.0)]
         Storm(rehearsal, faults).run(60)

@@ -18,7 +18,7 @@ from hetplanner.elastic.decisions import (
 )
 from hetplanner.elastic.identity import Entry, Member, Seat, Stamp, Token, Version, View
 from hetplanner.elastic.journal import Journal
-from hetplanner.elastic.messages import Decide
+from hetplanner.elastic.messages import Decide, Reduced
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulation import Faults, Simulation
 from hetplanner.elastic.transaction import Phase, StepTransaction, Verdict
@@ -150,7 +150,7 @@ def test_a_transaction_decides_only_when_all_hold_all_and_all_counted_all(answer
             good |= {member} if value > 0 else set()
         elif kind in ("reduced", "old"):
             count = MICRO_BATCHES if value > 0 else value - 1
-            verdict, sends = machine.reduced(member, stamp, count, 0.0)
+            verdict, sends = machine.reduced(Reduced(member, stamp, count), 0.0)
             if phase is Phase.REDUCE and kind == "reduced":
                 counted.setdefault(member, count)
         elif kind == "decided":

@@ -1,5 +1,7 @@
 """The coordinator message by message: who joins how, who is refused, what waits for the disk, who may leave."""
 
+from dataclasses import replace
+
 import pytest
 
 from hetplanner.elastic.coordinator import Coordinator
@@ -12,7 +14,7 @@ from hetplanner.elastic.coordinator_events import (
     Tick,
     TrainerFailed,
 )
-from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack
+from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack, replay_decisions
 from hetplanner.elastic.identity import Entry, Holding, Member, Stamp, Token, Version
 from hetplanner.elastic.messages import (
     Ask,
@@ -244,6 +246,23 @@ def test_a_step_commits_only_when_written_down(swarm):
     swarm.answer(Decided)
     assert swarm.machine.transaction.phase is Phase.RUN
     assert swarm.machine.version == Version(0, 1)
+
+
+def test_the_norm_of_all_stages_is_decided_with_the_step_and_outlives_the_coordinator(swarm):
+    swarm.cover()
+    swarm.answer(Prepared)
+    transaction, stages = swarm.machine.transaction, swarm.machine.membership.view.stages
+    attempt = transaction.attempt
+    for stage, seats in enumerate(stages):
+        for seat in seats:
+            swarm.handle(Received("x", Reduced(seat.member, attempt, 2, None, (9.0, 16.0)[stage])))
+    assert swarm.unwritten == [Committed(1, attempt, Version(0, 1), None, 5.0)]
+    again = Desk((Booted(1), *swarm.unwritten))
+    swarm.write()
+    assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1), 5.0)
+    again.hello("a", Holding(0, Version(0, 0), attempt))
+    assert again.last(Decide, "a:1") == Decide(attempt, True, Version(0, 1), 5.0)
+    assert replay_decisions([Booted(1), Committed(1, attempt, Version(0, 1))]).last_norm is None  # an older log
 
 
 def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
@@ -501,3 +520,58 @@ def test_after_the_last_step_nothing_is_granted():
     assert going_on.last(Grant) is not None
     going_on.machine.finish()
     assert going_on.machine.is_done
+
+
+def _reduce_locally(desk, counts, samples):
+    """Everybody answers with its own count; `samples` of a stage's members."""
+    transaction, stages = desk.machine.transaction, desk.machine.membership.view.stages
+    desk.answer(Prepared)
+    for stage, seats in enumerate(stages):
+        for seat, count, total in zip(seats, counts, samples[stage], strict=True):
+            loss_sum = 1.5 if stage == 1 else None
+            desk.tell("x", Reduced(seat.member, transaction.attempt, count, loss_sum, None, total))
+
+
+def test_with_local_steps_members_count_together_and_average_the_same_at_the_end_of_a_round():
+    desk = Desk(settings=replace(SETTINGS, round_steps=2))
+    for name in "abcd":
+        desk.join(name)
+    inside = ((None, None),) * 2
+    desk.cover()
+    _reduce_locally(desk, (2, 1), inside)  # three of two
+    assert desk.last(Decide).commit is False
+    desk.answer(Decided)
+    desk.tick()
+    desk.cover()
+    _reduce_locally(desk, (2, 0), inside)
+    assert desk.disk[-1] == Committed(1, desk.machine.transaction.attempt, Version(0, 1), 3.0)
+    desk.answer(Decided)
+    desk.tell("b:1", Leave(desk.machine.membership.get("b").member))
+    for wrong in (inside, ((4, 4), (4, 3)), ((4, 4), (1, 1)), ((5, 5), (4, 4))):
+        desk.cover()
+        _reduce_locally(desk, (1, 1), wrong)
+        assert desk.last(Decide).commit is False, wrong
+        desk.answer(Decided)
+        desk.tick()
+    desk.cover()
+    _reduce_locally(desk, (1, 1), ((4, 4), (3, 3)))
+    assert desk.machine.version == Version(0, 2)
+    assert desk.machine.transaction.lost_samples == [0, 1]
+    assert desk.last(Released) is None
+    desk.answer(Decided)
+    assert desk.last(Released, "b:1") is not None
+
+
+def test_inside_a_round_of_local_steps_nobody_leaves_or_moves():
+    moves = []
+    settings = replace(SETTINGS, round_steps=2)
+    desk = Desk(settings=settings, propose=lambda peers, now_s: moves.append(len(peers)))
+    for name in "abcd":
+        desk.join(name)
+    desk.tell("b:1", Leave(desk.machine.membership.get("b").member))
+    desk.cover()
+    _reduce_locally(desk, (2, 0), ((None, None),) * 2)
+    desk.answer(Decided)
+    assert desk.machine.version == Version(0, 1)
+    assert moves == []
+    assert desk.machine.membership.get("b") is not None

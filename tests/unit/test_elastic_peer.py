@@ -192,6 +192,17 @@ def test_gradients_that_are_not_finite_are_no_contribution():
     assert bench.prepare((back.token,))[0].missing == (back.token,)
 
 
+def test_a_peer_says_its_stages_norm_again_when_asked_again_and_steps_by_that_of_all():
+    bench = Bench()
+    bench.prepare(())
+    reduce = Reduce(bench.member, ATTEMPT, (seat("me", 9),))
+    bench.receive("c:1", reduce)
+    answer = Reduced(bench.member, ATTEMPT, 2, 1.5, 0.25)
+    assert messages(bench.do(FoldDone(ATTEMPT, 2, 1.5, 0.25)), Reduced) == [answer]
+    assert messages(bench.receive("c:1", reduce), Reduced) == [answer]
+    assert bench.receive("c:1", Decide(ATTEMPT, True, V1, 3.0))[-1] == ApplyUpdate(ATTEMPT, V1, 3.0)
+
+
 def test_only_listed_tokens_are_folded_and_a_commit_drops_all():
     bench = Bench()
     (mine,), (orphan,) = bench.contribute(1), bench.contribute(2)

@@ -23,6 +23,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent import read_start_request
 from hetplanner.runs.plan_shelf import PlanShelf
 from hetplanner.runs.reader import RunReader
+from hetplanner.swarm.spec import spec_of
 from hetplanner.ui.models.export import checked_plan
 
 SWARM = swarm_plan([2, 3], [3]).replace(estimate=estimate_plan(chain_plan([8, 8], [3])))
@@ -50,6 +51,22 @@ def test_quantities_are_written_with_their_units():
     assert data["times"]["silence"] == "1.5 s"
     assert data["rebalancing"]["period"] == "60 s"
     assert data["wiring"]["ban"] == "3 s"
+
+
+def test_a_plan_without_the_newer_options_is_read_as_it_was():
+    data = data_of()
+    del data["delayed_updates"], data["local_steps"]
+    assert "outer" not in data
+    assert read(data) == SWARM
+
+
+def test_delayed_updates_reach_the_run_and_its_memory():
+    late = SWARM.replace(delayed_updates=True)
+    assert read(data_of(late)) == late
+    assert spec_of(late, TrainConfig()).delayed_updates
+    with pytest.raises(InvalidInput, match="delayed_updates: do not go with local steps"):
+        late.replace(local_steps=2)
+    assert all(a > b for a, b in zip(estimated_peer_bytes(late), estimated_peer_bytes(SWARM), strict=True))
 
 
 def test_the_core_reads_what_the_plan_says():

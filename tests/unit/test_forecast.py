@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from hetplanner.elastic.preemptions import Life, PreemptionTrace
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import any_plan_from_data, plan_to_data, save_plan
+from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.plots.data.swarms import forecast_columns
@@ -210,8 +212,26 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
     assert "elastic, 3+3 peers, rebalancing queue" in done.stdout
     data = json.loads(runner.invoke(app, [*plan, "--json"]).stdout)
     assert data["mode"] == data["plan"]["mode"] == "elastic"
+    untied = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+    untied |= {"num_attention_heads": 4, "vocab_size": 256, "max_position_embeddings": 64, "tie_word_embeddings": False}
+    Path("config.json").write_text(json.dumps(untied))
+    rounds = ("plan", "cluster.json", "config.json", *plan[3:], "--local-steps", "8", "-o", "rounds.json")
+    text = runner.invoke(app, rounds)
+    assert "rounds of 8 local steps" in text.stdout, text.output
+    assert "quality not modelled: local steps" in text.stdout
+    chosen = hp.load_elastic_plan("rounds.json")
+    assert (chosen.local_steps, chosen.outer) == (8, OuterOptimizer())
+    assert chosen.estimate.step_s < hp.estimate_plan(hp.calm_plan(chosen.replace(local_steps=1, outer=None))).step_s
+    refused = runner.invoke(app, [*plan, "--local-steps", "8"])
+    assert "where stages share a weight" in str(refused.exception)
+    late = runner.invoke(app, [*plan, "--delayed-updates", "-o", "late.json"])
+    assert "updates delayed by a step" in late.stdout
+    assert "quality not modelled: delayed updates" in late.stdout
     saved = hp.load_elastic_plan("swarm.json")
+    assert hp.load_elastic_plan("late.json").replace(delayed_updates=False).stages == saved.stages
+    assert hp.load_elastic_plan("late.json").delayed_updates
     assert isinstance(saved, ElasticPlan)
+    assert not saved.delayed_updates
     assert saved.stages == any_plan_from_data(data["plan"]).stages
     calm = json.loads(runner.invoke(app, ["simulate", "swarm.json", "--json"]).stdout)
     assert calm["step_s"] > 0
@@ -230,6 +250,12 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
         (("plan", "c.json", "tiny-gpt", "--mode", "liquid"), "--mode: must be static or elastic"),
         (("plan", "c.json", "tiny-gpt", "--mode", "elastic", "--planner", "evolution"), "only planner swarm"),
         (("plan", "c.json", "tiny-gpt", "--rebalancing", "queue"), "add --mode elastic"),
+        (("plan", "c.json", "tiny-gpt", "--delayed-updates"), "add --mode elastic"),
+        (("plan", "c.json", "tiny-gpt", "--local-steps", "4"), "add --mode elastic, or take --max-local-steps"),
+        (
+            ("plan", "c.json", "tiny-gpt", "--mode", "elastic", "--local-steps", "4", "--delayed-updates"),
+            "does not go with --local-steps",
+        ),
         (
             ("plan", "c.json", "tiny-gpt", "--mode", "elastic", "--rebalancing", "magic"),
             "--rebalancing: must be",

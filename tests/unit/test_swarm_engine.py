@@ -1,9 +1,19 @@
 """The torch half of a peer: three engines in one process train as one does; state, checkpoints and bad input."""
 
+import json
+
 import pytest
 import torch
 from own_loop import finish
-from swarm_runs import engines_of, reference_losses, run_micro_batch, small_spec, tokens_of
+from swarm_runs import (
+    engines_of,
+    reference_losses,
+    run_micro_batch,
+    small_spec,
+    tokens_of,
+    train_delayed,
+    undisturbed_losses,
+)
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.decisions import Booted, Committed
@@ -19,11 +29,15 @@ from hetplanner.swarm.state import checkpoint_path, load_checkpoint, receive_sta
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("recompute", "dropout"), [(False, 0.0), (True, 0.1)])
-def test_three_engines_train_as_one_process_does(recompute, dropout):
-    spec = small_spec(steps=3, micro_batches=4, recompute=recompute, dropout=dropout)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"recompute": True, "dropout": 0.1}, {"delayed": True}],
+    ids=["plain", "recompute", "delayed"],
+)
+def test_three_engines_train_as_one_process_does(options):
+    spec = small_spec(steps=4, micro_batches=4, **options)
     engines, batches, losses = engines_of(spec), open_batches(spec.train, spec.workload), []
-    for step in range(3):
+    for step in range(4):
         run_micro_batch(engines, batches, step, 2, nonce=7)  # done twice: only what is named is folded
         done = [run_micro_batch(engines, batches, step, m) for m in (2, 0, 3, 1)]
         for stage, engine in enumerate(engines):
@@ -36,28 +50,58 @@ def test_three_engines_train_as_one_process_does(recompute, dropout):
     assert losses == pytest.approx(reference_losses(spec), rel=1e-6)
 
 
+def test_a_delayed_update_changes_the_curve_and_the_saved_weights_hold_all_gradients():
+    plain, delayed = small_spec(steps=3, micro_batches=2), small_spec(steps=3, micro_batches=2, delayed=True)
+    prompt, late = reference_losses(plain), reference_losses(delayed)
+    assert prompt[0] == late[0]
+    assert prompt[1] != late[1]  # the second step knows of no update yet
+    engines = engines_of(delayed)
+    assert undisturbed_losses(delayed, engines) == pytest.approx(late, rel=1e-6)
+    model, _ = train_delayed(delayed)
+    state = engines[0].state()
+    wanted = torch.cat([weight.flatten() for name, weight in model.items() if name in engines[0].model.named_weights()])
+    assert torch.allclose(state.tensors["weights"], wanted, atol=1e-6)
+    assert not torch.equal(state.tensors["weights"], state.tensors["in_use"])
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_gradients_are_clipped_by_the_norm_of_all_stages_with_shared_weights_counted_once(delayed):
+    options = {"steps": 4, "micro_batches": 2, "shared_layers": 3, "tied": True, "delayed": delayed}
+    clipped, free = small_spec(**options, clip_norm=0.3), small_spec(**options)
+    wanted = reference_losses(clipped)
+    assert max(abs(a - b) for a, b in zip(wanted, reference_losses(free), strict=True)) > 1e-4  # it matters
+    assert undisturbed_losses(clipped) == pytest.approx(wanted, rel=1e-6)
+
+
 async def _streamed(state, elements, change=lambda piece: piece):
     async def pieces():
         yield change(state.head())
         for piece in state.pieces():
             yield change(piece)
 
-    return await receive_state(pieces(), state.stage, elements)
+    return await receive_state(pieces(), state.stage, elements, tuple(state.tensors))
 
 
-def test_a_state_travels_whole_and_the_copy_goes_on_equal():
-    spec = small_spec(micro_batches=2)
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_state_travels_whole_and_the_copy_goes_on_equal(delayed):
+    spec = small_spec(micro_batches=2, delayed=delayed)
     engines, batches = engines_of(spec), open_batches(spec.train, spec.workload)
-    done = [run_micro_batch(engines, batches, 0, m) for m in (0, 1)]
-    source = engines[1]
-    source.keep_sum(Stamp(1, 1), source.fold([tokens[1] for tokens in done]))
-    source.apply(Stamp(1, 1), Version(0, 1))
-    copy = StageEngine(spec, CPU)
-    elements = copy.build(1)
-    copy.load(finish(_streamed(source.state(), elements)))
-    assert copy.version == Version(0, 1)
+    copy, source = StageEngine(spec, CPU), engines[1]
+    for step in range(3):
+        done = [run_micro_batch(engines, batches, step, m) for m in (0, 1)]
+        if step == 2:
+            elements = copy.build(1)
+            copy.load(finish(_streamed(source.state(), elements)))
+            assert copy.version == Version(0, 2)
+            assert copy.digest() == source.digest()
+            copy.keep_sum(Stamp(1, step), source.fold([tokens[1] for tokens in done]))
+            copy.apply(Stamp(1, step), Version(0, step + 1))
+        for stage, engine in enumerate(engines):
+            engine.keep_sum(Stamp(1, step), engine.fold([tokens[stage] for tokens in done]))
+            engine.apply(Stamp(1, step), Version(0, step + 1))
     assert copy.digest() == source.digest()
     assert engines[2].digest() != source.digest()
+    assert torch.equal(copy.model.flat, source.model.flat)  # what the next step is computed with
 
 
 def test_a_damaged_or_foreign_state_is_refused():
@@ -81,13 +125,15 @@ def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):
     for step in range(4):
         save_checkpoint(type(state)(0, Version(0, step), 5, state.tensors), tmp_path, kept=2)
     assert len(list(tmp_path.iterdir())) == 2
-    found = load_checkpoint(tmp_path, 0, Version(0, 3))
+    found = load_checkpoint(tmp_path, 0, Version(0, 3), ("weights", "mean", "square"))
     assert found.num_steps == 5
-    assert all(torch.equal(a, b) for a, b in zip(found.tensors, state.tensors, strict=True))
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in state.tensors.items())
     path = checkpoint_path(tmp_path, 0, Version(0, 3))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="cannot be read as a checkpoint"):
-        load_checkpoint(tmp_path, 0, Version(0, 3))
+        load_checkpoint(tmp_path, 0, Version(0, 3), ("weights",))
+    with pytest.raises(InvalidInput, match="in_use"):
+        load_checkpoint(tmp_path, 0, Version(0, 2), ("weights", "in_use"))
 
 
 def test_bad_tensors_are_refused():
@@ -129,6 +175,13 @@ def test_a_spec_is_read_as_it_was_written_and_fingerprints_tell_specs_apart():
     assert read_spec(spec.to_json()) == spec
     assert read_spec(spec.to_json()).fingerprint == spec.fingerprint
     assert small_spec(codec="none").fingerprint != spec.fingerprint
+
+
+def test_the_description_of_an_older_run_is_read():
+    spec = small_spec()
+    fields = json.loads(spec.to_json())
+    del fields["delayed_updates"], fields["local_steps"], fields["outer"], fields["settings"]["round_steps"]
+    assert read_spec(json.dumps(fields)) == spec
 
 
 @pytest.mark.parametrize(

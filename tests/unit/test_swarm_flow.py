@@ -7,6 +7,7 @@ import pytest
 from factories import small_cluster, swarm_plan
 
 from hetplanner import plots
+from hetplanner.elastic.decisions import Committed
 from hetplanner.elastic.identity import Member, Seat, Stamp, Token, Version, View
 from hetplanner.elastic.step_work import step_work
 from hetplanner.errors import InvalidInput
@@ -59,8 +60,10 @@ def work_of(stages, flow):
 def test_a_commit_is_told_with_its_parts_and_read_back(tmp_path):
     chronicle = Chronicle(tmp_path, 64)
     stages = ([("a", 3, 1.5), ("idle", 0, 0.0)], [("b", 2, 0.5), ("c", 1, 0.25)])
-    chronicle.committed(Version(0, 1), 320.0, work_of(stages, {("a", "b"): 2, ("a", "c"): 1}))
-    chronicle.committed(Version(0, 2), 320.0)
+    chronicle.committed(
+        Committed(1, Stamp(1, 1), Version(0, 1), 320.0), work_of(stages, {("a", "b"): 2, ("a", "c"): 1})
+    )
+    chronicle.committed(Committed(1, Stamp(1, 2), Version(0, 2), 320.0))
     chronicle.close()
     history = SwarmHistory(tmp_path).read_all()
     assert (history.damaged, len(history.commits), len(history.steps)) == (0, 2, 1)
@@ -77,7 +80,7 @@ def test_what_is_told_of_a_step_of_thousands_of_peers_is_bounded(tmp_path):
     stages = ([(f"a{i}", 1 + i % 7, 0.1) for i in range(count)], [(f"b{i}", 1 + i % 5, 0.1) for i in range(count)])
     pairs = {(f"a{i}", f"b{(i + k) % count}"): 1 + i % 7 for i in range(count) for k in range(20)}
     chronicle = Chronicle(tmp_path, 64)
-    chronicle.committed(Version(0, 1), 320.0, work_of(stages, pairs))
+    chronicle.committed(Committed(1, Stamp(1, 1), Version(0, 1), 320.0), work_of(stages, pairs))
     chronicle.close()
     event = json.loads((tmp_path / EVENTS_FILE).read_text())
     assert len(event["peers"]) == MAX_TOLD_PEERS

@@ -28,7 +28,7 @@ def test_a_watch_shows_loss_throughput_and_life(tmp_path, run):
     chronicle = Chronicle(directory.path, tokens_per_step=100)
     chronicle.began(1, Version(0, 0), "127.0.0.1:1", None)
     for step in (1, 2, 3):
-        chronicle.committed(Version(0, step), 500.0 / step)
+        chronicle.committed(Committed(1, Stamp(1, step), Version(0, step), 500.0 / step))
     chronicle.close()
     watch = RunWatch(tmp_path, run_id)
     watch.refresh()
@@ -43,7 +43,7 @@ def test_a_commit_that_died_untold_is_told_by_the_next_coordinator(run):
     _, directory = run
     first = Chronicle(directory.path, tokens_per_step=100)
     first.began(1, Version(0, 0), "127.0.0.1:1", None)
-    first.committed(Version(0, 1), 400.0)
+    first.committed(Committed(1, Stamp(1, 1), Version(0, 1), 400.0))
     first.close("training")
     with (directory.path / "events.jsonl").open("a") as file:
         file.write('{"kind": "comm')  # it was killed inside a line

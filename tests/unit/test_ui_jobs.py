@@ -165,6 +165,16 @@ def test_a_front_comes_with_its_plans(service):
         assert plan.estimate.step_s == pytest.approx(row["step_s"], rel=1e-12)
 
 
+def test_an_elastic_plan_comes_beside_a_calm_step_of_it(service):
+    settings = {"mode": "elastic"}
+    job = service().start(SearchRequest(problem(), planner="swarm", settings=settings, budget_s=1.0))
+    until(lambda: job.ended, "the search")
+    assert job.state == "done"
+    assert [len(stage.peers) for stage in job.elastic.stages] == [2, 2]
+    assert job.elastic.problem is job.request.problem
+    assert job.plan is not None
+
+
 def test_what_the_planner_refuses_is_reported_in_a_line(service):
     job = service().start(SearchRequest(problem(stages=3, replicas=2), budget_s=1.0))
     until(lambda: job.ended, "the search fails")

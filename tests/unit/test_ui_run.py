@@ -15,6 +15,8 @@ from test_ui_models import SAMPLES, TOKEN, FakeService, errors
 
 from hetplanner.errors import RunError
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.interface import Budget
+from hetplanner.planners.registry import make_planner
 from hetplanner.runs.directory import create_run_directory, save_config
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.offers import offers_file
@@ -120,6 +122,28 @@ def test_a_rehearsal_is_planned_anew_proposed_and_launched_only_with_the_token(a
     assert model.launch.proposal is None
     assert model.selected == model.runs[0].run
     assert app.session.plan is job.plan
+
+
+def test_a_rehearsal_as_a_swarm_proposes_its_elastic_plan_and_leaves_the_plan_in_hand(app, model):
+    LaunchForm(model.launch, REHEARSAL).edit("rehearsal_kind", "swarm")
+    model.launch.prepare_rehearsal(app.plan.problem())
+    job, before = app.plan._service.jobs[0], app.session.plan
+    assert (job.request.planner, dict(job.request.settings)) == ("swarm", {"mode": "elastic"})
+    found = make_planner("swarm", {"mode": "elastic"}).solve(job.request.problem, seed=0, budget=Budget(evaluations=1))
+    job.plan, job.elastic, job.state = found.plan, found.elastic, "done"
+    model.beat()
+    proposal = model.launch.proposal
+    assert proposal is not None
+    assert proposal.is_rehearsal
+    assert "hetplanner.swarm.rehearse" in proposal.request.script()
+    words = proposal_words(proposal)
+    assert "2 stages × 2 peers" in words
+    assert "peers go and come" in words
+    assert app.session.plan is before
+    app.session.unlock(TOKEN)
+    model.launch.confirm()
+    settled(model)
+    assert model.fake_agent.started[0][0] is found.elastic
 
 
 def test_a_rehearsal_that_cannot_be_planned_is_a_notice(app, model):

@@ -16,6 +16,7 @@ from hetplanner.launchers.capacity import check_capacity
 from hetplanner.launchers.interface import LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.rehearsal import rehearsal_problem
@@ -31,6 +32,7 @@ from hetplanner.workload.presets import preset
 _log = logging.getLogger(__name__)
 
 REHEARSAL_MODELS = ("tiny-gpt", "tiny-llama", "small-gpt")
+REHEARSAL_KINDS = ("pipeline", "swarm")
 REHEARSAL_BUDGET_S = 2.0
 OWN_DATA = "default: Python sources, or digits"
 OWN_RUNS = "the agent's own folder"
@@ -52,7 +54,7 @@ LOCKED = "launch: type the launch token first; it is printed in the server's ter
 class Proposal:
     """What would run, for a person to confirm. `resume` is the run it goes on from, `done` the steps done there."""
 
-    plan: Plan
+    plan: AnyPlan
     config: TrainConfig
     choice: Choice
     request: LaunchRequest
@@ -68,6 +70,7 @@ class LaunchModel(param.Parameterized):
     """Settings and the proposal made of them. A changed setting makes the open proposal anew."""
 
     rehearsal_model: Any = param.Selector(default=REHEARSAL_MODELS[0], objects=list(REHEARSAL_MODELS))
+    rehearsal_kind: Any = param.Selector(default=REHEARSAL_KINDS[0], objects=list(REHEARSAL_KINDS))
     rehearsal_stages = param.Integer(default=2, bounds=(1, 16))
     rehearsal_replicas = param.Integer(default=2, bounds=(1, 16))
 
@@ -123,10 +126,13 @@ class LaunchModel(param.Parameterized):
             replicas=self.rehearsal_replicas,
         )
         title = f"rehearsal of {small.rehearsal_of}"
-        self._job = self._service.start(SearchRequest(small, budget_s=REHEARSAL_BUDGET_S, title=title))
+        how: dict[str, Any] = {}
+        if self.rehearsal_kind == "swarm":
+            how = {"planner": "swarm", "settings": {"mode": "elastic"}}
+        self._job = self._service.start(SearchRequest(small, budget_s=REHEARSAL_BUDGET_S, title=title, **how))
         self.preparing = True
 
-    def propose(self, plan: Plan) -> None:
+    def propose(self, plan: AnyPlan) -> None:
         """Proposes to run a plan as it is, on this machine with emulated links. Raises what the launcher refuses."""
         check_capacity(plan)
         self._resume, self._base = None, TrainConfig(emulate_links=True)
@@ -187,7 +193,7 @@ class LaunchModel(param.Parameterized):
             if getattr(self, name) not in objects:
                 setattr(self, name, objects[0])
 
-    def _proposal(self, plan: Plan) -> Proposal:
+    def _proposal(self, plan: AnyPlan) -> Proposal:
         config = self._base.replace(
             steps=self.steps,
             learning_rate=float(self.learning_rate),
@@ -204,6 +210,7 @@ class LaunchModel(param.Parameterized):
         )
         done = 0
         if self._resume is not None:
+            assert isinstance(plan, Plan)
             folder = (runs_directory(self.home) / self._resume).resolve()
             check_resumable(plan, config.replace(resume=str(folder)))
             done = next(iter(checkpoint_steps(folder)), 0)
@@ -272,5 +279,6 @@ class LaunchModel(param.Parameterized):
         with self.session.reporting():
             if job.state == "failed" or job.plan is None:
                 raise InvalidInput(job.message or "rehearsal: the search found no plan")
-            self.session.plan = job.plan
-            self.propose(job.plan)
+            if job.elastic is None:  # the pages compare static plans; a swarm's start is seen on the Run page
+                self.session.plan = job.plan
+            self.propose(job.elastic or job.plan)

@@ -8,7 +8,7 @@ import param
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import LrSchedule
 from hetplanner.ui.models.fields import Setting
-from hetplanner.ui.models.launch import REHEARSAL_MODELS, SETTINGS, LaunchModel
+from hetplanner.ui.models.launch import REHEARSAL_KINDS, REHEARSAL_MODELS, SETTINGS, LaunchModel
 
 
 def _number(name: str, label: str, hint: str = "", **options: Any) -> Setting:
@@ -24,6 +24,7 @@ def _choice(name: str, label: str, values: tuple[str, ...], hint: str = "", **op
 
 REHEARSAL = (
     _choice("rehearsal_model", "Rehearse with", REHEARSAL_MODELS, "A model that trains on CPUs."),
+    _choice("rehearsal_kind", "As a", REHEARSAL_KINDS, "A swarm's peers may come, go, hang and lag."),
     _number("rehearsal_stages", "Stages"),
     _number("rehearsal_replicas", "Replicas"),
 )

@@ -10,11 +10,11 @@ _SHOWN = {
     "top": "0",
     "left": "0",
     "right": "0",
-    "visibility": "visible",
     "content-visibility": "visible",
 }
-_AWAY = _SHOWN | {"position": "absolute", "top": "-100000px", "visibility": "hidden", "content-visibility": "hidden"}
-"""Not `visible=False`: Bokeh then lays out and paints every figure again when it returns, half a second a page."""
+_AWAY = _SHOWN | {"position": "absolute", "top": "-100000px", "content-visibility": "hidden"}
+"""Not `visible=False`: Bokeh then lays out and paints every figure again when it returns, half a second a page. Nor
+`visibility`: all elements inherit it, so that the styles of all would be computed again."""
 
 
 class Deck:

@@ -4,8 +4,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, urlencode
 
 import panel as pn
 import panel_material_ui as pmui
@@ -49,6 +49,8 @@ TITLES = {
     "run": "4 Run",
     "export": "5 Export",
 }
+THRIFT = "data:text/javascript," + quote(Path(__file__).with_name("thrift.js").read_text(encoding="utf-8"))
+"""Needs no route of its own."""
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
     "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
@@ -149,6 +151,12 @@ class Page(pmui.Page):
         # Panel hands a change on a little later: behind thirty messages of parts that tell the theme as well.
         root.data.on_change("dark_theme", lambda _attr, _old, new: self.on_theme(new))
         return root
+
+    def resolve_resources(self, cdn: bool | Literal["auto"] = "auto", extras: Any = None) -> Any:
+        """Scripts and style sheets of the page; with what makes Bokeh fast, before it draws the first figure."""
+        found = super().resolve_resources(cdn, extras)
+        found["js"]["thrift"] = THRIFT
+        return found
 
 
 class Shell:

@@ -6,6 +6,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
@@ -16,7 +17,7 @@ from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane,
 from hetplanner.ui.views.form import SettingsPanel
 
 _SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
-_IN_A_ROW = [".grid{grid-template-columns:112px 62px 68px;margin:2px 4px}"]
+_IN_A_ROW = [".grid{grid-template-columns:112px 92px 62px 68px;margin:2px 4px}"]
 _IN_DIALOG = [".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"]
 NOTE = (
     "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it for real"
@@ -30,7 +31,7 @@ class LaunchBar:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.launch, self.session = app, app.run.launch, app.session
         form = LaunchForm(self.launch, REHEARSAL)
-        size: dict[str, Any] = {"sizing_mode": "fixed", "width": 275, "height": 58}
+        size: dict[str, Any] = {"sizing_mode": "fixed", "width": 371, "height": 58}
         self.fields = SettingsPanel(form, app.rehearse, stylesheets=_IN_A_ROW, margin=(4, 4), **size)
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(12, 4))
         self.propose = Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
@@ -143,12 +144,20 @@ def _block(text: str) -> str:
 def proposal_words(proposal: Proposal) -> str:
     """HTML: what will run, of what precision, and where its links are emulated."""
     plan, problem = proposal.plan, proposal.plan.problem
-    shape = f"{len(plan.stages)} stages × {max(len(s.replicas) for s in plan.stages)} replicas"
-    sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in plan.ranks))
+    if isinstance(plan, ElasticPlan):
+        devices = [peer for stage in plan.stages for peer in stage.peers]
+        most, who = max(len(s.peers) for s in plan.stages), "peers"
+    else:
+        devices = list(plan.ranks)
+        most, who = max(len(s.replicas) for s in plan.stages), "ranks"
+    shape = f"{len(plan.stages)} stages × {most} {'peers' if who == 'peers' else 'replicas'}"
+    sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in devices))
     facts = [
-        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape}, {len(plan.ranks)} ranks"),
+        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape}, {len(devices)} {who}"),
         ("Links emulated between", sites),
     ]
+    if isinstance(plan, ElasticPlan):
+        facts.append(("A swarm", "training goes on while peers go and come; see its section of this page"))
     if problem.rehearsal_of:
         facts.insert(0, ("A rehearsal of", f"{problem.rehearsal_of}: the same sites and links, a tiny model"))
     if proposal.choice.resume:

@@ -1,0 +1,45 @@
+// What Bokeh computes again and again on a page of many figures, and what this page can do without.
+//
+// A style sheet that is written makes the browser compute styles anew at the next question for a size or a colour, and
+// Bokeh asks hundreds of times per layout, between writes: with all pages of the planner half of an answer's time.
+// Where Bokeh is made otherwise than expected, the page stays as it is and is slower.
+(() => {
+  let dom, visual, layout
+  try {
+    dom = Bokeh.require("core/dom")
+    visual = Bokeh.require("core/visuals/visual")
+    layout = Bokeh.require("models/layouts/layout_dom")
+  } catch (error) {
+    console.warn(`Bokeh ${Bokeh.version} is not the one that this page knows how to speed up: ${error}`)
+    return
+  }
+
+  // Sheets are written when their text has changed; one that is cleared to be filled again is written once.
+  const sheet = dom.InlineStyleSheet.prototype
+  Object.defineProperty(sheet, "css", {configurable: true, get() { return this.due ?? this.el.textContent }})
+  sheet._update = function (css) {
+    this.due = null
+    this.written ??= this.el.textContent
+    if (css === this.written) return
+    this.written = css
+    this.el.textContent = css
+  }
+  sheet.clear = function () {
+    this.due = ""
+    queueMicrotask(() => { if (this.due === "") this._update("") })
+  }
+
+  // No style sheet here sets `--bk-` variables, for which every line, fill and text asks at every paint.
+  for (const kind of [visual.VisualProperties, visual.VisualUniforms]) kind.prototype._get_css_value = () => ""
+
+  // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
+  const view = layout.LayoutDOMView.prototype
+  const after_resize = view._after_resize
+  view._after_resize = function () {
+    const {width} = this.bbox
+    const is_as_wide = this.laid_out_width === width
+    this.laid_out_width = width
+    if (is_as_wide && this._was_built && this._layout_computed && this.frame == null) return
+    after_resize.call(this)
+  }
+})()
