@@ -6,9 +6,11 @@ import numpy as np
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.plan.elastic import ElasticPlan, ElasticStage
+from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 
@@ -177,6 +179,20 @@ def swarm_plan(
         for s, count in enumerate(peers)
     )
     return ElasticPlan(problem=Problem(cluster=cluster, workload=workload), stages=stages, **more)
+
+
+def slow_swarm(
+    peers: Sequence[int] = (2, 3, 2), *, peaks: Sequence[float] = (5e8, 1e9), micro_batches: int = 24
+) -> ElasticPlan:
+    """A swarm of tiny-gpt whose peers, if their speeds are emulated, make 5 to 30 micro-batches a second."""
+    workload = preset("tiny-gpt", global_batch=micro_batches, micro_batch=1).replace(seq_len=16)
+    cluster = small_cluster(sum(peers), bandwidth="200 Mbit/s", latency="2 ms")
+    devices = [d.replace(peak={"float32": peaks[i % len(peaks)]}) for i, d in enumerate(cluster.devices)]
+    cuts = [workload.boundaries[i] for i in (1, 3, 5, 7)[: len(peers) - 1]]
+    plan = swarm_plan(peers, cuts, cluster=cluster.replace(devices=tuple(devices)), workload=workload, in_flight=8)
+    # On a busy machine nobody is taken for dead who only waits for a core.
+    times = ElasticTimes(silence=20.0, answer=20.0, reduce=30.0, lease=60.0)
+    return plan.replace(wiring=WiringSettings(trainers=1, slots=8), times=times)
 
 
 def image_workload(shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, *, global_batch: int = 8) -> Workload:

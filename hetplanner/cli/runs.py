@@ -1,4 +1,4 @@
-"""hetplanner runs list|show|report|stop|sample."""
+"""hetplanner runs list|show|report|stop|drain|kill|sample."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.swarm.asked import PeerAct
 from hetplanner.units import short_bytes, short_seconds
 
-app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them, sample from what they trained.")
+app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
+PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
 
 
@@ -138,6 +140,29 @@ def stop(run: RunName, as_json: AsJson = False) -> None:
         print_json({"id": reader.id, "state": status.state, "seconds": time.monotonic() - began})
     else:
         console.print(f"{reader.id}: {status.state}")
+
+
+@app.command()
+def drain(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
+    """Have a peer of a running rehearsal leave between two steps."""
+    _ask_peer(run, peer, "drain", as_json)
+
+
+@app.command()
+def kill(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
+    """Kill a peer of a running rehearsal, to see the swarm go on without it."""
+    _ask_peer(run, peer, "kill", as_json)
+
+
+def _ask_peer(run: str, peer: str, act: PeerAct, as_json: bool) -> None:
+    from hetplanner.runs.run import open_run
+
+    reader = open_run(run)
+    reader.ask_peer(peer, act)
+    if as_json:
+        print_json({"id": reader.id, "peer": peer, "asked": act})
+    else:
+        console.print(f"{reader.id}: {peer} {'is killed' if act == 'kill' else 'leaves between two steps'}")
 
 
 @app.command()

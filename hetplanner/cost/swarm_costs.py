@@ -14,6 +14,7 @@ import numpy as np
 
 from hetplanner.cost.calm import calm_plan, stage_seconds
 from hetplanner.cost.estimate import CostModel, estimate_plan
+from hetplanner.cost.tables import CostTables
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.swarm_costs import SwarmCosts
 
@@ -44,6 +45,13 @@ def cost_swarm(plan: ElasticPlan, model: CostModel | None = None) -> SwarmCosts:
         tokens=plan.problem.workload.tokens_per_step / plan.num_micro_batches,
         overhead_s=max(0.0, calm.step_s / plan.num_micro_batches - 1.0 / capacity),
     )
+
+
+def expected_speeds(plan: ElasticPlan) -> dict[str, tuple[float, ...]]:
+    """Micro-batches per second of every peer of the start, in every stage, as the cost model has them."""
+    rows_P = np.array([plan.problem.cluster.device_index(peer) for peer in plan.peers])
+    speed_PS = 1.0 / np.maximum(1e-6, stage_seconds(plan, CostTables(plan.problem), rows_P))
+    return {peer: tuple(map(float, speeds)) for peer, speeds in zip(plan.peers, speed_PS, strict=True)}
 
 
 def _download_seconds(plan: ElasticPlan, model: CostModel, rows_P: np.ndarray) -> float:

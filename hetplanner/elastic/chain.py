@@ -32,18 +32,24 @@ class _Call:
     Attributes:
         since_s: when what is under way was asked for: computing, or the next stage.
         waited_s: so far, for the next stage and for this peer's own turn.
+        worked_s: so far, of this peer's own computing.
     """
 
     work: Work
     deadline_s: float
     since_s: float
     waited_s: float = 0.0
+    worked_s: float = 0.0
     manifest: tuple[Entry, ...] = ()
     token: Token | None = None
 
 
 class Chain:
-    """The calls a peer is working on and the contributions it holds."""
+    """The calls a peer is working on and the contributions it holds.
+
+    Attributes:
+        contributions: by token, seconds of this peer's own forward and backward.
+    """
 
     def __init__(self, settings: ElasticSettings, rng: random.Random) -> None:
         self._settings = settings
@@ -53,7 +59,7 @@ class Chain:
         self._version: Version | None = None
         self._calls: dict[CallKey, _Call] = {}
         self._downstream: Downstream[CallKey] = Downstream(settings, rng)
-        self.contributions: set[Token] = set()
+        self.contributions: dict[Token, float] = {}
 
     @property
     def queue(self) -> int:
@@ -127,7 +133,7 @@ class Chain:
             return [_failure(key, "error")]
         manifest = call.manifest
         if call.token is not None:
-            self.contributions.add(call.token)
+            self.contributions[call.token] = call.worked_s
             manifest = (*manifest, Entry(self._member, call.token))
         return [Reply(key[0], Worked(key[1], manifest, call.waited_s), key)]
 
@@ -166,8 +172,9 @@ class Chain:
 
 def _count_wait(call: _Call, seconds: float | None, now_s: float) -> None:
     """Something that was asked for is there; of the time since then, all but `seconds` was waiting (None: none)."""
-    if seconds is not None:
-        call.waited_s += max(0.0, now_s - call.since_s - seconds)
+    took_s = now_s - call.since_s
+    call.worked_s += took_s if seconds is None else seconds
+    call.waited_s += 0.0 if seconds is None else max(0.0, took_s - seconds)
     call.since_s = now_s
 
 

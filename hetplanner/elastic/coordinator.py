@@ -57,6 +57,7 @@ from hetplanner.elastic.messages import (
 )
 from hetplanner.elastic.seating import Seating
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.step_work import StepWork, step_work
 from hetplanner.elastic.transaction import Phase, StepTransaction, Verdict
 
 
@@ -71,6 +72,11 @@ class Coordinator:
         propose: rebalancing policy; None: no peer is moved.
         places: stages of peers by id, as long as no step is committed; others go where they are needed.
         steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
+
+    Attributes:
+        failures: how often peers were lost, by reason.
+        departed: peers that went at the last event -> why they were lost; '' has left as it wished to.
+        work: of the step that is being closed or was committed last.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class Coordinator:
         self.ledger = replay_decisions(decisions)
         self.boot = self.ledger.boot + 1
         self.failures: Counter[str] = Counter()
+        self.departed: dict[str, str] = {}
+        self.work = StepWork()
         self._fingerprint = fingerprint
         self._propose = propose
         self._number = 0
@@ -137,6 +145,7 @@ class Coordinator:
 
     def handle(self, event: CoordinatorEvent, now_s: float) -> list[CoordinatorAction]:
         """Takes an event at a time in seconds and returns what is to be done."""
+        self.departed = {}
         match event:
             case Persisted(decision=decision):
                 self._persisted(decision, now_s)
@@ -195,6 +204,8 @@ class Coordinator:
             case Prepared(attempt=attempt, version=version, missing=missing):
                 if attempt == self.transaction.attempt and version != self.transaction.version:
                     return self._lose(record, "out of step", now_s)
+                if attempt == self.transaction.attempt:
+                    self.work.worked(record.member.peer, message.worked_s)
                 self.journal.drop_tokens(missing)
                 self._conclude(*self.transaction.prepared(record.member, attempt, not missing, now_s), now_s)
             case Reduced():
@@ -248,6 +259,7 @@ class Coordinator:
     def _lose(self, record: PeerRecord, reason: str, now_s: float) -> None:
         """A peer is dead: what it held is done again, who fetched from it fetches elsewhere."""
         self.failures[reason] += 1
+        self.departed[record.member.peer] = reason
         self.membership.remove(record.member.peer)
         self._peers_heard.forget(record.member.peer)
         self.journal.drop_member(record.member)
@@ -277,6 +289,7 @@ class Coordinator:
             return
         for record in self.membership.in_state(PeerState.SERVING):
             if record.draining and not self._seating.is_last(record):
+                self.departed[record.member.peer] = ""
                 self.membership.remove(record.member.peer)
                 self._peers_heard.forget(record.member.peer)
                 self._out += [Send(record.address, Released(record.member)), *self._seating.source_lost(record.member)]
@@ -309,6 +322,7 @@ class Coordinator:
         may = not self.is_done and self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
         if may and self.journal.is_complete and not self._seating.holds_step(now_s):
             tokens = self.journal.tokens_by_member()
+            self.work = step_work(self.membership.view, tokens, self.journal.flow())
             self._out += self.transaction.begin(self._stamp(), self.version, self.membership.view, tokens, now_s)
 
     # Decisions.

@@ -6,9 +6,10 @@ journaled is ever folded: whatever else a peer computed, late, twice or for nobo
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hetplanner.elastic.identity import Entry, Member, Stamp, Token
 
@@ -22,6 +23,13 @@ class Lease:
     micro_batch: int
     mask: int
     expires_s: float
+
+
+class _Covered(NamedTuple):
+    """A contribution that counts, and the lease under which it was made."""
+
+    entry: Entry
+    lease: Stamp
 
 
 class Journal:
@@ -39,7 +47,7 @@ class Journal:
         self._micro_batches = micro_batches
         self._lease_s = lease_s
         self._serves = serves
-        self._covered: dict[tuple[int, int], Entry] = {}
+        self._covered: dict[tuple[int, int], _Covered] = {}
         self._leases: dict[Stamp, Lease] = {}
 
     def begin_step(self) -> None:
@@ -92,7 +100,7 @@ class Journal:
         for entry in manifest:
             micro_batch, stage, _ = entry.token
             if micro_batch == lease.micro_batch and self._serves(entry.member, stage):
-                self._covered.setdefault((micro_batch, stage), entry)
+                self._covered.setdefault((micro_batch, stage), _Covered(entry, stamp))
         return True
 
     def give_up(self, trainer: str, stamp: Stamp) -> bool:
@@ -112,19 +120,28 @@ class Journal:
 
     def drop_member(self, member: Member) -> int:
         """An incarnation is dead: what it held is to be done again. Counts the contributions."""
-        return self._drop({key for key, entry in self._covered.items() if entry.member == member})
+        return self._drop({key for key, (entry, _) in self._covered.items() if entry.member == member})
 
     def drop_tokens(self, tokens: Iterable[Token]) -> int:
         """Tokens a peer turned out not to hold are to be done again. Counts them."""
         gone = set(tokens)
-        return self._drop({key for key, entry in self._covered.items() if entry.token in gone})
+        return self._drop({key for key, (entry, _) in self._covered.items() if entry.token in gone})
 
     def tokens_by_member(self) -> dict[Member, tuple[Token, ...]]:
         """What each incarnation has to fold."""
         found: defaultdict[Member, list[Token]] = defaultdict(list)
-        for entry in self._covered.values():
+        for entry, _ in self._covered.values():
             found[entry.member].append(entry.token)
         return {member: tuple(tokens) for member, tokens in found.items()}
+
+    def flow(self) -> Counter[tuple[str, str]]:
+        """By peer and peer of the next stage, micro-batches that went from one to the other under one lease."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (micro_batch, stage), (entry, lease) in self._covered.items():
+            after = self._covered.get((micro_batch, stage + 1))
+            if after is not None and after.lease == lease:
+                found[entry.member.peer, after.entry.member.peer] += 1
+        return found
 
     def _drop(self, keys: set[tuple[int, int]]) -> int:
         for key in keys:

@@ -257,7 +257,8 @@ class Peer:
             actions += self._drop_attempt()
             if not missing and self.version == prepare.version:
                 self._attempt = _Attempt(prepare.attempt, prepare.tokens)
-        return [*actions, self._tell(Prepared(self.member, prepare.attempt, self.version, missing))]
+        worked_s = sum(self._chain.contributions.get(token, 0.0) for token in prepare.tokens)
+        return [*actions, self._tell(Prepared(self.member, prepare.attempt, self.version, missing, worked_s))]
 
     def _reduce(self, reduce: Reduce) -> list[PeerAction]:
         attempt = self._attempt

@@ -2,7 +2,7 @@
 
 I1: each (micro-batch, stage) is in a commit exactly once. I2: what is not journaled is never folded. I3: all replicas
 of a stage are equal, and equal to a run that nothing disturbed. I4: every stage counted every micro-batch. I5: nobody
-is at a version whose decision is not durable.
+is at a version whose decision is not durable. I6: the parts of a step as they are told add up to its micro-batches.
 """
 
 from __future__ import annotations
@@ -53,6 +53,22 @@ class Checks:
         self._journaled[coordinator.transaction.attempt] = tokens
         for old in list(self._journaled)[:-KEPT_ATTEMPTS]:
             del self._journaled[old]
+        self._check_parts(coordinator)
+
+    def _check_parts(self, coordinator: Coordinator) -> None:
+        """Every stage's shares are all micro-batches; no more than these cross a boundary, and none a stage."""
+        work, most = coordinator.work, self._settings.micro_batches
+        done = Counter(dict.fromkeys(range(self._settings.stages), 0))
+        crossed: Counter[int] = Counter()
+        for share in work.shares.values():
+            done[share.stage] += share.micro_batches
+        for (sender, receiver), count in work.flow.items():
+            stage = work.shares[sender].stage
+            crossed[stage] += count
+            if work.shares[receiver].stage != stage + 1:
+                self.violations.append(f"I6: {count} went from stage {stage} to {work.shares[receiver].stage}")
+        if set(done.values()) != {most} or any(count > most for count in crossed.values()):
+            self.violations.append(f"I6: {dict(done)} were done and {dict(crossed)} crossed, of {most}")
 
     def durable(self, decision: Decision) -> None:
         """A decision is durable."""

@@ -36,6 +36,7 @@ _HOMES = {
     "traffic_of_run": "run_figures",
     "life_of_run": "run_figures",
     "swarm_life": "run_figures",
+    "swarm_flow": "run_figures",
     "swarm_throughput": "swarms",
     "swarm_forecast": "swarms",
     "square_cube": "swarms",

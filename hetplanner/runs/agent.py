@@ -35,6 +35,7 @@ from hetplanner.runs.protocol import (
     MAX_REQUEST_BYTES,
     PROTOCOL,
     AgentInfo,
+    PeerRequest,
     ShutdownRequest,
     StartRequest,
     installation,
@@ -96,6 +97,7 @@ class Agent:
                 (r"/runs", RunsHandler, {"agent": self}),
                 (r"/runs/([0-9a-z.-]{1,80})", RunHandler, {"agent": self}),
                 (r"/runs/([0-9a-z.-]{1,80})/stop", StopHandler, {"agent": self}),
+                (r"/runs/([0-9a-z.-]{1,80})/peers", PeersHandler, {"agent": self}),
                 (r"/shutdown", ShutdownHandler, {"agent": self}),
             ],
             default_handler_class=UnknownHandler,
@@ -231,6 +233,19 @@ class StopHandler(_Handler):
 
     async def _stop(self, run_id: str) -> object:
         return self.agent.supervisor.stop(run_id, caller=self.caller).model_dump(mode="json")
+
+
+class PeersHandler(_Handler):
+    """POST: a peer of a running rehearsal is to go."""
+
+    async def post(self, run_id: str) -> None:
+        """PeerRequest -> RunStatus, at once; the run's events tell when the peer is gone."""
+        await self.answer(self._ask(run_id, self.request.body))
+
+    async def _ask(self, run_id: str, body: bytes) -> object:
+        request = checked(PeerRequest, parse_json(body, "request"), "request")
+        status = self.agent.supervisor.ask_peer(run_id, request.peer, request.act, caller=self.caller)
+        return status.model_dump(mode="json")
 
 
 class ShutdownHandler(_Handler):

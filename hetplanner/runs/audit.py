@@ -18,6 +18,7 @@ _WORDS = {
     "adopt": "taken over by a new agent",
     "stop": "asked to stop",
 }
+_ACTS = {"drain": "asked to leave: peer", "kill": "killed: peer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class AuditRecord:
 
     Attributes:
         time_s: unix time.
-        event: submit, launch, adopt, stop, restart or end.
+        event: submit, launch, adopt, stop, drain, kill, restart or end.
         text: words for a person.
     """
 
@@ -69,4 +70,6 @@ def _words_of(event: str, fields: dict[str, Any]) -> str:
         return state if message in ("", state) else f"{state}: {message}"[:2000]
     if event == "restart":
         return f"restarted, since {fields.get('why', 'a rank died')}"[:2000]
+    if event in _ACTS:
+        return f"{_ACTS[event]} {fields.get('peer', '')}"[:2000]
     return _WORDS.get(event, event)

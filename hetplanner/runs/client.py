@@ -33,6 +33,7 @@ from hetplanner.runs.protocol import (
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
 from hetplanner.schema import checked
+from hetplanner.swarm.asked import PeerAct
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,16 @@ class AgentClient:
             time.sleep(0.05)
             status = self.status(run_id)
         return status
+
+    def ask_peer(self, run: str, peer: str, act: PeerAct) -> RunStatus:
+        """Has a peer of a running rehearsal leave between two steps (`drain`), or kills it (`kill`); returns at once.
+
+        Raises:
+            InvalidInput: the run is over, or no rehearsal of a swarm by this agent; or the peer is not there, or
+                was asked already.
+            RunError: the agent is gone.
+        """
+        return _status(self._ask("POST", f"/runs/{find_run(run, self.home)[0]}/peers", {"peer": peer, "act": act}))
 
     def runs(self) -> list[RunStatus]:
         """All runs, oldest first."""

@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, RunError
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.offers import Choice
-from hetplanner.schema import MAX_FILE_BYTES, Noun, Text
+from hetplanner.schema import MAX_FILE_BYTES, Name, Noun, Text
+from hetplanner.swarm.asked import PeerAct
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_REQUEST_BYTES = MAX_FILE_BYTES
 """A start request carries one plan file."""
 
@@ -47,6 +48,13 @@ class StartRequest(Noun):
         if self.choice is not None and self.out is not None:
             raise ValueError("out is a path; a page chooses from the offered names")
         return self
+
+
+class PeerRequest(Noun):
+    """Have a peer of a running rehearsal leave, or kill it. It names a peer of the run's plan: no path, no process."""
+
+    peer: Name
+    act: PeerAct
 
 
 class ShutdownRequest(Noun):

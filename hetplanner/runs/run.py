@@ -12,6 +12,7 @@ from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory
 from hetplanner.runs.processes import is_same_process
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.swarm.asked import PeerAct
 
 
 class Run(RunReader):
@@ -57,6 +58,12 @@ class Run(RunReader):
         from hetplanner.runs.client import AgentClient  # the client knows runs; only this verb needs it back
 
         return AgentClient(self.home).stop(self.id)
+
+    def ask_peer(self, peer: str, act: PeerAct) -> RunStatus:
+        """Has a peer of a running rehearsal leave (`drain`), or kills it. Raises InvalidInput, RunError."""
+        from hetplanner.runs.client import AgentClient
+
+        return AgentClient(self.home, start=False).ask_peer(self.id, peer, act)
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"

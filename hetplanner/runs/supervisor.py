@@ -40,7 +40,9 @@ from hetplanner.runs.processes import (
     start_in_session,
 )
 from hetplanner.runs.status import RunStatus, read_status, write_status
+from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
+from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
 from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ MAX_RUNNING = 1
 """Runs at a time. Rehearsals share this machine's cores and their timing is what they are run for, so two at
 once would spoil both; further ones queue."""
 MAX_QUEUED = 8
+MAX_NAMED = 8
 
 # Stop: the ranks get GRACE_S to end their step and save the model, then a second's warning, then SIGKILL.
 # 3.3 + 0.6 s leave a second of the promised 5 for the sweep.
@@ -67,6 +70,7 @@ class OwnedRun:
         process: the launcher, when this agent started it; None for an adopted one.
         telemetry: ranks' files, read until all of them train.
         terminate_at_s, kill_at_s: when a stop gets rougher.
+        history: of a swarm, once something was asked of its peers.
     """
 
     directory: RunDirectory
@@ -76,6 +80,7 @@ class OwnedRun:
     telemetry: list[RankTelemetry] = field(default_factory=list)
     terminate_at_s: float | None = None
     kill_at_s: float | None = None
+    history: SwarmHistory | None = None
 
 
 class Supervisor:
@@ -198,6 +203,40 @@ class Supervisor:
             run.kill_at_s = run.terminate_at_s + TERMINATE_S
             self._set(run, state="stopping", message="stopping after the current step")
         return run.status
+
+    def ask_peer(self, run_id: str, peer: str, act: PeerAct, caller: str = "") -> RunStatus:
+        """Has a peer of a running rehearsal leave between two steps, or kills it.
+
+        Raises:
+            InvalidInput: the run is over, does not run yet, or has no peers; the peer is not there or was asked.
+            RunError: the request cannot be written.
+        """
+        run = self._runs.get(run_id)
+        if run is None or run.status.state not in ("starting", "running"):
+            state = (run.status if run is not None else self.status(run_id)).state
+            raise InvalidInput(f"run {run_id}: is {state}; only peers of a running rehearsal can leave or be killed")
+        self._check_peer(run, peer, act)
+        try:
+            ask(run.directory.path, Asked(peer, act, run.status.restarts))
+        except OSError as error:
+            raise RunError(f"run {run_id}: the request cannot be written: {error.strerror}") from None
+        self._audit(act, run, caller=caller, peer=peer)
+        return run.status
+
+    def _check_peer(self, run: OwnedRun, peer: str, act: PeerAct) -> None:
+        plan = load_any_plan(run.directory.plan_file)
+        if not isinstance(plan, ElasticPlan):
+            raise InvalidInput(f"run {run.status.run}: its plan is static: it has ranks and no peers")
+        if peer not in plan.stage_of_peer:
+            known = ", ".join(plan.peers[:MAX_NAMED]) + (", …" if len(plan.peers) > MAX_NAMED else "")
+            raise InvalidInput(f"peer: must be one of the run's {len(plan.peers)} ({known}), got {peer!r:.80}")
+        before = {a.act for a in asked_so_far(run.directory.path, run.status.restarts) if a.peer == peer}
+        if before and (act == "drain" or "kill" in before):
+            words = "killed" if "kill" in before else "asked to leave"
+            raise InvalidInput(f"peer {peer}: has been {words} already; its run's events tell when it is gone")
+        run.history = run.history or SwarmHistory(run.directory.path)
+        if peer not in run.history.read_all().now:
+            raise InvalidInput(f"peer {peer}: is not in the swarm now: it has gone, or has not come yet")
 
     def status(self, run_id: str) -> RunStatus:
         """The status of any run of this home. Raises InvalidInput."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetplanner.runs.swarm_flow import MAX_STAGES, MAX_TEXT, StepParts, SwarmFlow, flow_over, parts_of
 from hetplanner.runs.tail import LineTail
 
 EVENTS_FILE = "events.jsonl"
@@ -17,8 +18,10 @@ MAX_STAYS = MAX_MARKS = 4000
 """Of a swarm that lives long the newest are kept."""
 MAX_COMMITS = 20_000
 POLL_BYTES = 2 * 2**20
-MAX_TEXT = 200
-MAX_STAGES = 4096
+KEPT_STEPS = 128
+"""Of whose parts the flow can be summed up."""
+WAYS_TO_GO = ("left", "lost", "cut off")
+"""As its coordinator tells them; an older one only says `gone`."""
 SAME_LOOK_S = 0.1
 """A coordinator counts a failure and tells who went with it at one look."""
 OF_THE_SWARM = {
@@ -68,6 +71,8 @@ class SwarmHistory:
 
     Attributes:
         now: by peer, its stay that goes on; first come first.
+        draining: peers of these that want to leave.
+        steps: parts of the last committed steps, of a coordinator that tells them.
         boots: coordinators so far.
         is_over: the last one has told the end.
         counts: of marks by kind, also of those that are not kept any more.
@@ -80,7 +85,9 @@ class SwarmHistory:
         self.stays: deque[Stay] = deque(maxlen=MAX_STAYS)
         self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
         self.commits: deque[Commit] = deque(maxlen=MAX_COMMITS)
+        self.steps: deque[StepParts] = deque(maxlen=KEPT_STEPS)
         self.now: dict[str, Stay] = {}
+        self.draining: set[str] = set()
         self.pauses: deque[Stay] = deque(maxlen=MAX_STAYS)
         self.counts: dict[str, int] = {}
         self.first_s: float | None = None
@@ -111,13 +118,19 @@ class SwarmHistory:
         """Whether the swarm waits for a stage that nobody serves."""
         return bool(self.pauses) and self.pauses[-1].end_s is None
 
+    def flow(self, last: int = 20) -> SwarmFlow:
+        """Speeds and ways of the last so many steps, at most KEPT_STEPS. Raises InvalidInput."""
+        return flow_over(self.steps, last)
+
     def _take(self, event: Any) -> None:
         """Learns an event. What is none raises some error of its first wrong part."""
         time_s, kind = float(event["time_s"]), event["kind"]
         if not math.isfinite(time_s) or not isinstance(kind, str):
             raise ValueError("no event")
         if kind in (*STATES, "move", "gone"):
-            self._take_seat(time_s, kind, _text(event["peer"]), _stage(event["stage"]))
+            self._take_seat(time_s, kind, _text(event["peer"]), _stage(event["stage"]), event)
+        elif kind == "draining":
+            self._take_wish(time_s, _text(event["peer"]))
         elif kind == "commit":
             self._take_commit(time_s, event)
         elif kind == "failures":
@@ -131,13 +144,13 @@ class SwarmHistory:
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
         self.last_s = max(self.last_s, time_s)
 
-    def _take_seat(self, time_s: float, kind: str, peer: str, stage: int) -> None:
+    def _take_seat(self, time_s: float, kind: str, peer: str, stage: int, event: dict[str, Any]) -> None:
         before = self.now.pop(peer, None)
         if before is not None:
             before.end_s = time_s
         if kind == "gone":
-            near = time_s - self._reason[0] < SAME_LOOK_S
-            self._mark(time_s, "gone", peer, f"gone: {self._reason[1]}" if near and self._reason[1] else "gone")
+            self.draining.discard(peer)
+            self._take_farewell(time_s, peer, event)
             return
         if kind == "move":
             origin = f"from stage {before.stage} " if before is not None else ""
@@ -149,11 +162,30 @@ class SwarmHistory:
         self.now[peer] = stay
         self.stays.append(stay)
 
+    def _take_farewell(self, time_s: float, peer: str, event: dict[str, Any]) -> None:
+        how = event.get("how")
+        if how in WAYS_TO_GO:
+            reason = _text(event.get("reason", ""))
+            self._mark(time_s, how, peer, f"{how}: {reason}" if reason else how)
+            return
+        near = time_s - self._reason[0] < SAME_LOOK_S
+        self._mark(time_s, "gone", peer, f"gone: {self._reason[1]}" if near and self._reason[1] else "gone")
+
+    def _take_wish(self, time_s: float, peer: str) -> None:
+        if peer in self.now:
+            self.draining.add(peer)
+            self._mark(
+                time_s, "leaves", peer, "asks to leave: it goes between two steps, once another serves its stage"
+            )
+
     def _take_commit(self, time_s: float, event: dict[str, Any]) -> None:
         loss = event["loss"]
         step, seconds = int(event["version"][1]), float(event["seconds"])
         if not math.isfinite(seconds):
             raise ValueError("no duration")
+        parts = parts_of(step, seconds, event)
+        if parts is not None:
+            self.steps.append(parts)
         self.commits.append(Commit(time_s, step, None if loss is None else float(loss), seconds))
 
     def _take_failures(self, time_s: float, counts: dict[str, int]) -> None:
@@ -183,6 +215,7 @@ class SwarmHistory:
         for stay in self.now.values():
             stay.end_s = time_s
         self.now.clear()
+        self.draining.clear()
 
     def _end_pause(self, time_s: float) -> None:
         if self.paused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from hetplanner.elastic.coordinator import Coordinator
 from hetplanner.elastic.decisions import Committed
 from hetplanner.elastic.identity import Member, Version
 from hetplanner.elastic.membership import PeerState
+from hetplanner.elastic.step_work import StepWork
 from hetplanner.elastic.transaction import Phase
 from hetplanner.runtime.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.jsonl"
+MAX_TOLD_PEERS, MAX_TOLD_PAIRS = 512, 2048
+"""Of a step's peers and pairs so many are told, those with the most micro-batches, so that a line stays short."""
+CUT_OFF_REASONS = ("accused", "garbage")
 
 
 class Chronicle:
@@ -42,6 +47,7 @@ class Chronicle:
         if torn:  # the coordinator was killed inside a line
             self._events.write("\n")
         self._seats: dict[str, tuple[Member, int, PeerState]] = {}
+        self._draining: set[str] = set()
         self._failures: dict[str, int] = {}
         self._paused: tuple[int, ...] = ()
         self._phase = (Phase.RUN, 0.0)
@@ -88,8 +94,8 @@ class Chronicle:
         self._boundary_bytes += boundary_bytes
         self._reduce_bytes += reduce_bytes
 
-    def committed(self, commit: Committed) -> None:
-        """A step is durable."""
+    def committed(self, commit: Committed, work: StepWork | None = None) -> None:
+        """A step is durable; `work`: who did what of it."""
         version, loss_sum = commit.version, commit.loss_sum
         now = time.monotonic()
         origin_s = self.telemetry.origin_s
@@ -108,7 +114,8 @@ class Chronicle:
             memory_bytes=0,
         )
         loss = None if loss_sum is None else loss_sum / self._tokens
-        self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6))
+        parts = {} if work is None else _parts_of(work)
+        self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6), **parts)
         self._step_began_s = now
         self._boundary_bytes = self._reduce_bytes = 0
 
@@ -119,16 +126,20 @@ class Chronicle:
             self.event("failures", counts=self._failures)
         seats = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
         if seats != self._seats:
-            self._tell_changes(seats)
+            self._tell_changes(seats, machine.departed)
             self._seats = seats
+        draining = {r.member.peer for r in machine.membership.everyone() if r.draining}
+        for peer in sorted(draining - self._draining):
+            self.event("draining", peer=peer, stage=seats[peer][1])
+        self._draining = draining
         paused = tuple(machine.paused)
         if paused != self._paused:
             self._paused = paused
             self.event("paused" if paused else "resumed", stages=list(paused))
 
-    def _tell_changes(self, seats: dict[str, tuple[Member, int, PeerState]]) -> None:
+    def _tell_changes(self, seats: dict[str, tuple[Member, int, PeerState]], departed: Mapping[str, str]) -> None:
         for peer in self._seats.keys() - seats.keys():
-            self.event("gone", peer=peer, stage=self._seats[peer][1])
+            self.event("gone", peer=peer, stage=self._seats[peer][1], **_farewell(departed.get(peer)))
         for peer, (member, stage, state) in seats.items():
             before = self._seats.get(peer)
             if before is None or before[2] is not state or before[1] != stage:
@@ -140,6 +151,30 @@ class Chronicle:
         self.telemetry.phase(phase)
         self.telemetry.close()
         self._events.close()
+
+
+def _farewell(reason: str | None) -> dict[str, str]:
+    """How a peer went: it left as it wished to, was lost, or was cut off; nothing if it was only refused."""
+    if reason is None:
+        return {}
+    how = "left" if not reason else "cut off" if reason in CUT_OFF_REASONS else "lost"
+    return {"how": how, "reason": reason}
+
+
+def _parts_of(work: StepWork) -> dict[str, Any]:
+    """Shares as [peer, stage, micro-batches, seconds of own work]; the flow as [sender, receiver, micro-batches].
+
+    Sender and receiver are places in the list of shares.
+    """
+    shares = sorted(work.shares.items(), key=lambda item: (-item[1].micro_batches, item[1].stage, item[0]))
+    told = shares[:MAX_TOLD_PEERS]
+    place = {peer: i for i, (peer, _) in enumerate(told)}
+    pairs = [(n, place[a], place[b]) for (a, b), n in work.flow.items() if a in place and b in place]
+    pairs.sort(key=lambda pair: (-pair[0], *pair[1:]))
+    return {
+        "peers": [[peer, s.stage, s.micro_batches, round(s.worked_s, 6)] for peer, s in told],
+        "flow": [[a, b, n] for n, a, b in pairs[:MAX_TOLD_PAIRS]],
+    }
 
 
 def parse_events(data: bytes) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
+from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,11 @@ CONTROL_BYTES = 2**20
 CUT_OFF, LIVES = 3, 2
 """Accusations after which a peer is cut off, and how often it may come back before it is refused."""
 RETRY_S = 1.0
+TOLD_COUNTS = tuple(10**n for n in range(9))
+MAX_HOSTS = 1000
+"""Strangers are told of at these counts, and of so many hosts."""
+HANG_UPS = 3
+"""From so many on they are told."""
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 
@@ -101,7 +107,7 @@ class CoordinatorProcess(Driver):
 
     async def start(self, host: str, port: int) -> str:
         """Listens and claims the log. Returns the address."""
-        address = await self.endpoint.start(host, port)
+        address = await self.endpoint.start(host, port, door=True)
         commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
         self.chronicle.began(self.machine.boot, self.machine.version, address, commits[-1] if commits else None)
         self._perform_all(self.machine.start())
@@ -193,7 +199,7 @@ class CoordinatorProcess(Driver):
             self.handle(PersistFailed(decision))
             return
         if isinstance(decision, Committed):
-            self.chronicle.committed(decision)
+            self.chronicle.committed(decision, self.machine.work)
             self._tell_of_lost_work()
         elif isinstance(decision, SetBack):
             self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
@@ -264,6 +270,14 @@ class CoordinatorProcess(Driver):
         member = self._members.get(sender)
         self.chronicle.event("garbage", peer=member.peer if member else sender, text=reason[:300])
         self._gone(sender, "garbage")
+
+    def on_stranger(self, host: str, reason: str) -> None:
+        """See Driver: the first, tenth, hundredth of a host is told, as it tries again and again."""
+        super().on_stranger(host, reason)
+        count = self.strangers[host] - (HANG_UPS - 1 if reason == HUNG_UP else 0)
+        if count in TOLD_COUNTS and len(self.strangers) <= MAX_HOSTS:
+            again = f", {self.strangers[host]} times so far" if self.strangers[host] > 1 else ""
+            self.chronicle.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 
     async def on_query(self, request: bytes) -> bytes:
         """See Service."""

@@ -40,6 +40,7 @@ class Driver:
     Attributes:
         endpoint: its end of the network.
         garbage: refused messages by sender.
+        strangers: connections refused for want of a certificate, by host.
         takes: types of messages that are for this machine; others are refused.
         error: that ended the process.
     """
@@ -49,6 +50,7 @@ class Driver:
     def __init__(self, credentials: Credentials | None, max_part_bytes: int) -> None:
         self.endpoint = Endpoint(self, credentials, max_part_bytes)
         self.garbage: Counter[str] = Counter()
+        self.strangers: Counter[str] = Counter()
         self.ended = asyncio.Event()
         self.error: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,6 +166,12 @@ class Driver:
         self.garbage[sender] += 1
         if self.garbage[sender] <= MAX_TOLD:
             log.warning("refused from %s: %s", sender or "unnamed", reason)
+
+    def on_stranger(self, host: str, reason: str) -> None:
+        """See Service: it is counted by its host."""
+        self.strangers[host] += 1
+        if self.strangers[host] <= MAX_TOLD:
+            log.warning("refused at %s: %s", host, reason)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 SPEC_FILE = "swarm.json"
 JOIN_S = 60.0
+PATIENCE_S = 2.0
+"""Without an answer for so long, a joiner looks whether it is refused."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -108,12 +110,13 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     from hetplanner.swarm.chronicle import Chronicle
     from hetplanner.swarm.coordinator_process import CoordinatorProcess, open_decisions
     from hetplanner.swarm.spec import read_spec
+    from hetplanner.swarm.wire.certificates import authority_name
 
     spec = read_spec(read_text(parsed.run_dir / SPEC_FILE), SPEC_FILE)
     chronicle = Chronicle(parsed.run_dir, spec.workload.tokens_per_step)
     process = CoordinatorProcess(spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir)
     address = await process.start(parsed.host, parsed.port)
-    log.info("coordinator at %s", address)
+    log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop)
     await process.run()
@@ -153,13 +156,22 @@ async def _ask_spec(address: str, credentials: Credentials | None) -> SwarmSpec:
     from hetplanner.swarm.driver import Driver
     from hetplanner.swarm.spec import read_spec
     from hetplanner.swarm.wire.endpoint import Lost
+    from hetplanner.swarm.wire.refusal import why_refused
 
     driver = Driver(credentials, CONTROL_BYTES)
+    asking = asyncio.ensure_future(driver.endpoint.query(address, DESCRIPTION_QUERY, JOIN_S))
     try:
-        return read_spec(await driver.endpoint.query(address, DESCRIPTION_QUERY, JOIN_S), f"coordinator {address}")
+        before = None
+        while not (await asyncio.wait({asking}, timeout=PATIENCE_S))[0]:
+            refusal = await why_refused(address, credentials)
+            if refusal is not None and refusal == before:  # once may be a coordinator that ends or begins
+                raise InvalidInput(refusal)
+            before = refusal
+        return read_spec(await asking, f"coordinator {address}")
     except Lost as lost:
         raise InvalidInput(f"coordinator: cannot be asked what is trained: {lost}") from None
     finally:
+        asking.cancel()
         await driver.endpoint.close()
 
 

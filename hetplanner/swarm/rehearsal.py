@@ -91,12 +91,14 @@ class Rehearsal:
         run_dir: an empty folder.
         certificates: a folder of them; None: plain, on loopback.
         processes: by name: `coordinator`, `trainer-0`, and the peers' names.
+        peers: names of the peers among them.
     """
 
     spec: SwarmSpec
     run_dir: Path
     certificates: Path | None = None
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
+    peers: set[str] = field(default_factory=set)
     _port: int = 0
 
     def __post_init__(self) -> None:
@@ -128,6 +130,7 @@ class Rehearsal:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
         emulated = [] if speed is None else ["--speed", str(speed)]
         folder = str(self.run_dir / "checkpoints")
+        self.peers.add(name)
         self._start(name, ["peer", self.address, f"--name={name}", "--checkpoints", folder, *emulated], plant)
 
     def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:

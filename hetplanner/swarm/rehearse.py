@@ -1,25 +1,29 @@
 """Runs the elastic plan of a run directory on this machine: `python -m hetplanner.swarm.rehearse RUN_DIR`.
 
 All peers of the plan's start, its trainers and the coordinator are processes of this one. A file `stop` in the folder,
-SIGTERM or SIGINT end the run after the step that is being closed; the coordinator saves the model first.
+SIGTERM or SIGINT end the run after the step that is being closed; the coordinator saves the model first. Lines of the
+file `asked.jsonl` have peers leave, or kill them.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from hetplanner.cost.tables import CostTables
+from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError, RunError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
+from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.swarm.asked import Asked, asked_so_far
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.spec import spec_of
 
@@ -39,14 +43,7 @@ def read_config(path: Path) -> TrainConfig:
 
 def emulated_speeds(plan: ElasticPlan) -> dict[str, float]:
     """Micro-batches per second of every peer of the start, in its stage, as the cost model has them."""
-    tables = CostTables(plan.problem)
-    classes, cluster = tables.devices.class_D, plan.problem.cluster
-    seconds_CO = tables.forward_s_CO + tables.backward_s_CO
-    speeds = {}
-    for peer, s in plan.stage_of_peer.items():
-        stage, device = plan.stages[s], classes[cluster.device_index(peer)]
-        speeds[peer] = 1.0 / max(1e-6, seconds_CO[device, stage.end_op] - seconds_CO[device, stage.first_op])
-    return speeds
+    return {peer: speeds[plan.stage_of_peer[peer]] for peer, speeds in expected_speeds(plan).items()}
 
 
 def rehearse(run_dir: Path) -> None:
@@ -67,7 +64,12 @@ def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.append(1))
     coordinator = rehearsal.processes["coordinator"]
+    attempt, done = int(os.environ.get(ATTEMPT_VARIABLE, "0")), 0
     while coordinator.exitcode is None:
+        asked = asked_so_far(run_dir, attempt)
+        for one in asked[done:]:
+            _carry_out(rehearsal, one)
+        done = len(asked)
         if stopped or any((run_dir / name).exists() for name in (STOP_FILE, SIGNALLED_FILE)):
             rehearsal.signal("coordinator", signal.SIGTERM)
             coordinator.join(SAVE_S)
@@ -75,6 +77,15 @@ def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:
         time.sleep(POLL_S)
     if coordinator.exitcode:
         raise RunError(f"coordinator: ended with {coordinator.exitcode}; see log-0.txt")
+
+
+def _carry_out(rehearsal: Rehearsal, asked: Asked) -> None:
+    """Has a peer leave between two steps, or kills it; only what this process started as a peer can be named."""
+    if asked.peer not in rehearsal.peers:
+        log.warning("%s: there is no such peer", asked.peer)
+        return
+    log.info("%s: %s", asked.peer, asked.act)
+    rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
 
 
 def main() -> int:

@@ -3,11 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.elastic import ElasticPlan
@@ -22,6 +24,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import agent_lives, as_it_is
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.stragglers import Straggler, stragglers
+from hetplanner.runs.swarm_flow import NO_FLOW, SwarmFlow
 from hetplanner.runs.swarm_history import SwarmHistory
 
 _log = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ class RunDetail:
 
     Attributes:
         swarm: None for a run of a static plan.
+        flow: of a swarm's last steps.
+        expected: micro-batches per second of a swarm's peers by stage, as the cost model has them.
     """
 
     trace: Trace
@@ -63,6 +68,8 @@ class RunDetail:
     life: tuple[LifeSpan, ...]
     checkpoints: tuple[int, ...]
     swarm: SwarmHistory | None = None
+    flow: SwarmFlow = NO_FLOW
+    expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class RunWatch:
@@ -135,8 +142,16 @@ class RunWatch:
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
             life=tuple(life_spans(reader, status, time.time())),
             checkpoints=tuple(checkpoint_steps(reader.directory.path)),
-            swarm=self._history if isinstance(reader.any_plan, ElasticPlan) else None,
+            swarm=self._history if self._expected is not None else None,
+            flow=self._history.flow(),
+            expected=self._expected or {},
         )
+
+    @cached_property
+    def _expected(self) -> dict[str, tuple[float, ...]] | None:
+        """Of the peers of an elastic plan."""
+        plan = self.reader.any_plan
+        return expected_speeds(plan) if isinstance(plan, ElasticPlan) else None
 
 
 _watches: "WeakValueDictionary[tuple[Path | None, str], RunWatch]" = WeakValueDictionary()

@@ -1,5 +1,5 @@
 """Rehearsing: locked without the token; then launched, watched, found again after reload and restart, stopped, gone on
-with from its checkpoint. And a run that fails: why, when, and what the rank said last.
+with from its checkpoint. And a run that fails: why, when, and what the rank said last; and a swarm that does not.
 """
 
 import os
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
+from factories import chain_plan, slow_swarm
 from fake_launcher import SCRIPT
 from playwright.sync_api import expect
 from served_dashboard import TOKEN, Server
@@ -126,7 +126,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     again.sees(re.compile("^stopped$"))
 
 
-def test_a_failed_rank_shows_its_last_words_and_when_it_failed(own_server, visit):
+def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(own_server, visit):
     one = visit(own_server.url)
     one.tab("4 Run")
     one.sees("No run yet: press Rehearse here.")
@@ -157,3 +157,21 @@ def test_a_failed_rank_shows_its_last_words_and_when_it_failed(own_server, visit
     finally:
         AgentClient(own_server.home, start=False).shutdown(stop_runs=True)
         agent.wait(30)
+
+    # A swarm, one of whose peers is made to leave and another is killed: the others go on.
+    swarm = AgentClient(own_server.home).start(slow_swarm(), TrainConfig(steps=10_000, emulate_links=True))
+    one.page.goto(f"{own_server.url}?run={swarm.id}")
+    one.settle()
+    one.tab("4 Run")
+    section(one.page, "Swarm")
+    one.sees(re.compile(r"Steps? \d+.*: a line for the micro-batches"))
+    one.sees("Type the launch token above")
+    type_token(one.page, "Launch token", TOKEN)
+    one.page.get_by_role("button", name="Unlock").click()
+    for peer, button, words in (("d2", "Let it leave", r"left: 1"), ("d3", "Kill it", r"lost: 1")):
+        one.page.get_by_role("combobox", name="Peer").click()
+        one.page.get_by_role("menuitem", name=re.compile(f"^{peer} ")).click()
+        one.page.get_by_role("button", name=button).click()
+        one.sees(re.compile(words))
+    one.page.get_by_role("button", name="Stop run").click()
+    one.sees(re.compile("^stopped$"))

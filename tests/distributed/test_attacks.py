@@ -286,6 +286,15 @@ def test_only_reading_is_served(server, method):
         assert get(server, path, method, Origin=own(server)).status_code in (400, 403, 404, 405, 501)
 
 
+def test_the_agents_requests_are_none_of_the_pages(server):
+    for path in ("/runs", "/runs/x/stop", "/runs/x/peers", "/planner/runs/x/peers", "/shutdown"):
+        for method, body in (("GET", None), ("POST", b'{"peer": "d0", "act": "kill"}')):
+            answer = httpx.request(
+                method, own(server) + path, content=body, headers={"Origin": own(server)}, timeout=60
+            )
+            assert answer.status_code in (403, 404, 405)
+
+
 def test_large_bodies_and_headers_are_refused(dashboard):
     def refused(head: str, body: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", dashboard.port), 30) as raw:

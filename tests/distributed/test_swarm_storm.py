@@ -10,6 +10,7 @@ import psutil
 import pytest
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
+from hetplanner.errors import InvalidInput
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
 from hetplanner.swarm.faults import Fault, Storm
@@ -121,12 +122,24 @@ def test_certificates_are_enough_to_take_part(tmp_path):
     make_certificates(tmp_path / "own")
     make_certificates(tmp_path / "other")
     spec = small_spec(steps=2, stages=2)
-    with start_swarm(spec, tmp_path / "run", peers=2, certificates=tmp_path / "own") as rehearsal:
+    with start_swarm(spec, tmp_path / "run", peers=0, certificates=tmp_path / "own") as rehearsal:
         rehearsal.certificates = None
         rehearsal.start_peer("plain")
         rehearsal.certificates = tmp_path / "other"
         rehearsal.start_peer("stranger")
+        for name in ("plain", "stranger"):
+            rehearsal.processes[name].join(60)
+            assert rehearsal.processes[name].exitcode == InvalidInput.exit_code
+        rehearsal.certificates = tmp_path / "own"
+        for name in ("peer-0", "peer-1"):
+            rehearsal.start_peer(name, 40.0)
         rehearsal.wait(60)
+    said = {name: (tmp_path / "run" / f"log-of-{name}.txt").read_text() for name in ("plain", "stranger")}
+    assert "asks for certificates; give --certificates" in said["plain"]
+    assert "its certificate is not by the authority" in said["stranger"]
+    refused = [e["text"] for e in events_of(tmp_path / "run", "refused")]
+    assert refused
+    assert all(text.startswith("no certificate of this swarm: ") for text in refused)
     assert losses_of(tmp_path / "run") == pytest.approx(reference_losses(spec), rel=EXACT)
     assert {e["peer"] for e in events_of(tmp_path / "run", "serving")} == {"peer-0", "peer-1"}
 

@@ -1,18 +1,24 @@
 """An elastic plan run as any other: by the agent, read from its folder, stopped within 5 s with nothing left."""
 
+import json
 import subprocess
 import sys
 import time
 
 import pytest
-from factories import small_cluster, swarm_plan
+from factories import slow_swarm, small_cluster, swarm_plan
 from fake_launcher import processes_under
-from swarm_runs import events_of
+from swarm_runs import events_of, losses_of
 
+from hetplanner.cost.swarm_costs import expected_speeds
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic_settings import WiringSettings
 from hetplanner.plan.files import save_plan
+from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.audit import audit_records
 from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.swarm_history import WAYS_TO_GO, SwarmHistory
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
 from hetplanner.workload.presets import preset
@@ -67,6 +73,52 @@ def test_a_stop_saves_the_model_and_leaves_nothing(client):
     assert time.monotonic() - began_s < 10
     assert status.message == "stopped"
     assert run.directory.model_file.exists()
+
+
+def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_process_gives(client, tmp_path):
+    plan = slow_swarm((2, 2), peaks=(2e9,), micro_batches=8).replace(rebalancing=Rebalancing(policy="none"))
+    config = TrainConfig(steps=100_000, emulate_links=True)
+    run = client.start(plan, config)
+    history = SwarmHistory(run.path)
+
+    def until(condition):
+        deadline = time.monotonic() + 240
+        while not (history.poll() and condition()):
+            assert time.monotonic() < deadline, run.log(None)
+            assert not run.status().is_over, run.log(None)
+            time.sleep(0.05)
+
+    with pytest.raises(InvalidInput, match=r"must be one of the run's 4 \(.*\), got 'd9'"):
+        client.ask_peer(run.id, "d9", "kill")
+    until(lambda: history.commits and len(history.now) == 4)
+    client.ask_peer(run.id, "d0", "drain")
+    with pytest.raises(InvalidInput, match="peer d0: has been asked to leave already"):
+        AgentClient(tmp_path, start=False).ask_peer(run.id, "d0", "drain")
+    until(lambda: "left" in history.counts)
+    command = [sys.executable, "-m", "hetplanner.cli", "runs", "kill", run.id, "d3", "--json"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(said) == {"id": run.id, "peer": "d3", "asked": "kill"}
+    until(lambda: "lost" in history.counts)
+    for peer, act, words in (("d3", "kill", "killed already"), ("d0", "kill", "is not in the swarm now")):
+        with pytest.raises(InvalidInput, match=words):
+            client.ask_peer(run.id, peer, act)
+    alone = [("d1", 8), ("d2", 8)]
+    until(lambda: any([(p.peer, p.micro_batches) for p in step.peers] == alone for step in history.steps))
+    until(lambda: any(step.pairs == ((0, 1, 8),) and len(step.peers) == 2 for step in history.steps))
+    went = {mark.peer: mark.kind for mark in history.marks if mark.kind in WAYS_TO_GO}
+    assert (went["d0"], went["d3"]) == ("left", "lost")
+    assert not {"d0", "d3"} & set(history.now)
+    assert all(sum(p.micro_batches for p in step.peers if p.stage == s) == 8 for step in history.steps for s in (0, 1))
+    for peer in history.flow(1).peers:  # it waits out at least what is emulated
+        assert 0 < peer.speed <= 1.05 * expected_speeds(plan)[peer.peer][peer.stage]
+    run.stop()
+    with pytest.raises(InvalidInput, match="is stopped; only peers of a running rehearsal"):
+        client.ask_peer(run.id, "d1", "drain")
+    losses = losses_of(run.path)
+    _, wanted = train_reference(plan.problem.workload, config.replace(steps=len(losses)))
+    assert losses == pytest.approx(wanted, rel=1e-5)
+    asked = [(r.event, r.text) for r in audit_records(tmp_path, run=run.id) if r.event in ("drain", "kill")]
+    assert asked == [("drain", "asked to leave: peer d0"), ("kill", "killed: peer d3")]
 
 
 def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):

@@ -373,6 +373,9 @@ def test_malformed_requests_get_one_line(shared_agent, body, law):
         ("GET", "/runs/..%2f..%2fetc", 404),
         ("GET", "/runs/nope", 400),
         ("POST", "/runs/nope/stop", 400),
+        ("POST", "/runs/nope/peers", 400),
+        ("GET", "/runs/nope/peers", 405),
+        ("POST", "/runs/..%2fnope/peers", 404),
         ("DELETE", "/runs", 405),
         ("GET", "/shutdown", 405),
         ("POST", "/shutdown", 400),
@@ -382,6 +385,45 @@ def test_odd_requests_are_refused_as_json(shared_agent, method, path, code):
     response = raw(shared_agent, method, path, b"[]" if method == "POST" else None)
     assert response.status_code == code
     assert set(response.json()) == {"error", "message"}
+
+
+@pytest.mark.parametrize(
+    ("body", "law"),
+    [
+        ({}, "peer: required field is missing"),
+        ({"peer": "a"}, "act: required field is missing"),
+        ({"peer": "a", "act": "SIGSTOP"}, "act"),
+        ({"peer": "a", "act": ["kill"]}, "act"),
+        ({"peer": ["a"], "act": "kill"}, "peer"),
+        ({"peer": "a" * 5000, "act": "kill"}, "peer"),
+        ({"peer": "a", "act": "kill", "pid": 1}, "pid: unknown field"),
+        ({"peer": "a", "act": "kill", "signal": 9}, "signal: unknown field"),
+        ({"peer": "a", "act": "kill"}, "no such run"),
+    ],
+)
+def test_a_request_to_a_peer_that_is_none_gets_one_line(shared_agent, body, law):
+    response = raw(shared_agent, "POST", "/runs/20261122-000000-x-0000/peers", json.dumps(body).encode())
+    assert response.status_code == 400
+    assert law in response.json()["message"]
+    assert "\n" not in response.json()["message"]
+
+
+def test_a_run_of_a_static_plan_has_no_peers(home, agent, plan):
+    agent()
+    client = AgentClient(home, start=False)
+    run = client.start(plan, LONG)
+    waiting = client.start(plan, LONG)
+    for name in (plan.ranks[0], "../" + plan.ranks[0], "1", ""):
+        with pytest.raises(InvalidInput, match=r"its plan is static: it has ranks and no peers|peer: "):
+            client.ask_peer(run.id, name, "kill")
+    with pytest.raises(InvalidInput, match="is queued; only peers of a running rehearsal"):
+        client.ask_peer(waiting.id, plan.ranks[0], "drain")
+    assert not (run.path / "asked.jsonl").exists()
+    assert run.status().state in ("starting", "running")
+    for each in (waiting, run):
+        client.stop(each.id)
+    with pytest.raises(InvalidInput, match="is stopped"):
+        client.ask_peer(run.id, plan.ranks[0], "kill")
 
 
 def test_a_huge_request_is_cut_off(shared_agent):

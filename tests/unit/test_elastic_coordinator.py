@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from hetplanner.elastic.coordinator import Coordinator
-from hetplanner.elastic.coordinator_events import Persist, Persisted, PersistFailed, Received, Tick, TrainerFailed
+from hetplanner.elastic.coordinator_events import (
+    PeerFailed,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Received,
+    Tick,
+    TrainerFailed,
+)
 from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack, replay_decisions
 from hetplanner.elastic.identity import Entry, Holding, Member, Stamp, Token, Version
 from hetplanner.elastic.messages import (
@@ -274,6 +282,54 @@ def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
         swarm.unwritten.clear()
     swarm.handle(Persisted(decision))
     assert swarm.machine.version == Version(0, 1)
+
+
+def test_the_parts_of_a_step_are_told_with_the_work_that_each_peer_says(swarm):
+    swarm.cover()
+    a, b, c, d = (swarm.machine.membership.get(name).member for name in "abcd")
+    seats = [[seat.member for seat in seats] for seats in swarm.machine.membership.view.stages]
+    (first, idle), (last, idle_too) = seats
+    attempt, version = swarm.machine.transaction.attempt, swarm.machine.transaction.version
+    for member in (a, b, c, d):
+        swarm.tell("x", Prepared(member, attempt, version, (), 0.25 if member in (first, last) else 0.0))
+    for kind in (Reduced, Decided):
+        swarm.answer(kind)
+    work, most = swarm.machine.work, SETTINGS.micro_batches
+    assert swarm.machine.version == Version(0, 1)
+    assert {peer: (s.stage, s.micro_batches, s.worked_s) for peer, s in work.shares.items()} == {
+        first.peer: (0, most, 0.25),
+        idle.peer: (0, 0, 0.0),
+        last.peer: (1, most, 0.25),
+        idle_too.peer: (1, 0, 0.0),
+    }
+    assert work.flow == {(first.peer, last.peer): most}
+
+
+def test_a_micro_batch_that_was_done_again_in_part_went_no_way_that_counts(swarm):
+    swarm.cover()
+    first = swarm.machine.membership.view.stages[0][0].member
+    tokens = swarm.machine.journal.tokens_by_member()[first]
+    swarm.tell("x", Prepared(first, swarm.machine.transaction.attempt, Version(0, 0), tokens[:1]))
+    swarm.cover()
+    swarm.tick()
+    for kind in (Prepared, Reduced, Decided):
+        swarm.answer(kind)
+    work, most = swarm.machine.work, SETTINGS.micro_batches
+    assert swarm.machine.version == Version(0, 1)
+    assert sum(share.micro_batches for share in work.shares.values()) == 2 * most
+    assert sum(work.flow.values()) == most - 1
+
+
+def test_who_left_and_who_was_lost_are_told_apart_at_the_event_they_go_at(swarm):
+    leaver, lost = (swarm.machine.membership.view.stages[stage][1].member for stage in (0, 1))
+    swarm.tell("x", Leave(leaver))
+    assert swarm.machine.departed == {}
+    swarm.step()
+    assert swarm.machine.departed == {leaver.peer: ""}
+    swarm.handle(PeerFailed(lost, "connection lost"))
+    assert swarm.machine.departed == {lost.peer: "connection lost"}
+    swarm.tick()
+    assert swarm.machine.departed == {}
 
 
 def test_a_wrong_count_aborts_and_keeps_what_is_journaled(swarm):

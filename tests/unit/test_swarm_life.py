@@ -262,6 +262,7 @@ def test_a_stage_without_peers_stands_out_while_the_run_goes_on(tmp_path):
     save_plan(swarm_plan([1, 1], [4]), tmp_path / "plan.json")
     write_events(tmp_path, BOOT, seat(101.0, "serving", "a", 1))
     history = SwarmHistory(tmp_path).read_all()
-    row = next(part for part in stage_table(history, 2, False).split("<tr") if "stage 0" in part)
+    detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={})
+    row = next(part for part in stage_table(detail, 2, False).split("<tr") if "stage 0" in part)
     assert "font-weight:600" in row.split(">")[0]
-    assert "nobody serves" in stage_table(history, 2, True)
+    assert "nobody serves" in stage_table(detail, 2, True)

@@ -1,12 +1,16 @@
 """Frames, messages and certificates: round trips, and what is refused."""
 
+import asyncio
 import json
+import re
 import struct
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from own_loop import finish
 
 from hetplanner.elastic.encoding import decode_message, encode_message
 from hetplanner.elastic.identity import Entry, Holding, Member, Seat, Stamp, Token, Version, View
@@ -32,9 +36,12 @@ from hetplanner.elastic.messages import (
     WorkFailed,
 )
 from hetplanner.errors import InvalidInput
-from hetplanner.swarm.wire.certificates import load_credentials, make_certificates
-from hetplanner.swarm.wire.endpoint import check_address
+from hetplanner.swarm.driver import Driver
+from hetplanner.swarm.wire.certificates import Credentials, authority_name, load_credentials, make_certificates
+from hetplanner.swarm.wire.door import HUNG_UP
+from hetplanner.swarm.wire.endpoint import Lost, check_address
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
+from hetplanner.swarm.wire.refusal import why_refused
 
 MEMBER = Member("peer-1", Stamp(2, 7))
 SEAT = Seat(MEMBER, "127.0.0.1:5000", False)
@@ -142,6 +149,109 @@ def test_certificates_are_made_once_and_keys_are_private(tmp_path):
     assert load_credentials(tmp_path / "certificates").key.startswith(b"-----BEGIN PRIVATE KEY")
     with pytest.raises(InvalidInput, match="holds an authority already"):
         make_certificates(tmp_path / "certificates")
+
+
+class Answering(Driver):
+    """A process that answers, or asks."""
+
+    def __init__(self, credentials):
+        super().__init__(credentials, 2**20)
+        self.reasons = []
+
+    async def on_query(self, request):
+        return b"yes, " + request
+
+    def on_stranger(self, host, reason):
+        super().on_stranger(host, reason)
+        self.reasons.append(reason)
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory):
+    """Credentials of two swarms, and a mixture: trusting the first with a certificate by the second."""
+    folder = tmp_path_factory.mktemp("authorities")
+    for name in ("own", "other"):
+        make_certificates(folder / name)
+    own, other = (load_credentials(folder / name) for name in ("own", "other"))
+    return {"own": own, "other": other, "mixed": Credentials(own.authority, other.certificate, other.key), "none": None}
+
+
+STRANGERS = [
+    ("other", "trusts another authority", "its certificate is not by the authority .* of your authority.pem"),
+    (
+        "mixed",
+        "its certificate is by another authority",
+        "your member.pem.*, which must be by the authority",
+    ),
+    ("none", "it does not speak TLS", "asks for certificates; give --certificates"),
+]
+
+
+@pytest.mark.parametrize(("who", "named", "told"), STRANGERS)
+def test_a_wrong_certificate_is_refused_named_and_counted_and_its_bearer_is_told_why(authorities, who, named, told):
+    async def story():
+        inside, asker = Answering(authorities["own"]), Answering(authorities[who])
+        address = await inside.endpoint.start("127.0.0.1", door=True)
+        with pytest.raises(Lost):
+            await asker.endpoint.query(address, b"hello", 2.0)
+        await asker.endpoint.close()
+        reason = await why_refused(address, authorities[who])
+        friend = Answering(authorities["own"])
+        answer = await friend.endpoint.query(address, b"x" * 300_000, 20.0)
+        none = await why_refused(address, authorities["own"])
+        await friend.endpoint.close()
+        await inside.endpoint.close()
+        return inside, reason, answer, none
+
+    inside, reason, answer, none = finish(story())
+    assert inside.strangers["127.0.0.1"] == len(inside.reasons) > 0
+    assert named in " ".join(inside.reasons)
+    assert re.search(told, reason)
+    assert "copy authority.pem, member.pem and member.key" in reason
+    if who == "other":
+        assert authority_name(authorities["other"]) in reason
+    assert (answer, none) == (b"yes, " + b"x" * 300_000, None)
+
+
+def test_who_comes_with_certificates_to_a_coordinator_without_is_told_so(authorities):
+    async def story():
+        plain = Answering(None)
+        address = await plain.endpoint.start("127.0.0.1")
+        found = [await why_refused(address, authorities["own"]), await why_refused(address, None)]
+        await plain.endpoint.close()
+        return [*found, await why_refused(address, authorities["own"])]
+
+    refusal, fine, nobody = finish(story())
+    assert "was started without certificates" in refusal
+    assert (fine, nobody) == (None, None)
+
+
+def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities):
+    async def story():
+        inside = Answering(authorities["own"])
+        address = await inside.endpoint.start("127.0.0.1", door=True)
+        folder = Path(inside.endpoint._door.inner.removeprefix("unix:")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"\x16\x03\x01\xff\xff" + bytes(100)):
+            _, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+            writer.write(data)
+            await writer.drain()
+            writer.close()
+        friend = Answering(authorities["own"])
+        for _ in range(3):
+            assert await friend.endpoint.query(address, b"1", 20.0) == b"yes, 1"
+        await friend.endpoint.close()
+        for _ in range(200):
+            if len(set(inside.reasons)) == 3:
+                break
+            await asyncio.sleep(0.05)
+        await inside.endpoint.close()
+        return inside.reasons, folder.exists()
+
+    reasons, is_left = finish(story())
+    assert {HUNG_UP, "it does not speak TLS"} < set(reasons)
+    assert len(reasons) >= 4
+    assert not is_left
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:5", "example.org:5", "0.0.0.0:1", "127.0.0.1", "127.0.0.1:99999", ":1"])

@@ -15,6 +15,10 @@ COMMIT_NAMES = ("x", "y", "text")
 MARKS = {
     "join": ("triangle", "#228833"),
     "move": ("diamond", "#CCBB44"),
+    "leaves": ("circle_dot", "#77AADD"),
+    "left": ("circle", "#4477AA"),
+    "lost": ("x", "#CC3311"),
+    "cut off": ("square_x", "#AA3377"),
     "gone": ("x", "#CC3311"),
     "garbage": ("asterisk", "#AA3377"),
     "not closed": ("dash", "#EE8866"),
@@ -38,11 +42,11 @@ TOP_Y = 1.0
 def shown_peers(history: SwarmHistory, most: int = MAX_ROWS) -> list[str]:
     """The peers that get a row: who is there, then who left last; by name, where one finds them."""
     newest = dict.fromkeys([*history.now, *(stay.peer for stay in reversed(history.stays))])
-    return sorted(list(newest)[:most], key=_by_name)
+    return sorted(list(newest)[:most], key=by_name)
 
 
-def _by_name(peer: str) -> list[tuple[bool, int, str]]:
-    """Sorts peer-2 before peer-10."""
+def by_name(peer: str) -> list[tuple[bool, int, str]]:
+    """Key that sorts peer-2 before peer-10."""
     parts = re.split(r"([0-9]{1,9})", peer)
     return [(i % 2 == 0, int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 

@@ -19,6 +19,7 @@ from hetplanner.plots.live.stage_shares import StageShares
 from hetplanner.plots.live.step_gantt import StepGantt
 from hetplanner.plots.live.step_time_curve import StepTimes
 from hetplanner.plots.live.swarm_life import SwarmLife
+from hetplanner.plots.live.swarm_wiring import SwarmWiring
 from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
 from hetplanner.plots.live.traffic_map import TrafficMap
@@ -43,6 +44,7 @@ __all__ = [
     "StepGantt",
     "StepTimes",
     "SwarmLife",
+    "SwarmWiring",
     "ThroughputCurve",
     "Timeline",
     "TrafficMap",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from bokeh.plotting import figure
 
+from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import InvalidInput
-from hetplanner.plots.live import Lifelines, RunMemory, SwarmLife, TrafficMap
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plots.live import Lifelines, RunMemory, SwarmLife, SwarmWiring, TrafficMap
 from hetplanner.plots.notebook.stills import shown
 from hetplanner.runs.events import life_spans, run_events
 from hetplanner.runs.loads import link_loads, site_loads
@@ -50,10 +52,36 @@ def swarm_life(run: RunReader | str | os.PathLike[str]) -> figure:
     Raises:
         InvalidInput: no coordinator has written there.
     """
+    live = SwarmLife()
+    live.update(_history_of(run)[1])
+    return shown(live)
+
+
+def swarm_flow(run: RunReader | str | os.PathLike[str], last: int = 20) -> figure:
+    """Which way a swarm's micro-batches went from stage to stage, and how fast each peer was by its own work.
+
+    Args:
+        run: of an elastic plan, or the folder of one.
+        last: committed steps to sum up, at most `swarm_history.KEPT_STEPS`.
+
+    Raises:
+        InvalidInput: no coordinator has written there, or none that tells what the peers did; `last` is below 1.
+    """
+    folder, history = _history_of(run)
+    flow = history.flow(last)
+    if not flow.peers:
+        raise InvalidInput(f"{folder.name}: tells of no step what its peers did; runs of older versions do not")
+    reader = run if isinstance(run, RunReader) else RunReader(folder)
+    plan = reader.any_plan if reader.directory.plan_file.exists() else None
+    elastic = plan if isinstance(plan, ElasticPlan) else None
+    live = SwarmWiring()
+    live.update(flow, len(elastic.stages) if elastic else 0, None, expected_speeds(elastic) if elastic else None)
+    return shown(live)
+
+
+def _history_of(run: RunReader | str | os.PathLike[str]) -> tuple[Path, SwarmHistory]:
     folder = run.directory.path if isinstance(run, RunReader) else Path(run)
     history = SwarmHistory(folder).read_all()
     if history.first_s is None:
         raise InvalidInput(f"{folder.name}: holds no events of a swarm ({EVENTS_FILE}); give a run of an elastic plan")
-    live = SwarmLife()
-    live.update(history)
-    return shown(live)
+    return folder, history

@@ -39,6 +39,11 @@ def load_credentials(folder: Path) -> Credentials:
     return Credentials(*(read_text(folder / name, MAX_PEM_BYTES) for name in names))
 
 
+def authority_name(credentials: Credentials) -> str:
+    """The first 16 digits of the SHA-256 of an authority's certificate: all authorities bear one name else."""
+    return x509.load_pem_x509_certificate(credentials.authority).fingerprint(hashes.SHA256()).hex()[:16]
+
+
 def make_certificates(folder: Path, days: int = 365) -> list[Path]:
     """Makes an authority and a member's certificate, which all members may share.
 

@@ -17,6 +17,7 @@ import grpc.aio
 
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.wire.certificates import SWARM_NAME, Credentials
+from hetplanner.swarm.wire.door import Door
 from hetplanner.swarm.wire.frames import Frame, decode_frame
 
 SERVICE = "hetplanner.Swarm"
@@ -55,6 +56,9 @@ class Service(Protocol):
 
     def on_garbage(self, sender: str, reason: str) -> None:
         """Something came that is no message of ours; it was refused."""
+
+    def on_stranger(self, host: str, reason: str) -> None:
+        """Somebody at a host was not let in for want of a certificate of the swarm; of endpoints with a door."""
 
 
 def check_address(address: str, credentials: Credentials | None) -> None:
@@ -112,20 +116,31 @@ class Endpoint:
         ]
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
+        self._door: Door | None = None
 
-    async def start(self, host: str, port: int = 0) -> str:
-        """Listens; port 0 takes a free one. Returns the address. Raises InvalidInput."""
+    async def start(self, host: str, port: int = 0, *, door: bool = False) -> str:
+        """Listens. Returns the address. Raises InvalidInput.
+
+        Args:
+            host: by which others reach this process.
+            port: 0 takes a free one.
+            door: with credentials, names to the service who was refused for want of a certificate.
+        """
         check_address(f"{host}:{port}", self._credentials)
         server = grpc.aio.server(options=self._options)
         server.add_generic_rpc_handlers((self._handlers(),))
         try:
             if self._credentials is None:
                 bound = server.add_insecure_port(f"{host}:{port}")
+            elif door:
+                self._door = Door(self._credentials, self._service.on_stranger)
+                server.add_insecure_port(self._door.inner)
+                bound = await self._door.open(host, port)
             else:
                 mine = self._credentials
                 pair = grpc.ssl_server_credentials(((mine.key, mine.certificate),), mine.authority, True)
                 bound = server.add_secure_port(f"{host}:{port}", pair)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise InvalidInput(f"address: {host}:{port} cannot be listened on: {error}") from None
         await server.start()
         self._server, self.address = server, f"{host}:{bound}"
@@ -138,6 +153,8 @@ class Endpoint:
             await channel.close(None)
         if self._server is not None:
             await self._server.stop(None)
+        if self._door is not None:
+            await self._door.close()
 
     # What others send.
 

@@ -22,6 +22,7 @@ from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.calls import submit
 from hetplanner.ui.models.launch import LaunchModel
 from hetplanner.ui.models.run_logs import LogModel
+from hetplanner.ui.models.run_peers import PeersModel
 from hetplanner.ui.models.run_replay import ReplayModel
 from hetplanner.ui.models.run_report import made_report
 from hetplanner.ui.models.run_text import TextModel
@@ -40,7 +41,7 @@ class RunModel(param.Parameterized):
     """Watching. `beat` is called five times a second and does little when little changed.
 
     Attributes:
-        launch, log, replay, text: the parts of the page with a life of their own.
+        launch, log, peers, replay, text: the parts of the page with a life of their own.
     """
 
     runs = param.List(default=[], doc="One RunRow a run, newest first.")
@@ -69,6 +70,7 @@ class RunModel(param.Parameterized):
         self.closed_s: float | None = None
         self.launch = LaunchModel(session, service, home, agent, self._launched)
         self.log, self.replay, self.text = LogModel(), ReplayModel(), TextModel(session)
+        self.peers = PeersModel(session, self.launch.agent)
         self._version = -1
         self._silent = 0
         self._section_before = ""
@@ -87,6 +89,7 @@ class RunModel(param.Parameterized):
         """Takes answers of others; reads the run's directory when somebody looks."""
         self.launch.take()
         self.text.take()
+        self.peers.take()
         if not visible:
             return
         self.list_runs()
@@ -108,6 +111,7 @@ class RunModel(param.Parameterized):
         detail = watch.detail()
         if detail is not self.detail or first:
             self.detail = detail
+            self.peers.see(detail)
             self.param.trigger("detail_changed")
         self.log.read()
         silent = int((self.silent_s() or 0.0) // LONG_SILENCE_S)
@@ -151,6 +155,7 @@ class RunModel(param.Parameterized):
         self._section_before = ""
         self.log.open(self.reader)
         self.replay.open(self.reader)
+        self.peers.open(event.new)
         self.text.open(event.new, self.reader.directory.path if self.reader is not None else None)
         self.param.trigger("steps_changed", "detail_changed", "phase_changed")
 

@@ -1,0 +1,171 @@
+"""What the peers of a swarm did in its last steps: measured speeds, and how many micro-batches went which way.
+
+A step's parts come with its commit in events.jsonl; older files have none, and a swarm of theirs has no flow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetplanner.errors import InvalidInput
+
+MAX_PEERS, MAX_PAIRS = 4096, 16_384
+MAX_COUNT = 10**9
+MAX_STAGES = 4096
+MAX_TEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWork:
+    """A peer's part of some steps.
+
+    Attributes:
+        micro_batches: whose gradients it contributed.
+        worked_s: seconds of its own forward and backward of these, without waiting for others.
+    """
+
+    peer: str
+    stage: int
+    micro_batches: int
+    worked_s: float
+
+    @property
+    def speed(self) -> float | None:
+        """Measured micro-batches per second of its own work; None: it contributed nothing."""
+        return self.micro_batches / self.worked_s if self.micro_batches and self.worked_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """One committed step: who did what, and the micro-batches of each pair (places in `peers`)."""
+
+    step: int
+    seconds: float
+    peers: tuple[PeerWork, ...]
+    pairs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmFlow:
+    """The sum over some steps.
+
+    Attributes:
+        first_step, last_step: numbers from 1; both 0 where no step is told of.
+        num_steps: that are in the sum.
+        seconds: that the steps took.
+        peers: by stage and name; who served two stages meanwhile is there twice.
+        pairs: (place in `peers`, place in `peers`) -> micro-batches that went from one to the other in one pass;
+            those that were done again in part are counted in no pair where two passes meet.
+        redone: boundary behind stage s -> micro-batches whose two contributions are of two passes.
+    """
+
+    first_step: int
+    last_step: int
+    num_steps: int
+    seconds: float
+    peers: tuple[PeerWork, ...]
+    pairs: Mapping[tuple[int, int], int]
+    redone: Mapping[int, int]
+
+    def share(self, place: int) -> float:
+        """Of its stage's micro-batches, a peer's."""
+        mine = self.peers[place]
+        total = sum(p.micro_batches for p in self.peers if p.stage == mine.stage)
+        return mine.micro_batches / total if total else 0.0
+
+
+NO_FLOW = SwarmFlow(0, 0, 0, 0.0, (), {}, {})
+
+
+def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
+    """Sums up the last steps.
+
+    Args:
+        steps: oldest first.
+        last: how many.
+
+    Raises:
+        InvalidInput: `last` is below 1.
+    """
+    if last < 1:
+        raise InvalidInput(f"last: must be at least 1 step, got {last}")
+    shown = list(steps)[-last:]
+    if not shown:
+        return NO_FLOW
+    counts: Counter[tuple[int, str]] = Counter()
+    worked_s: dict[tuple[int, str], float] = {}
+    pairs: Counter[tuple[tuple[int, str], tuple[int, str]]] = Counter()
+    for step in shown:
+        seats = [(peer.stage, peer.peer) for peer in step.peers]
+        for seat, peer in zip(seats, step.peers, strict=True):
+            counts[seat] += peer.micro_batches
+            worked_s[seat] = worked_s.get(seat, 0.0) + peer.worked_s
+        for sender, receiver, count in step.pairs:
+            pairs[seats[sender], seats[receiver]] += count
+    order = sorted(worked_s)
+    place = {seat: i for i, seat in enumerate(order)}
+    return SwarmFlow(
+        shown[0].step,
+        shown[-1].step,
+        len(shown),
+        sum(step.seconds for step in shown),
+        tuple(PeerWork(peer, stage, counts[stage, peer], worked_s[stage, peer]) for stage, peer in order),
+        {(place[a], place[b]): count for (a, b), count in pairs.items()},
+        _redone(counts, pairs),
+    )
+
+
+def _redone(
+    counts: Mapping[tuple[int, str], int], pairs: Mapping[tuple[tuple[int, str], tuple[int, str]], int]
+) -> dict[int, int]:
+    through: Counter[int] = Counter()
+    for (stage, _), count in counts.items():
+        through[stage] += count
+    told: Counter[int] = Counter()
+    for (sender, _), count in pairs.items():
+        told[sender[0]] += count
+    return {s: most - told[s] for s in through if (most := min(through[s], through.get(s + 1, 0))) > told[s]}
+
+
+def parts_of(step: int, seconds: float, event: Mapping[str, Any]) -> StepParts | None:
+    """The parts that a commit tells; None for one of an older coordinator. What is none raises some error."""
+    if "peers" not in event:
+        return None
+    peers = tuple(_peer(*entry) for entry in _many(event["peers"], MAX_PEERS))
+    pairs = tuple(_pair(peers, *entry) for entry in _many(event["flow"], MAX_PAIRS))
+    return StepParts(step, seconds, peers, pairs)
+
+
+def _many(value: object, most: int) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError("no list")
+    return value
+
+
+def _peer(peer: object, stage: object, micro_batches: object, worked_s: object) -> PeerWork:
+    if not isinstance(peer, str):
+        raise TypeError("no peer")
+    return PeerWork(peer[:MAX_TEXT], _whole(stage, MAX_STAGES), _whole(micro_batches, MAX_COUNT), _seconds(worked_s))
+
+
+def _pair(peers: Sequence[PeerWork], sender: object, receiver: object, count: object) -> tuple[int, int, int]:
+    one, two = _whole(sender, len(peers)), _whole(receiver, len(peers))
+    if peers[two].stage != peers[one].stage + 1:
+        raise ValueError("no neighbours")
+    return one, two, _whole(count, MAX_COUNT)
+
+
+def _whole(value: object, below: int) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError("no whole number of the range")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ValueError("no duration")
+    return float(value)

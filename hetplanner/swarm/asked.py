@@ -1,0 +1,51 @@
+"""What was asked of the peers of a rehearsal: written by who owns the run, done by the process that started the peers.
+
+A file of lines in the run's folder. Lines of an earlier start of the run are not for the processes of this one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+PeerAct = Literal["drain", "kill"]
+"""Leave between two steps once nobody needs it there; or end at once, as a machine does that loses its power."""
+ASKED_FILE = "asked.jsonl"
+MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One peer is to go; `attempt` counts the starts of the run, from 0."""
+
+    peer: str
+    act: PeerAct
+    attempt: int = 0
+
+
+def ask(run_dir: Path, asked: Asked) -> None:
+    """Adds a line. Raises OSError."""
+    with (run_dir / ASKED_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(asked)) + "\n")
+
+
+def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:
+    """What was asked of this start's peers, oldest first; lines that say nothing of the kind are passed over."""
+    try:
+        with (run_dir / ASKED_FILE).open("rb") as file:
+            lines = file.read(MAX_BYTES).split(b"\n")[:-1]
+    except OSError:
+        return []
+    found = [_parsed(line) for line in lines]
+    return [asked for asked in found if asked is not None and asked.attempt == attempt]
+
+
+def _parsed(line: bytes) -> Asked | None:
+    try:
+        fields = json.loads(line)
+        asked = Asked(str(fields["peer"]), fields["act"], int(fields["attempt"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return asked if asked.act in get_args(PeerAct) else None
