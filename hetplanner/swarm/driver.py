@@ -16,6 +16,7 @@ from hetplanner.elastic.coordinator_events import Received, Tick
 from hetplanner.elastic.messages import Accuse, Message, Work
 from hetplanner.elastic.peer_events import CallLost
 from hetplanner.errors import InvalidInput
+from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 from hetplanner.swarm.wire.frames import Frame, Part, encode_frame
@@ -36,6 +37,7 @@ class Driver:
     Args:
         credentials: of the swarm; None: plain, on loopback.
         max_part_bytes: largest tensors of a message.
+        links, proxy: see Endpoint.
 
     Attributes:
         endpoint: its end of the network.
@@ -46,8 +48,10 @@ class Driver:
 
     takes: tuple[type[Any], ...] = ()
 
-    def __init__(self, credentials: Credentials | None, max_part_bytes: int) -> None:
-        self.endpoint = Endpoint(self, credentials, max_part_bytes)
+    def __init__(
+        self, credentials: Credentials | None, max_part_bytes: int, links: Links | None = None, proxy: str = ""
+    ) -> None:
+        self.endpoint = Endpoint(self, credentials, max_part_bytes, links, proxy)
         self.garbage: Counter[str] = Counter()
         self.ended = asyncio.Event()
         self.error: BaseException | None = None

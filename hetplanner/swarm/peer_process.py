@@ -43,6 +43,7 @@ from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_be
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.links import Links
 from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -78,6 +79,7 @@ class PeerProcess(Driver):
         speed: micro-batches per second that are emulated; None: measured.
         device: what computes.
         seed: of the machine's random numbers.
+        links, proxy: see Endpoint.
     """
 
     takes = get_args(CoordinatorToPeer)
@@ -92,8 +94,11 @@ class PeerProcess(Driver):
         speed: float | None = None,
         device: str = "cpu",
         seed: int | None = None,
+        links: Links | None = None,
+        proxy: str = "",
     ) -> None:
-        super().__init__(credentials, spec.max_part_bytes)
+        super().__init__(credentials, spec.max_part_bytes, links, proxy)
+        self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._speed, self._random = speed, random.Random(seed)
         self.engine = StageEngine(spec, torch.device(device), speed)
@@ -112,7 +117,7 @@ class PeerProcess(Driver):
         await self._compute(self.engine.warm_up)
         speed = self._speed if self._speed is not None else await self._compute(self.engine.measure)
         address = await self.endpoint.start(host, port)
-        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec)
+        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec, self._links)
         process = self._random.getrandbits(62)
         self.machine = Peer(
             self.name, process, self.spec.fingerprint, speed, self.coordinator, self.spec.settings, self._random
