@@ -23,6 +23,8 @@ from hetplanner.elastic.peer_events import (
     RunForward,
 )
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.speeds import SpeedEstimate
+from hetplanner.elastic.wiring import OVERHEAD_S
 
 
 @dataclass
@@ -32,12 +34,14 @@ class _Call:
     Attributes:
         since_s: when what is under way was asked for: computing, or the next stage.
         waited_s: so far, for the next stage and for this peer's own turn.
+        forward_s: what the forward pass took; None: not measured.
     """
 
     work: Work
     deadline_s: float
     since_s: float
     waited_s: float = 0.0
+    forward_s: float | None = None
     manifest: tuple[Entry, ...] = ()
     token: Token | None = None
 
@@ -54,11 +58,18 @@ class Chain:
         self._calls: dict[CallKey, _Call] = {}
         self._downstream: Downstream[CallKey] = Downstream(settings, rng)
         self.contributions: set[Token] = set()
+        self._speed = SpeedEstimate(settings.ema_alpha)
 
     @property
     def queue(self) -> int:
         """Calls that are under way here."""
         return len(self._calls)
+
+    @property
+    def speed(self) -> float | None:
+        """Micro-batches per second that this peer computes in its stage; None: not measured yet."""
+        seconds = self._speed.seconds
+        return 1.0 / max(seconds, OVERHEAD_S) if seconds is not None else None
 
     def restart(
         self, member: Member | None, stage: int, version: Version | None, view: View | None
@@ -69,6 +80,8 @@ class Chain:
             self._downstream = Downstream(self._settings, self._rng)
             if view is not None and stage + 1 < self._settings.stages:
                 self._downstream.see(view.stages[stage + 1], 0.0)
+        if stage != self._stage:
+            self._speed = SpeedEstimate(self._settings.ema_alpha)
         self._member, self._stage, self._version = member, stage, version
         return ended
 
@@ -96,6 +109,7 @@ class Chain:
         if call is None:
             return []
         _count_wait(call, done.seconds, now_s)
+        call.forward_s = done.seconds
         if self._stage == self._settings.stages - 1:
             return [self._backward(key, call)]
         work = call.work
@@ -123,6 +137,8 @@ class Chain:
         if call is None or self._member is None:
             return []
         _count_wait(call, done.seconds, now_s)
+        if done.seconds is not None and call.forward_s is not None:
+            self._speed.update(call.forward_s + done.seconds)
         if not done.is_finite:
             return [_failure(key, "error")]
         manifest = call.manifest

@@ -141,6 +141,8 @@ class Driver:
             self.handle(CallLost(work.call))
         except Lost as lost:
             log.info("micro-batch %d, stage %d: %s", work.micro_batch, work.stage, lost)
+            if lost.is_gone:
+                self.unreachable(address, work)
             if not lost.is_late:
                 self.handle(CallLost(work.call))
 

@@ -1,9 +1,10 @@
 """Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
 
-    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [--json FILE]
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [cut] [half] [calm] [links] [--json FILE]
 
 `storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
-as many joined. `kill`: one kill at a time.
+as many joined. `kill`: one kill at a time. `cut`: one cut link at a time, mended after a while: of a peer to the
+coordinator, then between two peers of a stage.
 `calm`: nine peers of speeds 1, 1.5 and 3 without faults. Speeds are emulated by waiting, so that the
 machine's own cores are no limit; faults are drawn from seeds.
 """
@@ -13,6 +14,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
-from hetplanner.swarm.faults import Fault, Storm, draw_storm
+from hetplanner.swarm.faults import MATE, Fault, Storm, draw_storm
 from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.switchboard import Switchboard
 
 UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 """Of the peers in order of joining: the coordinator gives every stage one of each."""
@@ -29,9 +32,9 @@ UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 Row = tuple[str, str, str, str]
 
 
-def start(spec, run_dir, speeds, trainers, slots):
+def start(spec, run_dir, speeds, trainers, slots, **kept):
     """A swarm whose peers come in order, so that stages get equal speeds."""
-    rehearsal = Rehearsal(spec, run_dir)
+    rehearsal = Rehearsal(spec, run_dir, **kept)
     rehearsal.start_coordinator()
     for number, speed in enumerate(speeds):
         rehearsal.start_peer(f"peer-{number}", speed)
@@ -48,10 +51,10 @@ def _has_joined(run_dir: Path, count: int) -> bool:
     return (run_dir / "events.jsonl").exists() and len(events_of(run_dir, "serving")) >= count
 
 
-def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0):
+def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0, **kept):
     """Plays a run to its end; returns the storm with the run's folder."""
     run_dir = Path(tempfile.mkdtemp(prefix="swarm-"))
-    with start(spec, run_dir, speeds, trainers, slots) as rehearsal:
+    with start(spec, run_dir, speeds, trainers, slots, **kept) as rehearsal:
         storm = Storm(rehearsal, faults, seed=1)
         storm.run(timeout_s)
     return storm
@@ -156,6 +159,29 @@ def bench_kill() -> list[Row]:
     ]
 
 
+def bench_cut() -> list[Row]:
+    """One cut link at a time."""
+    speed, to_coordinator, between_mates = 8.0, (4, 10, 16), (22, 28, 34)
+    spec = small_spec(steps=39, micro_batches=48, codec="int8")
+    faults = [Fault(step, "cut", 0.5, lasts_s=4.0) for step in to_coordinator]
+    faults += [Fault(step, "cut", 0.5, other=MATE, lasts_s=4.0) for step in between_mates]
+    storm = run(spec, [speed] * 9, faults, slots=12, switchboard=Switchboard())
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for hit in storm.hits:
+        gone = [
+            e["time_s"] - hit.time_s for e in storm.events if e["kind"] == "gone" and e["peer"] in (hit.peer, hit.other)
+        ]
+        found[hit.other == "coordinator"] += [s for s in gone if s >= 0][:1]
+    lives = Counter(e["peer"] for e in storm.events if e["kind"] == "serving")
+    gone = Counter(e["peer"] for e in storm.events if e["kind"] == "gone")
+    return [
+        ("cut to the coordinator: noticed", "3 s", "1.5 s", spread(found[True])),
+        ("cut between mates: noticed", "3 s", "1.5 s", spread(found[False])),
+        ("cut: came back", "all", "", f"{sum(n - 1 for n in lives.values())} of {sum(gone.values())} that went"),
+        ("cut: loss", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
 def bench_half() -> list[Row]:
     """Half of the peers killed one by one, then as many joined."""
     speed, micro_batches = 8.0, 96
@@ -207,7 +233,7 @@ def bench_calm() -> list[Row]:
     ]
 
 
-BENCHES = {"storm": bench_storm, "kill": bench_kill, "half": bench_half, "calm": bench_calm}
+BENCHES = {"storm": bench_storm, "kill": bench_kill, "cut": bench_cut, "half": bench_half, "calm": bench_calm}
 
 
 def main() -> None:

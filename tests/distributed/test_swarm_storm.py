@@ -11,7 +11,8 @@ from swarm_runs import check_end, events_of, losses_of, reference_losses, small_
 
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
-from hetplanner.swarm.faults import Fault, Storm
+from hetplanner.swarm.faults import MATE, Fault, Storm
+from hetplanner.swarm.switchboard import Switchboard
 
 pytestmark = pytest.mark.distributed
 
@@ -113,3 +114,34 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
         rehearser.kill()
     _, left = psutil.wait_procs(family, timeout=10)
     assert left == []
+
+
+def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link_does(tmp_path):
+    spec = small_spec(steps=12, stages=2)
+    with start_swarm(spec, tmp_path, peers=4, speed=10.0, switchboard=Switchboard()) as rehearsal:
+        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, lasts_s=3.0)])
+        storm.run(120)
+    check_end(rehearsal, EXACT)
+    (hit,) = storm.hits
+    assert (hit.kind, storm.happened["cut"]) == ("cut", 1)
+    lives = [tuple(e["incarnation"]) for e in events_of(tmp_path, "serving") if e["peer"] == hit.peer]
+    assert len(lives) == 2
+    assert lives[0] < lives[1]
+    assert [e["peer"] for e in events_of(tmp_path, "gone")] == [hit.peer]
+
+
+def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_path):
+    """One of them goes and rests; left together they would fail every all-reduce."""
+    spec = small_spec(steps=14, stages=2)
+    with start_swarm(spec, tmp_path, peers=6, speed=10.0, switchboard=Switchboard()) as rehearsal:
+        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=3.0)])
+        storm.run(120)
+    check_end(rehearsal, EXACT)
+    (hit,) = storm.hits
+    ends = {hit.peer, hit.other}
+    (cut,) = [e for e in events_of(tmp_path, "cut") if {e["peer"], e["by"]} == ends][:1]
+    later = [e["peer"] for e in events_of(tmp_path, "gone") if e["time_s"] >= cut["time_s"]]
+    assert later[0] in ends
+    assert "cut off" in events_of(tmp_path, "failures")[-1]["counts"]
+    lives = [e["incarnation"] for e in events_of(tmp_path, "serving") if e["peer"] == later[0]]
+    assert len(lives) >= 2

@@ -118,7 +118,7 @@ class Endpoint:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
             ("grpc.http2.max_ping_strikes", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 500),  # that is how long an attempt to connect may take
             ("grpc.max_reconnect_backoff_ms", 500),
             ("grpc.enable_retries", 0),
             ("grpc.so_reuseport", 0),
