@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories import small_cluster
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
 from hetplanner.runtime.reference import train_reference
@@ -39,6 +40,22 @@ def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
     }  # fmt: skip
     assert [b["boot"] for b in events_of(tmp_path, "boot")] == [1, 2]
     assert all(not p.is_alive() for p in rehearsal.processes.values())
+
+
+def test_emulated_links_take_their_time_and_change_no_number(tmp_path):
+    """Also those of a joiner, which downloads its state over one of them."""
+    spec = small_spec(steps=4, stages=2)
+    cluster = small_cluster(4, bandwidth="8 Mbit/s", latency="30 ms")
+    with start_swarm(spec, tmp_path, peers=4, cluster=cluster) as rehearsal:
+        storm = Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(1, "join", 0.2, "joiner", speed=40.0)])
+        storm.run(90)
+    check_end(rehearsal, EXACT)
+    assert storm.happened["kill"] == storm.happened["join"] == 1
+    reduce_s = [e["seconds"]["reduce"] for e in events_of(tmp_path, "closed")]
+    first = 4 * 0.03  # numbers, then gradients: a ring of two has two rounds, each at least a latency
+    assert reduce_s[0] >= first
+    # A micro-batch goes forward and back over one link before the step can close.
+    assert all(c["seconds"] >= 2 * 0.03 for c in events_of(tmp_path, "commit"))
 
 
 def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
@@ -75,6 +92,12 @@ def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path):
         Storm(rehearsal, faults).run(60)
     (back,) = events_of(tmp_path, "set back")
     assert "step 2" in back["text"]
+    (stage,) = {e["stage"] for e in events_of(tmp_path, "serving") if e["peer"] == "peer-1"}
+    commit = next(c for c in events_of(tmp_path, "commit") if c["version"] == [0, 3])
+    paused = next(e for e in events_of(tmp_path, "paused") if e["time_s"] > commit["time_s"])
+    assert paused["stages"] == [stage]
+    resumed = next(e for e in events_of(tmp_path, "resumed") if e["time_s"] > paused["time_s"])
+    assert resumed["time_s"] < next(c for c in events_of(tmp_path, "commit") if c["version"][0] == 1)["time_s"]
     again = [c for c in events_of(tmp_path, "commit") if c["version"][0] == 1]
     wanted = reference_losses(spec)
     assert [c["version"][1] for c in again] == [3, 4, 5, 6]
