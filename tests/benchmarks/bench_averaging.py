@@ -7,11 +7,14 @@ alone. A round is timed from when all three are ready. In the last round one of 
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing as mp
 import os
+import signal
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -104,12 +107,18 @@ def theirs(python, size):
         return None
     script = Path(__file__).with_name("hivemind_rounds.py")
     env = os.environ | {"OMP_NUM_THREADS": "1"}  # with more, torch hangs in the processes that hivemind forks
-    done = subprocess.run(
-        [python, str(script), str(size)], capture_output=True, text=True, timeout=400, check=False, env=env
-    )
-    if done.returncode:
-        raise SystemExit(f"hivemind failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        arguments = [python, str(script), str(size), str(found)]
+        process = subprocess.Popen(arguments, env=env, start_new_session=True, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(240)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # hivemind's own processes outlive whoever was killed
+                os.killpg(process.pid, signal.SIGKILL)
+        if not found.exists():
+            raise SystemExit(f"hivemind: ended with {process.returncode} and no result")
+        return json.loads(found.read_text())
 
 
 def tell(name, found):

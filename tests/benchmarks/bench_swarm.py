@@ -249,7 +249,6 @@ def bench_compare() -> list[Row]:
         static = run_static(spec, speed, kills, folder, after_s, back_s, every)
         told = f"{static.seconds:.1f} s, {static.steps_lost} steps lost, loss {static.loss:.6f}"
         rows.append((f"static, checkpoint every {every} steps", "", "", told))
-        print(rows, flush=True)
     return rows
 
 

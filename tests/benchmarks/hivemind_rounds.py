@@ -1,6 +1,6 @@
 """Rounds of hivemind's averager among three processes, for bench_averaging.py: run by a Python that has hivemind.
 
-Prints one JSON line: seconds and largest error of each whole round, and what the round gave in which one was killed.
+Writes JSON to a file: seconds and largest error of each whole round, and what the round gave in which one was killed.
 """
 
 import json
@@ -8,6 +8,7 @@ import multiprocessing as mp
 import os
 import sys
 import time
+from pathlib import Path
 
 ROUNDS, PEERS = 8, 3
 
@@ -86,7 +87,7 @@ def main():
     for process in processes:
         process.join(10)
         process.kill()
-    print(json.dumps(found))
+    Path(sys.argv[2]).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
