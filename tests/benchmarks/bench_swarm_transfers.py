@@ -3,7 +3,6 @@
 python tests/benchmarks/bench_swarm_transfers.py
 """
 
-import asyncio
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from factories import small_cluster
+from own_loop import finish
 
 from hetplanner.swarm.links import Links, create_links
 from hetplanner.swarm.wire.endpoint import Endpoint
@@ -59,4 +59,4 @@ async def measure(mbit_per_s: float, latency_s: float) -> None:
 
 if __name__ == "__main__":
     for link in ((10.0, 0.02), (100.0, 0.05)):
-        asyncio.run(measure(*link))
+        finish(measure(*link))
