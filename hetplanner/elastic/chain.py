@@ -23,6 +23,8 @@ from hetplanner.elastic.peer_events import (
     RunForward,
 )
 from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.speeds import SpeedEstimate
+from hetplanner.elastic.wiring import OVERHEAD_S
 
 
 @dataclass
@@ -60,11 +62,18 @@ class Chain:
         self._calls: dict[CallKey, _Call] = {}
         self._downstream: Downstream[CallKey] = Downstream(settings, rng)
         self.contributions: dict[Token, float] = {}
+        self._speed = SpeedEstimate(settings.ema_alpha)
 
     @property
     def queue(self) -> int:
         """Calls that are under way here."""
         return len(self._calls)
+
+    @property
+    def speed(self) -> float | None:
+        """Micro-batches per second that this peer computes in its stage; None: not measured yet."""
+        seconds = self._speed.seconds
+        return 1.0 / max(seconds, OVERHEAD_S) if seconds is not None else None
 
     def restart(
         self, member: Member | None, stage: int, version: Version | None, view: View | None
@@ -75,6 +84,8 @@ class Chain:
             self._downstream = Downstream(self._settings, self._rng)
             if view is not None and stage + 1 < self._settings.stages:
                 self._downstream.see(view.stages[stage + 1], 0.0)
+        if stage != self._stage:
+            self._speed = SpeedEstimate(self._settings.ema_alpha)
         self._member, self._stage, self._version = member, stage, version
         return ended
 
@@ -131,6 +142,8 @@ class Chain:
         _count_wait(call, done.seconds, now_s)
         if not done.is_finite:
             return [_failure(key, "error")]
+        if done.seconds is not None:
+            self._speed.update(call.worked_s)
         manifest = call.manifest
         if call.token is not None:
             self.contributions[call.token] = call.worked_s

@@ -23,6 +23,7 @@ from hetplanner.elastic.coordinator_events import (
     Tick,
     TrainerFailed,
 )
+from hetplanner.elastic.cut_links import CutLinks, Link
 from hetplanner.elastic.decisions import (
     Booted,
     CheckpointSaved,
@@ -53,6 +54,7 @@ from hetplanner.elastic.messages import (
     Released,
     Saved,
     Send,
+    Unreached,
     WhoAreYou,
 )
 from hetplanner.elastic.seating import Seating
@@ -104,6 +106,7 @@ class Coordinator:
         self.transaction = StepTransaction(settings)
         self._leasing = Leasing(settings, self.journal, self._stamp)
         self._seating = Seating(settings, self.ledger, self.membership, self._stamp, places or {})
+        self.cut_links = CutLinks()
         self._peers_heard: FailureDetector[str] = FailureDetector(settings.silence_s)
         self._queue: deque[Decision] = deque([Booted(self.boot)])
         self._is_writing = self._is_booted = self._is_setting_back = False
@@ -180,7 +183,7 @@ class Coordinator:
                 self._out.append(self._leasing.settle(address, trainer, lease, manifest))
             case GaveUp(trainer=trainer, lease=lease):
                 self._out.append(self._leasing.give_up(address, trainer, lease))
-            case Ping() | Ready() | Prepared() | Reduced() | Decided() | Leave() | Saved():
+            case Ping() | Ready() | Prepared() | Reduced() | Decided() | Leave() | Saved() | Unreached():
                 record = self.membership.find(message.member)
                 if record is None:
                     self._out.append(Send(address, WhoAreYou(self.boot)))
@@ -191,12 +194,14 @@ class Coordinator:
     def _member_says(
         self,
         record: PeerRecord,
-        message: Ping | Ready | Prepared | Reduced | Decided | Leave | Saved,
+        message: Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Unreached,
         now_s: float,
     ) -> None:
         match message:
-            case Ping(epoch=epoch, queue=queue):
+            case Ping(epoch=epoch, queue=queue, speed=speed):
                 record.queue = queue
+                if speed is not None and 0 < speed < float("inf"):
+                    record.speed = speed
                 if epoch != self.membership.view.epoch:
                     self._out.append(Send(record.address, self.membership.view))
             case Ready(version=version):
@@ -212,6 +217,8 @@ class Coordinator:
                 self._conclude(*self.transaction.reduced(message, now_s), now_s)
             case Decided(attempt=attempt, version=version):
                 self._conclude(self.transaction.decided(record.member, attempt, version), [], now_s)
+            case Unreached(member=member, other=other) if self.membership.find(other) is not None:
+                self.cut_links.report(member, other, now_s)
             case Leave() if not record.draining:
                 self.membership.drain(record)
             case Saved(stage=stage, version=version):
@@ -227,6 +234,8 @@ class Coordinator:
         if record is not None and record.process != hello.process:
             reason = f"peer id {hello.peer} is in use by a live process at {record.address}"
             self._out.append(Send(address, Refused(f"{reason}; choose another id, or try again when it has ended")))
+            return
+        if record is None and self.cut_links.is_resting(hello.peer, now_s):
             return
         self._peers_heard.hear(hello.peer, now_s)
         held = hello.holding
@@ -248,6 +257,7 @@ class Coordinator:
         for peer in self._peers_heard.find_silent(now_s):
             if (record := self.membership.get(peer)) is not None:
                 self._lose(record, "silent", now_s)
+        self._cut_off(now_s)
         self._leasing.tick(now_s)
         late, sends = self.transaction.tick(now_s)
         self._out += sends
@@ -256,6 +266,18 @@ class Coordinator:
                 self._lose(record, "no answer", now_s)
         self._watch_lost_stages(now_s)
 
+    def _cut_off(self, now_s: float) -> None:
+        """Who cannot reach the others of its stage goes, though it lives."""
+        self.cut_links.tick(now_s, lambda member: self._peers_heard.heard_s(member.peer))
+        outcast = self.cut_links.outcast(self._are_mates)
+        if outcast is not None and (record := self.membership.find(outcast)) is not None:
+            self.cut_links.rest(outcast.peer, now_s)
+            self._lose(record, "cut off", now_s)
+
+    def _are_mates(self, link: Link) -> bool:
+        one, two = map(self.membership.find, link)
+        return one is not None and two is not None and one.stage == two.stage
+
     def _lose(self, record: PeerRecord, reason: str, now_s: float) -> None:
         """A peer is dead: what it held is done again, who fetched from it fetches elsewhere."""
         self.failures[reason] += 1
@@ -263,6 +285,7 @@ class Coordinator:
         self.membership.remove(record.member.peer)
         self._peers_heard.forget(record.member.peer)
         self.journal.drop_member(record.member)
+        self.cut_links.forget(record.member)
         self._conclude(*self.transaction.member_lost(record.member, now_s), now_s)
         self._out += self._seating.source_lost(record.member)
 

@@ -24,6 +24,10 @@ class FailureDetector(Generic[Key]):
         """Takes a sign of life."""
         self._heard_s[key] = now_s
 
+    def heard_s(self, key: Key) -> float:
+        """When a key was heard last; before all time if it is not watched."""
+        return self._heard_s.get(key, float("-inf"))
+
     def forget(self, key: Key) -> None:
         """Watches a key no longer."""
         self._heard_s.pop(key, None)

@@ -25,7 +25,7 @@ class PeerRecord:
     Attributes:
         member: id and incarnation; a waiting peer's incarnation is not in force.
         process: tells it from another process with the same id.
-        speed: micro-batches per second.
+        speed: micro-batches per second, as measured before it joined, then while it serves.
         become: the order it joins by, sent again when it asks again.
         held: the version it says to hold while joining.
         fetches: how often it has been sent for its stage's state.

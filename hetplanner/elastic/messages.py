@@ -20,7 +20,7 @@ class Hello:
     Attributes:
         process: drawn at process start: tells two processes with one id apart.
         fingerprint: of version, model and plan; must equal the coordinator's.
-        speed: micro-batches per second, measured before joining.
+        speed: micro-batches per second, measured while serving, else before joining.
         holding: None: no state.
     """
 
@@ -33,11 +33,16 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """I live; the latest view I know is of `epoch`, and `queue` micro-batches wait here or are worked on."""
+    """I live; the latest view I know is of `epoch`, and `queue` micro-batches wait here or are worked on.
+
+    Attributes:
+        speed: micro-batches per second, measured while serving this stage; None: not yet.
+    """
 
     member: Member
     epoch: Stamp | None
     queue: int = 0
+    speed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,14 @@ class Saved:
     member: Member
     stage: int
     version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """I cannot reach another peer that I should; it may be dead, or the link between us is cut."""
+
+    member: Member
+    other: Member
 
 
 # From the coordinator to a peer.
@@ -326,7 +339,7 @@ class Sent:
     reduce_bytes: int
 
 
-PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Accuse | Sent
+PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Unreached | Accuse | Sent
 TrainerToCoordinator = Ask | Done | GaveUp | Accuse
 CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
 CoordinatorToTrainer = Grant | Settled | Ended | View

@@ -31,6 +31,7 @@ from hetplanner.elastic.messages import (
     Released,
     Saved,
     Send,
+    Unreached,
     WhoAreYou,
     Work,
     Worked,
@@ -53,6 +54,7 @@ from hetplanner.elastic.peer_events import (
     PeerAction,
     SaveCheckpoint,
     StateLoaded,
+    Unreachable,
     UpdateApplied,
 )
 from hetplanner.elastic.settings import ElasticSettings
@@ -61,6 +63,7 @@ PeerEvent = (
     Received
     | Tick
     | CallLost
+    | Unreachable
     | ForwardDone
     | BackwardDone
     | StateLoaded
@@ -89,7 +92,7 @@ class Peer:
         name: its id.
         process: drawn at process start.
         fingerprint: of version, model and plan.
-        speed: micro-batches per second, measured before.
+        speed: micro-batches per second, measured before; it counts until one is measured while serving.
         coordinator: its address.
         settings: of the run.
         rng: for tokens and ties in wiring.
@@ -136,6 +139,8 @@ class Peer:
                 return [*self._chain.tick(now_s), *self._ping(now_s)]
             case CallLost(call=call):
                 return self._chain.lost(call, "error", now_s)
+            case Unreachable(address=address):
+                return self._unreached(address)
             case ForwardDone():
                 return self._chain.forward_done(event, now_s)
             case BackwardDone():
@@ -189,7 +194,7 @@ class Peer:
         if not self._is_known or self.member is None:
             return [self._hello()]
         epoch = self._view.epoch if self._view is not None else None
-        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch, self._chain.queue))]
+        signs: list[PeerAction] = [self._tell(Ping(self.member, epoch, self._chain.queue, self._chain.speed))]
         if self._ready is not None and not self._is_in_view():
             signs.append(self._tell(self._ready))  # It may not have been heard.
         if self._is_leaving:
@@ -199,13 +204,27 @@ class Peer:
     def _is_in_view(self) -> bool:
         return self._view is not None and any(s.member == self.member for s in self._view.stages[self.stage])
 
+    @property
+    def mates(self) -> tuple[str, ...]:
+        """Addresses of the others who serve this peer's stage: with each of them it averages."""
+        if self._view is None or not self._is_in_view():
+            return ()
+        return tuple(seat.address for seat in self._view.stages[self.stage] if seat.member != self.member)
+
+    def _unreached(self, address: str) -> list[PeerAction]:
+        if self._view is None or self.member is None or not self._is_in_view():
+            return []
+        found = [seat.member for stage in self._view.stages for seat in stage if seat.address == address]
+        return [self._tell(Unreached(self.member, other)) for other in found if other != self.member]
+
     def _hello(self) -> Send:
         holding = None
         if self.version is not None:
             attempt = self._attempt
             pending = attempt.attempt if attempt is not None and attempt.done is not None else None
             holding = Holding(self.stage, self.version, pending)
-        return self._tell(Hello(self.name, self._process, self._fingerprint, self._speed, holding))
+        speed = self._chain.speed or self._speed
+        return self._tell(Hello(self.name, self._process, self._fingerprint, speed, holding))
 
     def _see(self, view: View, now_s: float) -> list[PeerAction]:
         if self._view is not None and view.epoch <= self._view.epoch:

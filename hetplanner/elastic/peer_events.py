@@ -23,6 +23,13 @@ class CallLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Nobody answers at an address: a connection broke, or there is none to be had."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardDone:
     """The activation of a call is there; computing took `seconds` (None: all the time since it was asked for)."""
 

@@ -110,7 +110,7 @@ class Session:
     def _run(self, store: Store | None) -> None:
         self.telemetry.phase("connecting")
         if self.place.rank == 0 and self.config.emulate_links:
-            create_clocks(self.plan, self.run_dir)
+            create_clocks(self.plan.problem.cluster, self.plan.ranks, self.run_dir)
         join(self.place, store or open_store(self.place), loopback=self.place.is_one_machine)
         agree((self.plan.digest() + self.config.model_dump_json()).encode(), "plan and settings")
         self.telemetry.phase("building")
@@ -138,7 +138,7 @@ class Session:
         chunks = build_chunks(plan, rank, self.config, device)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches = open_batches(self.config, workload) if needs_batch else None
-        emulator = LinkEmulator(plan, self.run_dir) if self.config.emulate_links else None
+        emulator = LinkEmulator(plan.problem.cluster, plan.ranks, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set
             if self.watcher.requested.is_set():

@@ -58,7 +58,7 @@ class Engine:
         first_step: int = 0,
     ) -> None:
         self.plan, self.durations, self.steps, self.first_step = plan, durations, steps, first_step
-        self.network = NetworkClock(plan)
+        self.network = NetworkClock(plan.problem.cluster, plan.ranks)
         self.cores = SharedCores(durations.cores) if durations.cores is not None else None
         self.groups = reduction_groups(plan)
         self.ranks = [

@@ -9,23 +9,25 @@ Shape legend: N ranks, C clocks (N·N links, then one outgoing and one incoming 
 Source: ours (design §4).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from hetplanner.plan.model import Plan
+from hetplanner.cluster.model import Cluster
 
 
 class NetworkClock:
-    """When every link and NIC of a plan is free again.
+    """When every link and NIC between devices of a cluster is free again.
 
     Args:
-        plan: gives ranks, links and NICs.
+        cluster: gives links and NICs.
+        devices: ids of the devices that the ranks are on.
         busy_until_s_C: the clocks; None starts them at 0. A shared-memory array lets several processes
             use one set of clocks (they must then lock around `reserve`).
     """
 
-    def __init__(self, plan: Plan, busy_until_s_C: np.ndarray | None = None) -> None:
-        cluster = plan.problem.cluster
-        rows = np.array([cluster.device_index(d) for d in plan.ranks])
+    def __init__(self, cluster: Cluster, devices: Sequence[str], busy_until_s_C: np.ndarray | None = None) -> None:
+        rows = np.array([cluster.device_index(d) for d in devices])
         self._n = len(rows)
         latency_s_NN = cluster.latency_s_DD[np.ix_(rows, rows)]
         rate_NN = cluster.bandwidth_bytes_per_s_DD[np.ix_(rows, rows)]
@@ -42,12 +44,12 @@ class NetworkClock:
         if busy_until_s_C is not None:
             self._busy = busy_until_s_C
         else:
-            self._busy = np.zeros(self.num_clocks(plan))
+            self._busy = np.zeros(self.num_clocks(cluster, devices))
 
     @staticmethod
-    def num_clocks(plan: Plan) -> int:
+    def num_clocks(cluster: Cluster, devices: Sequence[str]) -> int:
         """Length of the clock array."""
-        return len(plan.ranks) ** 2 + 2 * len(plan.problem.cluster.hosts)
+        return len(devices) ** 2 + 2 * len(cluster.hosts)
 
     def reserve(
         self, now_s: float, source: int, target: int, num_bytes: float, factor: float = 1.0

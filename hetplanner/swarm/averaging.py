@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.elastic.identity import Member, Seat, Stamp
 from hetplanner.runtime.connect import loopback_store
 from hetplanner.swarm.engine import Sum
+from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.endpoint import Lost, is_loopback
 
 log = logging.getLogger(__name__)
@@ -72,10 +74,12 @@ class Averager:
         host: by which others reach this peer.
         timeout_s: of one all-reduce.
         codec: of gradients on their way: none, or int8 by block (all gather, then everybody sums the same bytes).
+        links: that are emulated; None: none are.
     """
 
-    def __init__(self, host: str, timeout_s: float, codec: Codec) -> None:
+    def __init__(self, host: str, timeout_s: float, codec: Codec, links: Links | None = None) -> None:
         self._host, self._timeout, self._codec = host, timedelta(seconds=timeout_s), codec
+        self._links = links
         self._store: TCPStore | None = None
         self._ready: dict[str, tuple[Group, Any]] = {}
         self._lock = threading.Lock()
@@ -112,9 +116,11 @@ class Averager:
         try:
             if len(meeting.stage) > 1:
                 pg = self._group("stage", meeting.stage, meeting)
-                pg.allreduce([numbers]).wait(self._timeout)
+                size = len(meeting.stage)
+                with self._on_links(pg, 2 * (size - 1), 8 * numbers.numel() / size):
+                    pg.allreduce([numbers]).wait(self._timeout)
                 own = gradient[: meeting.own_end]
-                own.copy_(self._sum(pg, own, len(meeting.stage)))
+                own.copy_(self._sum(pg, own, size))
                 self._ready["stage"] = (meeting.stage, pg)
             for tied in meeting.tied:  # in the same order everywhere, so that nobody waits in a ring
                 pg = self._group(tied.owner, tied.group, meeting)
@@ -144,24 +150,52 @@ class Averager:
             assert self._store is not None
             return self._store
         host = address.rpartition(":")[0]
+        if is_loopback(host):
+            return loopback_store(port_of(address), None, self._timeout, is_master=False)
         return TCPStore(host, port_of(address), None, is_master=False, timeout=self._timeout, wait_for_workers=False)
 
     def _sum(self, pg: Any, gradient: Tensor, size: int) -> Tensor:
         on_host = gradient.cpu()
         if self._codec.name == "none":
             self._sent_bytes += 2 * (size - 1) * 4 * gradient.numel() // size
-            pg.allreduce([on_host]).wait(self._timeout)
+            with self._on_links(pg, 2 * (size - 1), 4 * gradient.numel() / size):
+                pg.allreduce([on_host]).wait(self._timeout)
             return on_host.to(gradient.device)
         codec, numel = tensor_codec(self._codec), gradient.numel()
         mine = torch.empty(self._codec.wire_bytes(numel, 4), dtype=torch.uint8)
         codec.encode(on_host, mine)
         self._sent_bytes += (size - 1) * mine.numel()
         everyone = [torch.empty_like(mine) for _ in range(size)]
-        pg.allgather([everyone], [mine]).wait(self._timeout)
+        with self._on_links(pg, size - 1, mine.numel()):
+            pg.allgather([everyone], [mine]).wait(self._timeout)
         added = codec.decode(everyone[0], numel)
         for part in everyone[1:]:
             added.add_(codec.decode(part, numel))
         return added.to(gradient.device)
+
+    @contextlib.contextmanager
+    def _on_links(self, pg: Any, rounds: int, chunk_bytes: float) -> Iterator[None]:
+        """What is done inside takes at least as long as a ring of so many rounds over the emulated links.
+
+        One member books all rounds, since nobody's begin before somebody else's end. Raises RuntimeError: it would
+        take longer than an all-reduce may.
+        """
+        if self._links is None:
+            yield
+            return
+        mine = torch.tensor([time.monotonic(), self._links.here], dtype=torch.float64)
+        everyone = [torch.empty_like(mine) for _ in range(pg.size())]
+        pg.allgather([everyone], [mine]).wait(self._timeout)
+        end = torch.zeros(1, dtype=torch.float64)
+        if pg.rank() == 0:
+            ranks = [int(other[1]) for other in everyone]
+            end[0] = self._links.ring_s(ranks, rounds, chunk_bytes, max(float(other[0]) for other in everyone))
+        pg.broadcast([end]).wait(self._timeout)
+        yield
+        left_s = float(end[0]) - time.monotonic()
+        if left_s > self._timeout.total_seconds():
+            raise RuntimeError(f"averaging: takes {left_s:.3g} s more over the emulated links; raise times.reduce")
+        time.sleep(max(0.0, left_s))
 
 
 async def reduce_beside(averager: Averager, total: Sum, meeting: Meeting) -> Sum | None:

@@ -124,6 +124,8 @@ class Chronicle:
         if machine.failures != self._failures:
             self._failures = dict(machine.failures)
             self.event("failures", counts=self._failures)
+        for by, other in machine.cut_links.take_news():
+            self.event("cut", peer=other.peer, by=by.peer)
         seats = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
         if seats != self._seats:
             self._tell_changes(seats, machine.departed)

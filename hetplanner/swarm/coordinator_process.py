@@ -69,6 +69,7 @@ class CoordinatorProcess(Driver):
         decisions: its log.
         chronicle: what is told of the run.
         run_dir: gets the model.
+        proxy: see Endpoint.
 
     Attributes:
         accusations: by peer, how often others got garbage from it.
@@ -83,8 +84,9 @@ class CoordinatorProcess(Driver):
         decisions: DecisionFile,
         chronicle: Chronicle,
         run_dir: Path,
+        proxy: str = "",
     ) -> None:
-        super().__init__(credentials, CONTROL_BYTES)
+        super().__init__(credentials, CONTROL_BYTES, proxy=proxy)
         self.spec, self.chronicle = spec, chronicle
         self._decisions, self._run_dir = decisions, run_dir
         self._finishing = self.is_over = False

@@ -16,6 +16,7 @@ from hetplanner.elastic.coordinator_events import Received, Tick
 from hetplanner.elastic.messages import Accuse, Message, Work
 from hetplanner.elastic.peer_events import CallLost
 from hetplanner.errors import InvalidInput
+from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 from hetplanner.swarm.wire.frames import Frame, Part, encode_frame
@@ -36,6 +37,7 @@ class Driver:
     Args:
         credentials: of the swarm; None: plain, on loopback.
         max_part_bytes: largest tensors of a message.
+        links, proxy: see Endpoint.
 
     Attributes:
         endpoint: its end of the network.
@@ -47,8 +49,10 @@ class Driver:
 
     takes: tuple[type[Any], ...] = ()
 
-    def __init__(self, credentials: Credentials | None, max_part_bytes: int) -> None:
-        self.endpoint = Endpoint(self, credentials, max_part_bytes)
+    def __init__(
+        self, credentials: Credentials | None, max_part_bytes: int, links: Links | None = None, proxy: str = ""
+    ) -> None:
+        self.endpoint = Endpoint(self, credentials, max_part_bytes, links, proxy)
         self.garbage: Counter[str] = Counter()
         self.strangers: Counter[str] = Counter()
         self.ended = asyncio.Event()
@@ -139,6 +143,8 @@ class Driver:
             self.handle(CallLost(work.call))
         except Lost as lost:
             log.info("micro-batch %d, stage %d: %s", work.micro_batch, work.stage, lost)
+            if lost.is_gone:
+                self.unreachable(address, work)
             if not lost.is_late:
                 self.handle(CallLost(work.call))
 

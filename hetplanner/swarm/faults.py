@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hetplanner.errors import RunError
+from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
 from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.switchboard import Switchboard
 
-FaultKind = Literal["kill", "stop", "join", "leave", "kill trainer", "kill coordinator"]
+FaultKind = Literal["kill", "stop", "join", "leave", "cut", "kill trainer", "kill coordinator"]
 POLL_S = 0.02
+MATE = "mate"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Fault:
         step: fires once so many steps are committed,
         after_s: and so many seconds later.
         peer: whom it hits; empty: drawn. A joiner's name.
-        lasts_s: of a stop, until the process goes on; of the coordinator and trainers, until another is started.
+        lasts_s: of a stop, until the process goes on; of a cut link, until it is mended; of the coordinator and
+            trainers, until another is started.
+        other: the other end of a link that is cut: a process's name, or MATE: drawn from the peers of the same stage.
         speed: of a joiner, in micro-batches per second.
     """
 
@@ -40,6 +44,7 @@ class Fault:
     peer: str = ""
     lasts_s: float = 2.5
     speed: float | None = None
+    other: str = "coordinator"
 
 
 def draw_storm(
@@ -63,12 +68,13 @@ def draw_storm(
 
 @dataclass(frozen=True)
 class Hit:
-    """A peer was hit, at a unix time, when so many steps were committed."""
+    """A peer was hit, at a unix time, when so many steps were committed; `other`: the far end of a cut link."""
 
     time_s: float
     kind: FaultKind
     peer: str
     step: int
+    other: str = ""
 
 
 @dataclass
@@ -94,6 +100,7 @@ class Storm:
         self._later: list[tuple[float, str, str]] = []
         self._stage: dict[str, int] = {}  # of who serves
         self._stopped: set[str] = set()
+        self._cut: dict[str, str] = {}
         self._read = 0
         self._step, self._step_s = 0, time.monotonic()
 
@@ -167,14 +174,28 @@ class Storm:
                 self._hit(fault, name, now)
         self.happened[fault.kind] += 1
 
+    @property
+    def _board(self) -> Switchboard:
+        if self.rehearsal.switchboard is None:
+            raise InvalidInput("fault: cut: the rehearsal has no switchboard; give it one")
+        return self.rehearsal.switchboard
+
     def _hit(self, fault: Fault, name: str, now: float) -> None:
-        self._stage.pop(name, None)
-        self.hits.append(Hit(time.time(), fault.kind, name, self._step))
+        stage = self._stage.pop(name, None)
+        other = ""
+        if fault.kind == "cut":
+            mates = sorted(n for n, s in self._stage.items() if s == stage)
+            other = self._rng.choice(mates) if fault.other == MATE else fault.other
+        self.hits.append(Hit(time.time(), fault.kind, name, self._step, other))
         match fault.kind:
             case "kill":
                 self.rehearsal.kill(name)
             case "leave":
                 self.rehearsal.signal(name, signal.SIGINT)
+            case "cut":
+                self._board.cut(name, other)
+                self._cut[name] = other
+                self._later.append((now + fault.lasts_s, "link", name))
             case "stop":
                 self.rehearsal.signal(name, signal.SIGSTOP)
                 self._stopped.add(name)
@@ -192,6 +213,8 @@ class Storm:
                 self.rehearsal.start_coordinator()
             case "trainer":
                 self.rehearsal.start_trainer(name)
+            case "link":
+                self._board.mend(name, self._cut.pop(name))
             case _:
                 self._stopped.discard(name)
                 self.rehearsal.signal(name, signal.SIGCONT)

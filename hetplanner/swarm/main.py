@@ -45,6 +45,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("--log", type=Path, help="file for what is told; standard error without it")
         one.add_argument("--tied", action="store_true", help="end when the parent process ends")
         one.add_argument("--seed", type=int, help="of ties and names")
+        one.add_argument("--proxy", default="", help="HOST:PORT of an HTTP proxy that calls go through")
         if role == "coordinator":
             one.add_argument("run_dir", type=Path, help=f"holds {SPEC_FILE}; gets log, telemetry and model")
             continue
@@ -52,6 +53,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("--name", help="id of this process; none twice")
         if role == "peer":
             one.add_argument("--speed", type=float, help="micro-batches per second to emulate by waiting")
+            one.add_argument("--links", type=Path, help="folder of a rehearsal whose links are emulated")
+            one.add_argument("--at", help="device of the rehearsal's cluster that this peer stands for")
             one.add_argument("--device", default="cpu", help="what computes: cpu or cuda")
             one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
         else:
@@ -114,7 +117,9 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
 
     spec = read_spec(read_text(parsed.run_dir / SPEC_FILE), SPEC_FILE)
     chronicle = Chronicle(parsed.run_dir, spec.workload.tokens_per_step)
-    process = CoordinatorProcess(spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir)
+    process = CoordinatorProcess(
+        spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir, parsed.proxy
+    )
     address = await process.start(parsed.host, parsed.port)
     log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,14 +132,24 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
     import torch
 
     torch.set_num_threads(1)
-    spec = await _ask_spec(parsed.address, credentials)
+    spec = await _ask_spec(parsed.address, credentials, parsed.proxy)
     name = parsed.name or f"{parsed.role}-{secrets.token_hex(4)}"
     process: Driver
     if parsed.role == "peer":
+        from hetplanner.swarm.links import Links
         from hetplanner.swarm.peer_process import PeerProcess
 
         peer = process = PeerProcess(
-            name, spec, parsed.address, credentials, parsed.checkpoints, parsed.speed, parsed.device, parsed.seed
+            name,
+            spec,
+            parsed.address,
+            credentials,
+            parsed.checkpoints,
+            parsed.speed,
+            parsed.device,
+            parsed.seed,
+            Links(parsed.links, parsed.at) if parsed.links else None,
+            parsed.proxy,
         )
         await peer.start(parsed.host, parsed.port)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, peer.leave)
@@ -142,7 +157,9 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
     else:
         from hetplanner.swarm.trainer_process import TrainerProcess
 
-        trainer = process = TrainerProcess(name, spec, parsed.address, credentials, parsed.slots, parsed.seed)
+        trainer = process = TrainerProcess(
+            name, spec, parsed.address, credentials, parsed.slots, parsed.seed, parsed.proxy
+        )
         await trainer.start(parsed.host, parsed.port)
         _end_on(trainer, (signal.SIGTERM, signal.SIGINT))
     await process.run()
@@ -150,7 +167,7 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
         raise RunError(f"{parsed.role} {name}: {process.error}") from process.error
 
 
-async def _ask_spec(address: str, credentials: Credentials | None) -> SwarmSpec:
+async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -> SwarmSpec:
     """What is trained, from the coordinator."""
     from hetplanner.swarm.coordinator_process import CONTROL_BYTES, DESCRIPTION_QUERY
     from hetplanner.swarm.driver import Driver
@@ -158,7 +175,7 @@ async def _ask_spec(address: str, credentials: Credentials | None) -> SwarmSpec:
     from hetplanner.swarm.wire.endpoint import Lost
     from hetplanner.swarm.wire.refusal import why_refused
 
-    driver = Driver(credentials, CONTROL_BYTES)
+    driver = Driver(credentials, CONTROL_BYTES, proxy=proxy)
     asking = asyncio.ensure_future(driver.endpoint.query(address, DESCRIPTION_QUERY, JOIN_S))
     try:
         before = None

@@ -37,6 +37,7 @@ from hetplanner.elastic.peer_events import (
     SaveCheckpoint,
     SendWork,
     StateLoaded,
+    Unreachable,
     UpdateApplied,
 )
 from hetplanner.errors import InvalidInput, RunError
@@ -44,6 +45,7 @@ from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_be
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
 from hetplanner.swarm.engine import StageEngine, Sum
+from hetplanner.swarm.links import Links
 from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.parts import check_finite, check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -61,6 +63,8 @@ STORE_QUERY = b"store"
 LINE = 4
 """Calls that a peer takes, of those that it can compute at once; it refuses more, and senders turn to another."""
 TELL_S = 1.0
+WATCH_AGAIN_S = 0.3
+"""After a connection to a peer of the same stage broke."""
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
 MAX_FAILURES = 5
@@ -79,6 +83,7 @@ class PeerProcess(Driver):
         speed: micro-batches per second that are emulated; None: measured.
         device: what computes.
         seed: of the machine's random numbers.
+        links, proxy: see Endpoint.
     """
 
     takes = get_args(CoordinatorToPeer)
@@ -93,8 +98,11 @@ class PeerProcess(Driver):
         speed: float | None = None,
         device: str = "cpu",
         seed: int | None = None,
+        links: Links | None = None,
+        proxy: str = "",
     ) -> None:
-        super().__init__(credentials, spec.max_part_bytes)
+        super().__init__(credentials, spec.max_part_bytes, links, proxy)
+        self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._speed, self._random = speed, random.Random(seed)
         self.engine = StageEngine(spec, torch.device(device), speed)
@@ -102,6 +110,7 @@ class PeerProcess(Driver):
         self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
         self._calls = OpenCalls()
         self._sent: dict[int, asyncio.Task[None]] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
         self._failures = 0
         self._refused_s: float | None = None
         self._bytes, self._told_s = [0, 0], 0.0  # over boundaries, for averaging
@@ -113,7 +122,7 @@ class PeerProcess(Driver):
         await self._compute(self.engine.warm_up)
         speed = self._speed if self._speed is not None else await self._compute(self.engine.measure)
         address = await self.endpoint.start(host, port)
-        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec)
+        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec, self._links)
         process = self._random.getrandbits(62)
         self.machine = Peer(
             self.name, process, self.spec.fingerprint, speed, self.coordinator, self.spec.settings, self._random
@@ -131,6 +140,7 @@ class PeerProcess(Driver):
     def on_tick(self) -> None:
         """See Driver: who is refused for a while goes."""
         now = now_s()
+        self._watch_mates()
         if any(self._bytes) and now - self._told_s >= TELL_S:
             self.tell(self.coordinator, Sent(*self._bytes))
             self._bytes, self._told_s = [0, 0], now
@@ -317,8 +327,24 @@ class PeerProcess(Driver):
         check_finite(spec.gradient_codec, spec.workload.dtype, part, spec.boundary_elements(stage))
 
     def unreachable(self, address: str, message: Message) -> None:
-        """See Driver: the machine says again what matters."""
+        """See Driver: the machine says again what matters, and who of the peers cannot be reached."""
         log.debug("%s: nobody there for %s", address, type(message).__name__)
+        self.handle(Unreachable(address))
+
+    def _watch_mates(self) -> None:
+        """Keeps a connection to each peer of the stage: a cut link is noticed before averaging hangs."""
+        mates = self.machine.mates
+        for address in [address for address in self._watches if address not in mates]:
+            self._watches.pop(address).cancel()
+        for address in mates:
+            if address not in self._watches:
+                self._watches[address] = self.spawn(self._watch(address))
+
+    async def _watch(self, address: str) -> None:
+        while True:
+            await self.endpoint.watch(address)
+            self.handle(Unreachable(address))
+            await asyncio.sleep(WATCH_AGAIN_S)
 
     # The step.
 

@@ -23,9 +23,12 @@ from pathlib import Path
 
 import psutil
 
+from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.swarm.links import create_links
 from hetplanner.swarm.main import SPEC_FILE, main
 from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.swarm.switchboard import Switchboard
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ def _context() -> multiprocessing.context.ForkServerContext:
 
 def _run(arguments: list[str], lifeline: Connection, rehearsal: int, plant: Callable[[], None] | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the switchboard too
     threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
         plant()
@@ -90,6 +94,9 @@ class Rehearsal:
         spec: of the run.
         run_dir: an empty folder.
         certificates: a folder of them; None: plain, on loopback.
+        cluster: whose links are emulated between the peers; None: none are. A peer stands for the device of its name,
+            else for one that no process of this rehearsal stands for.
+        switchboard: through which all processes call, so that links can be cut; None: they call directly.
         processes: by name: `coordinator`, `trainer-0`, and the peers' names.
         peers: names of the peers among them.
     """
@@ -97,13 +104,18 @@ class Rehearsal:
     spec: SwarmSpec
     run_dir: Path
     certificates: Path | None = None
+    cluster: Cluster | None = None
+    switchboard: Switchboard | None = None
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
     peers: set[str] = field(default_factory=set)
     _port: int = 0
+    _device_of: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / SPEC_FILE).write_text(self.spec.to_json(), encoding="utf-8")
+        if self.cluster is not None:
+            create_links(self.cluster, self.run_dir)
         with socket.socket() as probe:  # kept for a coordinator that starts again
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -129,9 +141,21 @@ class Rehearsal:
     def start_peer(self, name: str, speed: float | None = None, plant: Callable[[], None] | None = None) -> None:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
         emulated = [] if speed is None else ["--speed", str(speed)]
+        if self.cluster is not None:
+            emulated += ["--links", str(self.run_dir), f"--at={self._place(name, self.cluster)}"]
         folder = str(self.run_dir / "checkpoints")
         self.peers.add(name)
         self._start(name, ["peer", self.address, f"--name={name}", "--checkpoints", folder, *emulated], plant)
+
+    def _place(self, name: str, cluster: Cluster) -> str:
+        """The device that a peer stands for. Raises InvalidInput: there is none left."""
+        alive = {other for other, process in self.processes.items() if process.is_alive()}
+        taken = {device for other, device in self._device_of.items() if other in alive and other != name}
+        free = [device for device in cluster.device_ids if device not in taken]
+        if not free:
+            raise InvalidInput(f"{name}: a peer stands for each of the cluster's {len(taken)} devices already")
+        self._device_of[name] = name if name in free else free[0]
+        return self._device_of[name]
 
     def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
         if (before := self.processes.get(name)) is not None and before.is_alive():
@@ -141,6 +165,9 @@ class Rehearsal:
         common = ["--tied", "--log", str(self.run_dir / file)]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
+        if self.switchboard is not None:
+            host, proxy = self.switchboard.admit(name)
+            common += ["--host", host, "--proxy", proxy]
         process = self._context.Process(
             target=_run, args=([*arguments, *common], self._lifeline, os.getpid(), plant), name=name
         )
@@ -183,3 +210,5 @@ class Rehearsal:
             process.join(max(0.0, until_s - time.monotonic()))
             if process.is_alive():
                 self.kill(name)
+        if self.switchboard is not None:
+            self.switchboard.close()

@@ -1,8 +1,9 @@
 """Runs the elastic plan of a run directory on this machine: `python -m hetplanner.swarm.rehearse RUN_DIR`.
 
-All peers of the plan's start, its trainers and the coordinator are processes of this one. A file `stop` in the folder,
-SIGTERM or SIGINT end the run after the step that is being closed; the coordinator saves the model first. Lines of the
-file `asked.jsonl` have peers leave, or kill them.
+All peers of the plan's start, its trainers and the coordinator are processes of this one; speeds of devices and links
+between them are emulated where the settings say so. A file `stop` in the folder, SIGTERM or SIGINT end the run after
+the step that is being closed; the coordinator saves the model first. Lines of the file `asked.jsonl` have peers leave,
+or kill them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def rehearse(run_dir: Path) -> None:
     """Plays a run to its end, or until it is stopped. Raises InvalidInput, RunError."""
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
     speeds = emulated_speeds(plan) if config.emulate_links else {}
-    with Rehearsal(spec_of(plan, config), run_dir) as rehearsal:
+    cluster = plan.problem.cluster if config.emulate_links else None
+    with Rehearsal(spec_of(plan, config), run_dir, cluster=cluster) as rehearsal:
         rehearsal.start_coordinator()
         for number in range(plan.wiring.trainers):
             rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)

@@ -35,6 +35,7 @@ class TrainerProcess(Driver):
         credentials: of the swarm; None on loopback.
         slots: micro-batches under way at once.
         seed: for ties in wiring.
+        proxy: see Endpoint.
     """
 
     takes = get_args(CoordinatorToTrainer)
@@ -47,8 +48,9 @@ class TrainerProcess(Driver):
         credentials: Credentials | None,
         slots: int,
         seed: int | None = None,
+        proxy: str = "",
     ) -> None:
-        super().__init__(credentials, spec.max_part_bytes)
+        super().__init__(credentials, spec.max_part_bytes, proxy=proxy)
         self.name, self.spec, self._coordinator = name, spec, coordinator
         self._batches: Batches = open_batches(spec.train, spec.workload)
         self.machine = Trainer(name, coordinator, spec.settings, slots, random.Random(seed))

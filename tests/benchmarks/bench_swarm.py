@@ -1,12 +1,14 @@
 """Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
 
-    python tests/benchmarks/bench_swarm.py [storm] [kill] [half] [calm] [delayed] [--json FILE]
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [cut] [half] [calm] [links] [compare] [delayed]
+        [--json FILE]
 
 `storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
-as many joined. `kill`: one kill at a time.
-`calm`: nine peers of speeds 1, 1.5 and 3 without faults. `delayed`: two stages of 7 million weights each, with prompt
-and with delayed updates. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn
-from seeds.
+as many joined. `kill`: one kill at a time. `cut`: one cut link at a time, mended after a while: of a peer to the
+coordinator, then between two peers of a stage. `links`: a swarm over slow links against the simulated calm step of its
+plan. `compare`: the static executor, which goes on from its last checkpoint, under the same kills. `delayed`: two stages
+of 7 million weights each, with prompt and with delayed updates. `calm`: nine peers of speeds 1, 1.5 and 3 without
+faults. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn from seeds.
 """
 
 import argparse
@@ -14,15 +16,25 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from factories import small_cluster, swarm_plan
+from static_restarts import run_static
 from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
-from hetplanner.swarm.faults import Fault, Storm, draw_storm
+from hetplanner.cost.calm import calm_plan
+from hetplanner.plan.elastic_settings import WiringSettings
+from hetplanner.plan.train import TrainConfig
+from hetplanner.simulator.simulation import simulate, summarise_trace
+from hetplanner.swarm.faults import MATE, Fault, Storm, draw_storm
 from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.rehearse import emulated_speeds
+from hetplanner.swarm.spec import spec_of
+from hetplanner.swarm.switchboard import Switchboard
 
 UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 """Of the peers in order of joining: the coordinator gives every stage one of each."""
@@ -30,9 +42,9 @@ UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 Row = tuple[str, str, str, str]
 
 
-def start(spec, run_dir, speeds, trainers, slots):
+def start(spec, run_dir, speeds, trainers, slots, **kept):
     """A swarm whose peers come in order, so that stages get equal speeds."""
-    rehearsal = Rehearsal(spec, run_dir)
+    rehearsal = Rehearsal(spec, run_dir, **kept)
     rehearsal.start_coordinator()
     for number, speed in enumerate(speeds):
         rehearsal.start_peer(f"peer-{number}", speed)
@@ -49,10 +61,10 @@ def _has_joined(run_dir: Path, count: int) -> bool:
     return (run_dir / "events.jsonl").exists() and len(events_of(run_dir, "serving")) >= count
 
 
-def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0):
+def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0, **kept):
     """Plays a run to its end; returns the storm with the run's folder."""
     run_dir = Path(tempfile.mkdtemp(prefix="swarm-"))
-    with start(spec, run_dir, speeds, trainers, slots) as rehearsal:
+    with start(spec, run_dir, speeds, trainers, slots, **kept) as rehearsal:
         storm = Storm(rehearsal, faults, seed=1)
         storm.run(timeout_s)
     return storm
@@ -157,6 +169,29 @@ def bench_kill() -> list[Row]:
     ]
 
 
+def bench_cut() -> list[Row]:
+    """One cut link at a time."""
+    speed, to_coordinator, between_mates = 8.0, (4, 10, 16), (22, 28, 34)
+    spec = small_spec(steps=39, micro_batches=48, codec="int8")
+    faults = [Fault(step, "cut", 0.5, lasts_s=4.0) for step in to_coordinator]
+    faults += [Fault(step, "cut", 0.5, other=MATE, lasts_s=4.0) for step in between_mates]
+    storm = run(spec, [speed] * 9, faults, slots=12, switchboard=Switchboard())
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for hit in storm.hits:
+        gone = [
+            e["time_s"] - hit.time_s for e in storm.events if e["kind"] == "gone" and e["peer"] in (hit.peer, hit.other)
+        ]
+        found[hit.other == "coordinator"] += [s for s in gone if s >= 0][:1]
+    lives = Counter(e["peer"] for e in storm.events if e["kind"] == "serving")
+    gone = Counter(e["peer"] for e in storm.events if e["kind"] == "gone")
+    return [
+        ("cut to the coordinator: noticed", "3 s", "1.5 s", spread(found[True])),
+        ("cut between mates: noticed", "3 s", "1.5 s", spread(found[False])),
+        ("cut: came back", "all", "", f"{sum(n - 1 for n in lives.values())} of {sum(gone.values())} that went"),
+        ("cut: loss", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+    ]
+
+
 def bench_half() -> list[Row]:
     """Half of the peers killed one by one, then as many joined."""
     speed, micro_batches = 8.0, 96
@@ -191,6 +226,69 @@ def _peers_of_stages(storm, at: int) -> list[int]:
         elif event["kind"] == "commit" and event["version"][1] == at:
             break
     return [list(stages.values()).count(s) for s in range(storm.rehearsal.spec.num_stages)]
+
+
+def bench_compare() -> list[Row]:
+    """The same model, seeds, devices and kills; a killed device is there again after the same time."""
+    speed, steps, kills, after_s, back_s = 8.0, 28, (4, 8, 12, 16, 20, 24), 0.5, 1.0
+    spec = small_spec(steps=steps, micro_batches=24)
+    faults = [Fault(step, "kill", after_s) for step in kills]
+    faults += [Fault(step, "join", after_s + back_s, f"joiner-{step}", speed=speed) for step in kills]
+    storm = run(spec, [speed] * 9, faults, slots=12)
+    swarm_s = sum(seconds_of(storm).values())
+    rows = [
+        (
+            f"swarm: step 1 to {steps}, {len(kills)} kills",
+            "",
+            "",
+            f"{swarm_s:.1f} s, no step lost, loss {losses_of(storm.rehearsal.run_dir)[-1]:.6f}",
+        )
+    ]
+    for every in (5, 2):
+        folder = Path(tempfile.mkdtemp(prefix="static-"))
+        static = run_static(spec, speed, kills, folder, after_s, back_s, every)
+        told = f"{static.seconds:.1f} s, {static.steps_lost} steps lost, loss {static.loss:.6f}"
+        rows.append((f"static, checkpoint every {every} steps", "", "", told))
+    return rows
+
+
+def bench_links() -> list[Row]:
+    """Two stages of two peers over slow links: what the simulator says of the plan, and what the swarm does."""
+    rows = []
+    for bandwidth, latency in (("4 Mbit/s", "5 ms"), ("1 Mbit/s", "5 ms"), ("4 Mbit/s", "60 ms")):
+        plan = _plan_over(bandwidth, latency)
+        predicted_s = summarise_trace(simulate(calm_plan(plan))).step_s
+        run_dir, config = Path(tempfile.mkdtemp(prefix="swarm-")), TrainConfig(steps=8, warmup_steps=5)
+        with Rehearsal(spec_of(plan, config), run_dir, cluster=plan.problem.cluster) as rehearsal:
+            rehearsal.start_coordinator()
+            for number in range(plan.wiring.trainers):
+                rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
+            for peer, speed in emulated_speeds(plan).items():
+                rehearsal.start_peer(peer, speed)
+            rehearsal.wait(300)
+        step_s = statistics.median(e["seconds"] for e in events_of(run_dir, "commit")[2:])
+        told = f"step {step_s:.2f} s, simulated {predicted_s:.2f} s: {predicted_s / step_s:.2f} of the throughput"
+        rows.append((f"links of {bandwidth}, {latency}", "", "", told))
+    return rows
+
+
+def _plan_over(bandwidth: str, latency: str):
+    """Two stages of two peers that take 1/16 s for a micro-batch, 64 of them a step."""
+    spec = small_spec(stages=2, micro_batches=64)
+    cluster = small_cluster(4, bandwidth=bandwidth, latency=latency)
+    wiring = WiringSettings(trainers=2, slots=12)
+
+    def plan_on(cluster):
+        return swarm_plan(
+            [2, 2], spec.first_ops[1:], cluster=cluster, workload=spec.workload, in_flight=12, wiring=wiring
+        )
+
+    fast = max(emulated_speeds(plan_on(cluster.replace(devices=_as_efficient(cluster, 1.0)))).values())
+    return plan_on(cluster.replace(devices=_as_efficient(cluster, 16.0 / fast)))
+
+
+def _as_efficient(cluster, share: float):
+    return tuple(device.replace(efficiency=share) for device in cluster.devices)
 
 
 def bench_calm() -> list[Row]:
@@ -230,8 +328,11 @@ def bench_delayed(hidden: int = 768, steps: int = 12) -> list[Row]:
 BENCHES = {
     "storm": bench_storm,
     "kill": bench_kill,
+    "cut": bench_cut,
     "half": bench_half,
     "calm": bench_calm,
+    "links": bench_links,
+    "compare": bench_compare,
     "delayed": bench_delayed,
 }
 
@@ -246,6 +347,7 @@ def main() -> None:
     rows = []
     for name in parsed.names or BENCHES:
         rows += BENCHES[name]()
+        print(f"{name}: measured", flush=True)
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from factories import small_cluster
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
-from hetplanner.swarm.faults import Fault, Storm
+from hetplanner.swarm.faults import MATE, Fault, Storm
+from hetplanner.swarm.switchboard import Switchboard
 
 pytestmark = pytest.mark.distributed
 
@@ -60,6 +62,22 @@ def test_delayed_updates_survive_deaths_joins_and_another_coordinator(tmp_path):
     saved = load_model(tmp_path).named_weights()
     for name, weight in wanted.items():
         assert (saved[name] - weight).abs().max() < 1e-4, name
+
+
+def test_emulated_links_take_their_time_and_change_no_number(tmp_path):
+    """Also those of a joiner, which downloads its state over one of them."""
+    spec = small_spec(steps=4, stages=2)
+    cluster = small_cluster(4, bandwidth="8 Mbit/s", latency="30 ms")
+    with start_swarm(spec, tmp_path, peers=4, cluster=cluster) as rehearsal:
+        storm = Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(1, "join", 0.2, "joiner", speed=40.0)])
+        storm.run(90)
+    check_end(rehearsal, EXACT)
+    assert storm.happened["kill"] == storm.happened["join"] == 1
+    reduce_s = [e["seconds"]["reduce"] for e in events_of(tmp_path, "closed")]
+    first = 4 * 0.03  # numbers, then gradients: a ring of two has two rounds, each at least a latency
+    assert reduce_s[0] >= first
+    # A micro-batch goes forward and back over one link before the step can close.
+    assert all(c["seconds"] >= 2 * 0.03 for c in events_of(tmp_path, "commit"))
 
 
 def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
@@ -109,6 +127,12 @@ def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path, delayed)
         Storm(rehearsal, faults).run(60)
     (back,) = events_of(tmp_path, "set back")
     assert "step 2" in back["text"]
+    (stage,) = {e["stage"] for e in events_of(tmp_path, "serving") if e["peer"] == "peer-1"}
+    commit = next(c for c in events_of(tmp_path, "commit") if c["version"] == [0, 3])
+    paused = next(e for e in events_of(tmp_path, "paused") if e["time_s"] > commit["time_s"])
+    assert paused["stages"] == [stage]
+    resumed = next(e for e in events_of(tmp_path, "resumed") if e["time_s"] > paused["time_s"])
+    assert resumed["time_s"] < next(c for c in events_of(tmp_path, "commit") if c["version"][0] == 1)["time_s"]
     again = [c for c in events_of(tmp_path, "commit") if c["version"][0] == 1]
     wanted = reference_losses(spec)
     assert [c["version"][1] for c in again] == [3, 4, 5, 6]
@@ -160,3 +184,34 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
         rehearser.kill()
     _, left = psutil.wait_procs(family, timeout=10)
     assert left == []
+
+
+def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link_does(tmp_path):
+    spec = small_spec(steps=12, stages=2)
+    with start_swarm(spec, tmp_path, peers=4, speed=10.0, switchboard=Switchboard()) as rehearsal:
+        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, lasts_s=3.0)])
+        storm.run(120)
+    check_end(rehearsal, EXACT)
+    (hit,) = storm.hits
+    assert (hit.kind, storm.happened["cut"]) == ("cut", 1)
+    lives = [tuple(e["incarnation"]) for e in events_of(tmp_path, "serving") if e["peer"] == hit.peer]
+    assert len(lives) >= 2
+    assert lives == sorted(set(lives))
+    assert hit.peer in [e["peer"] for e in events_of(tmp_path, "gone") if e["time_s"] >= hit.time_s]
+
+
+def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_path):
+    """One of them goes and rests; left together they would fail every all-reduce."""
+    spec = small_spec(steps=14, stages=2)
+    with start_swarm(spec, tmp_path, peers=6, speed=10.0, switchboard=Switchboard()) as rehearsal:
+        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=3.0)])
+        storm.run(120)
+    check_end(rehearsal, EXACT)
+    (hit,) = storm.hits
+    ends = {hit.peer, hit.other}
+    (cut,) = [e for e in events_of(tmp_path, "cut") if {e["peer"], e["by"]} == ends][:1]
+    later = [e["peer"] for e in events_of(tmp_path, "gone") if e["time_s"] >= cut["time_s"]]
+    assert later[0] in ends
+    assert "cut off" in events_of(tmp_path, "failures")[-1]["counts"]
+    lives = [e["incarnation"] for e in events_of(tmp_path, "serving") if e["peer"] == later[0]]
+    assert len(lives) >= 2

@@ -39,6 +39,7 @@ from hetplanner.elastic.messages import (
     Refused,
     Released,
     Send,
+    Unreached,
     WhoAreYou,
 )
 from hetplanner.elastic.settings import ElasticSettings
@@ -180,6 +181,67 @@ def test_joiners_go_to_the_neediest_stage():
         0,
         0,
     ]
+
+
+def test_speed_measured_while_serving_replaces_what_was_said_before_joining():
+    desk = Desk()
+    members = [desk.join(name, speed=speed) for name, speed in (("a", 9.0), ("b", 2.0))]
+    for member, speed in zip(members, (1.0, None), strict=True):
+        desk.tell(f"{member.peer}:1", Ping(member, None, 0, speed))
+    assert [desk.machine.membership.get(name).speed for name in "ab"] == [1.0, 2.0]
+    assert desk.hello("c").stage == 0  # that of a, which turned out to be the slower one
+
+
+def test_mates_that_cannot_reach_one_another_are_parted_and_others_are_only_told_of(swarm):
+    first, second = swarm.machine.membership.view.stages
+    (a, c), b = (seat.member for seat in first), second[0].member
+
+    def say(by, of):
+        swarm.tell(f"{by.peer}:1", Unreached(by, of))
+
+    def live(*members):
+        swarm.tick(0.4)
+        for member in members:
+            swarm.tell(f"{member.peer}:1", Ping(member, None))
+
+    say(a, b)
+    say(a, c)
+    live(a, b)
+    live(a, b)
+    say(a, b)
+    say(a, c)
+    swarm.tick()
+    assert swarm.machine.cut_links.take_news() == [(a, b)]  # of c nothing has been heard: it may be dead
+    assert swarm.machine.membership.find(c) is not None
+    swarm.tell("c:1", Ping(c, None))
+    swarm.tick()
+    assert swarm.machine.cut_links.take_news() == [(a, c)]
+    assert swarm.machine.membership.find(c) is None  # the later of two who say so of one another
+    assert swarm.machine.membership.find(a) is not None
+    assert swarm.machine.failures == {"cut off": 1}
+    swarm.sent.clear()
+    assert swarm.hello("c") is None
+    swarm.tick(2.5)
+    again = swarm.hello("c")
+    assert again.member.incarnation > c.incarnation
+
+
+def test_who_most_of_its_stage_cannot_reach_goes_and_a_mended_link_is_forgotten():
+    desk = Desk(settings=replace(SETTINGS, stages=1))
+    a, b, c = (desk.join(name) for name in "abc")
+    for _ in range(4):
+        desk.tick(0.4)
+        for member in (a, b, c):
+            desk.tell(f"{member.peer}:1", Ping(member, None))
+        desk.tell("b:1", Unreached(b, a))
+        desk.tell("a:1", Unreached(a, c))
+    desk.tick()
+    assert [seat.member for seat in desk.machine.membership.view.stages[0]] == [b, c]
+    desk.tell("b:1", Unreached(b, c))
+    desk.tick(4.0)
+    desk.tell("b:1", Unreached(b, c))
+    desk.tick()
+    assert len(desk.machine.membership.view.stages[0]) == 2
 
 
 def test_initial_weights_only_before_the_first_step():

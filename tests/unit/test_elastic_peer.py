@@ -29,6 +29,7 @@ from hetplanner.elastic.messages import (
     Released,
     Send,
     Settled,
+    Unreached,
     WhoAreYou,
     Work,
     Worked,
@@ -55,6 +56,7 @@ from hetplanner.elastic.peer_events import (
     SaveCheckpoint,
     SendWork,
     StateLoaded,
+    Unreachable,
     UpdateApplied,
 )
 from hetplanner.elastic.settings import ElasticSettings
@@ -309,6 +311,34 @@ def test_ready_is_repeated_until_the_peer_is_in_the_view(version):
     bench.receive("c:1", View(Stamp(1, 31), ((seat("me", 30),), ())))
     bench.now_s = 2.0
     assert messages(bench.do(Tick()), Ready) == []
+
+
+def test_its_own_speed_is_measured_without_waiting_and_told():
+    bench = Bench()
+    bench.work(1)
+    bench.now_s = 5.0
+    (sent,) = bench.do(ForwardDone(("t:1", 1), 0.1))
+    bench.now_s = 6.0
+    bench.receive(sent.address, Worked(sent.work.call, (), 0.0))
+    bench.do(BackwardDone(("t:1", 1), seconds=0.3))
+    (ping,) = messages(bench.do(Tick()), Ping)
+    assert ping.speed == pytest.approx(2.5)
+    bench.receive("c:1", WhoAreYou(2))
+    (hello,) = messages(bench.receive("c:1", WhoAreYou(2)), Hello)
+    assert hello.speed == pytest.approx(2.5)
+    bench.receive("c:1", Become(Member("me", Stamp(2, 10)), 1, V0, FromSeed()))
+    bench.now_s = 7.0
+    (ping,) = messages(bench.do(Tick()), Ping)
+    assert ping.speed is None  # another stage takes another time
+
+
+def test_who_cannot_be_reached_is_told_by_name_and_mates_are_watched():
+    bench = Bench()
+    assert bench.peer.mates == ()
+    assert messages(bench.do(Unreachable("x:1")), Unreached) == [Unreached(bench.member, seat("x").member)]
+    assert bench.do(Unreachable("nobody:1")) == []
+    bench.receive("c:1", View(Stamp(1, 21), ((seat("me", 9), seat("mate")), ())))
+    assert bench.peer.mates == ("mate:1",)
 
 
 def test_signs_of_life_and_a_graceful_end():

@@ -82,13 +82,13 @@ def test_learning_rate_falls_to_its_floor_at_the_last_step(schedule: str, middle
 
 def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: Path) -> None:
     plan = chain_plan([2, 2], [4], cluster=small_cluster(4, bandwidth="1 Mbit/s", latency="10 ms", nic="2 Mbit/s"))
-    create_clocks(plan, tmp_path)
-    one, two = LinkEmulator(plan, tmp_path), LinkEmulator(plan, tmp_path)
+    create_clocks(plan.problem.cluster, plan.ranks, tmp_path)
+    one, two = (LinkEmulator(plan.problem.cluster, plan.ranks, tmp_path) for _ in range(2))
     now = time.monotonic()
     first = one.book(0, 1, 12_500)
     second = two.book(0, 2, 12_500)  # another link, the same NIC
     third = one.book(0, 1, 12_500)
-    rule = NetworkClock(plan)
+    rule = NetworkClock(plan.problem.cluster, plan.ranks)
     expected = [rule.reserve(0.0, 0, t, 12_500) for t in (1, 2, 1)]
     for got, wanted in zip((first, second, third), expected, strict=True):
         assert got[0] - first[0] == pytest.approx(wanted[0], abs=0.02)
@@ -98,8 +98,8 @@ def test_two_emulators_share_one_set_of_clocks_by_the_simulators_rule(tmp_path: 
 
 def test_a_held_message_is_let_go_when_draining_and_late_ones_are_counted(tmp_path: Path) -> None:
     plan = chain_plan([4], [4], cluster=small_cluster(2))
-    create_clocks(plan, tmp_path)
-    emulator = LinkEmulator(plan, tmp_path)
+    create_clocks(plan.problem.cluster, plan.ranks, tmp_path)
+    emulator = LinkEmulator(plan.problem.cluster, plan.ranks, tmp_path)
     now = time.monotonic()
     emulator.hold(now + 0.05, now)
     assert time.monotonic() >= now + 0.05

@@ -69,7 +69,7 @@ def test_simulation_is_deterministic():
 
 def test_network_clock_is_busy_per_link_and_per_nic():
     plan = chain_plan((4, 4), (5,), cluster=small_cluster(4, bandwidth="8 Mbit/s", latency="10 ms", nic="16 Mbit/s"))
-    clock = NetworkClock(plan)
+    clock = NetworkClock(plan.problem.cluster, plan.ranks)
     assert clock.reserve(0.0, 0, 2, 1_000_000) == (0.0, pytest.approx(1.01))
     # another link of the same host shares its NIC: half a second each at 16 Mbit/s, which its own link outlasts
     assert clock.reserve(0.0, 0, 3, 1_000_000)[1] == pytest.approx(1.01)
@@ -81,7 +81,7 @@ def test_network_clock_is_busy_per_link_and_per_nic():
 
 def test_an_exchange_among_three_keeps_every_nic_busy():
     plan = chain_plan((4, 4, 4), (), cluster=small_cluster(3, bandwidth="1 Gbit/s", latency="0 s", nic="8 Mbit/s"))
-    clock = NetworkClock(plan)
+    clock = NetworkClock(plan.problem.cluster, plan.ranks)
     arrivals = [clock.reserve(0.0, a, b, 1_000_000)[1] for a in range(3) for b in range(3) if a != b]
     assert max(arrivals) == pytest.approx(2.0)  # two messages out of and into every NIC, whatever the order
 

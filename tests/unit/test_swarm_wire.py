@@ -126,7 +126,10 @@ def test_a_frame_with_a_changed_byte_never_crashes(position, value):
         (join_frame({"message": {"type": "Work"}}, []), "must be an object with the fields"),
         (join_frame({"message": "[" * 500}, []), "must be one of"),
         (
-            join_frame({"message": {"type": "Ping", "member": ["a", [1, True]], "epoch": None, "queue": 0}}, []),
+            join_frame(
+                {"message": {"type": "Ping", "member": ["a", [1, True]], "epoch": None, "queue": 0, "speed": None}},
+                [],
+            ),
             "whole number",
         ),
         (join_frame({"message": {"type": "Ended", "reason": "x" * 3000}}, []), "at most 2000 characters"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
@@ -19,6 +20,9 @@ from hetplanner.errors import InvalidInput
 from hetplanner.swarm.wire.certificates import SWARM_NAME, Credentials
 from hetplanner.swarm.wire.door import Door
 from hetplanner.swarm.wire.frames import Frame, decode_frame
+
+if TYPE_CHECKING:
+    from hetplanner.swarm.links import Links, Metadata
 
 SERVICE = "hetplanner.Swarm"
 FROM = "from-address"
@@ -87,13 +91,23 @@ class Endpoint:
         service: takes what comes in.
         credentials: of the swarm; None: plain, on loopback alone.
         max_part_bytes: the largest tensors that a frame may hold; larger ones are refused before they are read.
+        links: that are emulated; None: none are.
+        proxy: HOST:PORT of an HTTP proxy that all calls go through; empty: there is none.
 
     Attributes:
         address: where others reach this process, once started.
     """
 
-    def __init__(self, service: Service, credentials: Credentials | None, max_part_bytes: int) -> None:
+    def __init__(
+        self,
+        service: Service,
+        credentials: Credentials | None,
+        max_part_bytes: int,
+        links: Links | None = None,
+        proxy: str = "",
+    ) -> None:
         self.address = ""
+        self._links = links
         self._service, self._credentials = service, credentials
         most = max_part_bytes + FRAME_SLACK_BYTES
         self._options: list[tuple[str, Any]] = [
@@ -108,12 +122,14 @@ class Endpoint:
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
             ("grpc.http2.max_ping_strikes", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 500),  # that is how long an attempt to connect may take
             ("grpc.max_reconnect_backoff_ms", 500),
             ("grpc.enable_retries", 0),
             ("grpc.so_reuseport", 0),
             ("grpc.use_local_subchannel_pool", 1),
         ]
+        if proxy:
+            self._options.append(("grpc.http_proxy", f"http://{proxy}"))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
         self._door: Door | None = None
@@ -181,7 +197,10 @@ class Endpoint:
     async def _taken(self, data: bytes, context: Any, take: Callable[[str, Frame], Awaitable[Any]]) -> Any:
         sender = _sender_of(context)
         try:
-            return await take(sender, decode_frame(data))
+            await self._hold(context.invocation_metadata(), len(data))
+            answer = await take(sender, decode_frame(data))
+            context.set_trailing_metadata(self._stamp())
+            return answer
         except InvalidInput as error:
             self._service.on_garbage(sender, str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -192,13 +211,17 @@ class Endpoint:
 
     async def _on_query(self, data: bytes, context: Any) -> bytes:
         try:
-            return await self._service.on_query(data)
+            await self._hold(context.invocation_metadata(), len(data))
+            answer = await self._service.on_query(data)
+            context.set_trailing_metadata(self._stamp())
+            return answer
         except InvalidInput as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
     async def _on_state(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         try:
+            await context.send_initial_metadata(self._stamp())
             async for piece in self._service.on_state(data):
                 yield piece
         except InvalidInput as error:
@@ -229,7 +252,10 @@ class Endpoint:
         """The state of a stage in pieces. Raises Lost."""
         method = self._channel(address).unary_stream(f"/{SERVICE}/State")
         try:
-            async for piece in method(request, timeout=timeout_s, metadata=((FROM, self.address),)):
+            call = method(request, timeout=timeout_s, metadata=((FROM, self.address),))
+            sent_by = tuple(await call.initial_metadata() or ())
+            async for piece in call:
+                await self._hold(sent_by, len(piece))  # all of them were sent at once: one follows the other
                 yield piece
         except grpc.aio.AioRpcError as error:
             raise _lost(address, error) from None
@@ -237,12 +263,29 @@ class Endpoint:
     async def _call(
         self, address: str, method: str, data: bytes, timeout_s: float | None, *, wait: bool = False
     ) -> bytes:
-        call = self._channel(address).unary_unary(f"/{SERVICE}/{method}")
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        metadata = ((FROM, self.address), *self._stamp())
+        call = self._channel(address).unary_unary(f"/{SERVICE}/{method}")(
+            data, timeout=timeout_s, metadata=metadata, wait_for_ready=wait
+        )
         try:
-            answer = await call(data, timeout=timeout_s, metadata=((FROM, self.address),), wait_for_ready=wait)
+            answer = await call
+            if self._links is not None:
+                async with asyncio.timeout(None if until_s is None else until_s - time.monotonic()):
+                    await self._hold(await call.trailing_metadata(), len(answer))
+        except TimeoutError:
+            raise Lost(f"{address}: the answer took too long", is_gone=False, is_late=True) from None
         except grpc.aio.AioRpcError as error:
             raise _lost(address, error) from None
         return bytes(answer)
+
+    def _stamp(self) -> Metadata:
+        return () if self._links is None else self._links.stamp()
+
+    async def _hold(self, metadata: Iterable[Any] | None, num_bytes: int) -> None:
+        """Waits until what came would have arrived over the emulated link."""
+        if self._links is not None:
+            await self._links.hold(metadata, num_bytes)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
