@@ -206,6 +206,14 @@ class SwarmHistory:
         elif kind == "end":
             self.is_over = True
             self._end_all(time_s)
+        elif kind == "cut":
+            peer = _text(event["peer"])
+            self._mark(time_s, "cut", peer, f"{peer}: {_text(event['by'])} cannot reach it")
+        elif kind == "local work lost":
+            text = (
+                f"stage {_stage(event['stage'])} averaged without {int(event['micro_batches'])} of {int(event['of'])}"
+            )
+            self._mark(time_s, "work lost", "", f"{text} micro-batches of the round: who had them is gone")
         elif kind == "digests" and event["different"] != 1:
             self._mark(time_s, "trouble", "", f"replicas of stage {_stage(event['stage'])} differ")
 

@@ -7,8 +7,9 @@
 as many joined. `kill`: one kill at a time. `cut`: one cut link at a time, mended after a while: of a peer to the
 coordinator, then between two peers of a stage. `links`: a swarm over slow links against the simulated calm step of its
 plan. `compare`: the static executor, which goes on from its last checkpoint, under the same kills. `delayed`: two
-stages of 7 million weights each, with prompt and with delayed updates. `calm`: nine peers of speeds 1, 1.5 and 3 without
-faults. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn from seeds.
+stages of 7 million weights each, with prompt and with delayed updates. `calm`: nine peers of speeds 1, 1.5 and 3
+without faults. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn from
+seeds.
 """
 
 import argparse

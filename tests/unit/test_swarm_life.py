@@ -105,6 +105,21 @@ def test_a_chronicle_is_read_back(tmp_path):
     assert [m.text for m in history.marks] == ["comes to stage 1", "set back: all stages to step 3"]
 
 
+def test_cut_links_and_lost_work_are_marks(tmp_path):
+    chronicle = Chronicle(tmp_path, 64)
+    chronicle.event("cut", peer="b", by="a")
+    chronicle.event("local work lost", stage=1, micro_batches=3, of=16)
+    chronicle.event("cut", peer=7, by="a")
+    chronicle.close()
+    history = SwarmHistory(tmp_path).read_all()
+    assert [(m.kind, m.peer, m.text) for m in history.marks] == [
+        ("cut", "b", "b: a cannot reach it"),
+        ("work lost", "", "stage 1 averaged without 3 of 16 micro-batches of the round: who had them is gone"),
+    ]
+    assert history.damaged == 1
+    assert totals_text(history) == "links cut: 1, rounds short of work: 1."
+
+
 def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_path):
     write_events(tmp_path, *STORY, BOOT | {"time_s": 110.0, "boot": 2}, seat(111.0, "serving", "c", 1))
     history = SwarmHistory(tmp_path).read_all()

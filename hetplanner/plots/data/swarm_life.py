@@ -19,6 +19,8 @@ MARKS = {
     "left": ("circle", "#4477AA"),
     "lost": ("x", "#CC3311"),
     "cut off": ("square_x", "#AA3377"),
+    "cut": ("hourglass", "#EE8866"),
+    "work lost": ("dash", "#CC3311"),
     "gone": ("x", "#CC3311"),
     "garbage": ("asterisk", "#AA3377"),
     "not closed": ("dash", "#EE8866"),

@@ -36,6 +36,7 @@ NOT_EMULATED = "; this run's peers are not slowed to it."
 NAMES = {
     "join": "peers that came", "left": "left", "lost": "lost", "cut off": "cut off",
     "leaves": "asked to leave", "gone": "gone", "move": "moves", "not closed": "attempts given up",
+    "cut": "links cut", "work lost": "rounds short of work",
     "garbage": "garbage", "refused": "refused", "trainer lost": "trainers lost", "restart": "coordinators restarted",
     "set back": "set back to a checkpoint", "trouble": "troubles",
 }  # fmt: skip
