@@ -117,7 +117,7 @@ def test_cut_links_and_lost_work_are_marks(tmp_path):
         ("work lost", "", "stage 1 averaged without 3 of 16 micro-batches of the round: who had them is gone"),
     ]
     assert history.damaged == 1
-    assert totals_text(history) == "links cut: 1, rounds short of work: 1."
+    assert totals_text(history) == "steps committed: 0, links cut: 1, rounds short of work: 1, damaged lines: 1."
 
 
 def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_path):
