@@ -19,7 +19,7 @@ MARKS = {
     "left": ("circle", "#4477AA"),
     "lost": ("x", "#CC3311"),
     "cut off": ("square_x", "#AA3377"),
-    "cut": ("hourglass", "#EE8866"),
+    "cut": ("hex", "#EE8866"),
     "work lost": ("dash", "#CC3311"),
     "gone": ("x", "#CC3311"),
     "garbage": ("asterisk", "#AA3377"),
