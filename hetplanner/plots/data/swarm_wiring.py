@@ -106,7 +106,9 @@ def expected_speed(expected: Mapping[str, Sequence[float]], peer: PeerWork) -> f
 
 def speed_text(speed: float | None) -> str:
     """'12.3/s'; a dash where it is not known."""
-    return "–" if speed is None else f"{speed:.3g}/s"
+    if speed is None:
+        return "–"
+    return f"{speed:,.0f}/s" if speed >= 1000 else f"{speed:.3g}/s"
 
 
 def _label(peer: PeerWork, share: float) -> str:

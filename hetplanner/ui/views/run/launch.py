@@ -176,9 +176,9 @@ def command_words(proposal: Proposal) -> str:
     parts = []
     for command in proposal.request.commands:
         host = html.escape(command.host)
+        processes = "one process" if command.num_ranks == 1 else f"{command.num_ranks} processes"
         parts.append(
-            f'<p style="margin:6px 0"><b>Host {host}</b> runs {command.num_ranks} processes, on the loopback interface'
-            " only:</p>"
+            f'<p style="margin:6px 0"><b>Host {host}</b> runs {processes}, on the loopback interface only:</p>'
         )
         parts.append(f'<pre style="{CODE_STYLE};max-height:170px;overflow:auto">{html.escape(command.script())}</pre>')
     return _block("".join(parts))

@@ -244,7 +244,12 @@ class RunView(PageView):
             self.message.set("" if model.runs else "No run yet: press Rehearse here.")
             return
         restarts = f", restarted {status.restarts} ×" if status.restarts else ""
-        self.metrics.set("State", status.state, f"{status.ranks} ranks{restarts}", _STATE_COLOURS.get(status.state, ""))
+        self.metrics.set(
+            "State",
+            status.state,
+            ("a swarm" if model.is_swarm else f"{status.ranks} ranks") + restarts,
+            _STATE_COLOURS.get(status.state, ""),
+        )
         last = [line for line in status.last_lines[-6:] if status.state == "failed" and line not in status.message]
         message = "" if status.message in (status.state, "training") else status.message  # state and chips say so
         self.message.set("\n".join(filter(None, (message, *last))))
