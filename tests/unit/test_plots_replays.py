@@ -5,7 +5,15 @@ import pytest
 from factories import chain_plan, tiny_workload
 
 from hetplanner.cost.estimate import estimate_plan
-from hetplanner.plots.data.replays import gantt_columns, joined_spans, link_rows, memory_lines, rows_of, share_columns
+from hetplanner.plots.data.replays import (
+    gantt_columns,
+    joined_spans,
+    link_rows,
+    memory_lines,
+    rank_labels,
+    rows_of,
+    share_columns,
+)
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
 from hetplanner.simulator.replay import replay_step
 from hetplanner.simulator.spans import KINDS
@@ -34,8 +42,9 @@ def test_every_span_is_a_bar_in_its_ranks_row(plan, replay):
     assert not joined
     assert len(columns["forward"]["y"]) == 3 * 8
     assert set(np.round(columns["forward"]["y"]).tolist()) == {0.0, -1.0, -2.0}
-    assert set(columns["forward"]["rank"]) == {"1 · d1", "3 · d3", "5 · d5"}
-    assert set(columns["send"]["peer"]) <= {"1 · d1", "3 · d3", "5 · d5"}
+    assert set(columns["forward"]["rank"]) == {1, 3, 5}
+    assert set(columns["send"]["peer"]) <= {1, 3, 5}
+    assert rank_labels(plan)[1] == "1 · d1"
     every, _ = gantt_columns(replay, plan, rows_of(plan))
     shown = (replay.spans.end_s_J > replay.spans.start_s_J).sum()
     assert sum(len(c["y"]) for c in every.values()) == shown
@@ -103,7 +112,7 @@ def test_the_gantt_draws_more_where_one_zooms_in(plan, replay):
     assert not gantt.joined
     assert not gantt.follow_zoom()
     inside = gantt.sources["forward"].data
-    assert all(label != "–" for label in inside["micro_batch"])
+    assert all(number >= 0 for number in inside["micro_batch"])
     gantt.figure.x_range.update(start=0.0, end=replay.step_s)
     assert gantt.follow_zoom()
     assert len(gantt.sources["forward"].data["y"]) == before

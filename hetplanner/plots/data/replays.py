@@ -15,7 +15,7 @@ from hetplanner.plots.data.grid import layers_text, memory_text, shortened
 from hetplanner.plots.data.spans import COMPUTE_LANE, LANES, MAX_SPANS
 from hetplanner.plots.theme import TERM_COLOURS, ink_on, line_colour, term_colours
 from hetplanner.simulator.replay import LOADS, MEMORY_PARTS, Replay
-from hetplanner.simulator.spans import KINDS, ROLES, SpanTable
+from hetplanner.simulator.spans import KINDS, SpanTable
 from hetplanner.simulator.terms import TERMS
 from hetplanner.units import short_bytes, short_seconds
 
@@ -62,6 +62,8 @@ def gantt_columns(
 ) -> tuple[dict[str, Columns], bool]:
     """For every kind of span the columns of its bars; row i is at y = -i. And whether neighbours were joined.
 
+    `rank` and `peer` are places in `rank_labels` (peer -1: none), `role` in `ROLES`; micro-batch -1: of several.
+
     Args:
         replay: one simulated step.
         plan: what was simulated.
@@ -79,9 +81,13 @@ def gantt_columns(
     merged = len(spans) > max_spans
     if merged:
         spans = joined_spans(spans, max_spans)
-    labels = np.array([*(f"{rank} · {device}" for rank, device in enumerate(plan.ranks)), "–"], dtype=object)
-    columns = {kind: _bars(spans.take(spans.kind_J == k), kind, row_of_rank, labels) for k, kind in enumerate(KINDS)}
+    columns = {kind: _bars(spans.take(spans.kind_J == k), kind, row_of_rank) for k, kind in enumerate(KINDS)}
     return columns, merged
+
+
+def rank_labels(plan: Plan) -> list[str]:
+    """What ranks are called, in their order."""
+    return [f"{rank} · {device}" for rank, device in enumerate(plan.ranks)]
 
 
 def joined_spans(spans: SpanTable, most: int) -> SpanTable:
@@ -111,10 +117,8 @@ def joined_spans(spans: SpanTable, most: int) -> SpanTable:
     )
 
 
-def _bars(spans: SpanTable, kind: str, row_of_rank: np.ndarray, labels: np.ndarray) -> Columns:
+def _bars(spans: SpanTable, kind: str, row_of_rank: np.ndarray) -> Columns:
     offset, height = LANES.get(kind, COMPUTE_LANE)
-    micro_batch = spans.micro_batch_J.astype(object)
-    micro_batch[spans.micro_batch_J < 0] = "–"
     return {
         "left": spans.start_s_J,
         "right": spans.end_s_J,
@@ -122,11 +126,11 @@ def _bars(spans: SpanTable, kind: str, row_of_rank: np.ndarray, labels: np.ndarr
         "height": np.full(len(spans), height),
         "milliseconds": (spans.end_s_J - spans.start_s_J) * 1e3,
         "bytes": spans.bytes_J.astype(np.float64),
-        "rank": labels[spans.rank_J].tolist(),
-        "role": np.array(ROLES, dtype=object)[spans.role_J].tolist(),
-        "micro_batch": micro_batch.tolist(),
-        "step": [0] * len(spans),
-        "peer": labels[spans.peer_J].tolist(),
+        "rank": spans.rank_J.astype(np.int32),
+        "role": spans.role_J.astype(np.int32),
+        "micro_batch": spans.micro_batch_J.astype(np.int32),
+        "step": np.zeros(len(spans), dtype=np.int32),
+        "peer": spans.peer_J.astype(np.int32),
     }
 
 

@@ -1,17 +1,22 @@
 """One simulated step: a row for every rank, a bar for everything it does."""
 
-from bokeh.models import BoxZoomTool, SaveTool
+import re
+
+from bokeh.models import BoxZoomTool, CustomJSHover, SaveTool
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.data.replays import Rows, gantt_columns, rows_of
+from hetplanner.plots.data.replays import Rows, gantt_columns, rank_labels, rows_of
 from hetplanner.plots.data.spans import KINDS, MAX_SPANS, NUMBERS, WORDS
 from hetplanner.plots.live.base import empty_source, put, set_range
 from hetplanner.plots.live.timeline import LABEL_PX, Timeline
 from hetplanner.simulator.replay import Replay
+from hetplanner.simulator.spans import ROLES
 
 IDLE = "idle"
 ROOM = 1.01
+_WORD = 'return words[value] ?? "–"'
+"""Words stay on the page: thousands of texts for every step shown would take longer than all else."""
 WIDER = 0.6
 """So much more than the window is drawn on both sides of it, so that a small move needs nothing new."""
 
@@ -21,6 +26,7 @@ class StepGantt(Timeline):
 
     def __init__(self, *, dark: bool = False, height: int = 420, max_spans: int = MAX_SPANS) -> None:
         self.idle_source = empty_source("y", "right")
+        self._ranks = CustomJSHover(code=_WORD, args={"words": []})
         super().__init__(dark=dark, height=height, max_spans=max_spans)
         self._idle = self.figure.hbar(
             y="y", left=0, right="right", height=0.86, source=self.idle_source, line_color=None, level="underlay"
@@ -37,6 +43,16 @@ class StepGantt(Timeline):
         self.joined = False
         self._recolour()
         self.show(None, None)
+
+    @property
+    def _formatters(self) -> dict[str, CustomJSHover]:
+        roles = CustomJSHover(code=_WORD, args={"words": list(ROLES)})
+        numbers = CustomJSHover(code='return value < 0 ? "–" : value')
+        return {"@rank": self._ranks, "@peer": self._ranks, "@role": roles, "@micro_batch": numbers}
+
+    def _tooltips(self, kind: str) -> list[tuple[str, str]]:
+        texts = [(name, text.replace(", step @step", "")) for name, text in super()._tooltips(kind)]
+        return [(name, re.sub("@(rank|peer|role|micro_batch)", r"@\1{custom}", text)) for name, text in texts]
 
     def _legend_item(self, label: str):  # type: ignore[no-untyped-def]
         from bokeh.models import LegendItem
@@ -61,6 +77,7 @@ class StepGantt(Timeline):
             self._say("no plan yet: press Search, or upload a plan on the Export page")
             return
         rows = rows_of(plan, pipeline)
+        self._ranks.args = {"words": rank_labels(plan)}
         self._shown = plan, replay, rows
         put(self.idle_source, {"y": [float(-i) for i in range(len(rows.ranks))],
                                "right": [replay.step_s] * len(rows.ranks)})  # fmt: skip

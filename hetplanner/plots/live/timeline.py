@@ -1,6 +1,6 @@
 """What every rank does when: a Gantt chart of a simulated or measured run."""
 
-from bokeh.models import HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
+from bokeh.models import CustomJSHover, HoverTool, PanTool, Range1d, ResetTool, WheelZoomTool
 
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.grid import shortened
@@ -59,12 +59,8 @@ class Timeline(LiveFigure):
             *(
                 HoverTool(
                     renderers=[bars],
-                    tooltips=[
-                        (kind, "@role micro-batch @micro_batch, step @step"),
-                        ("rank", "@rank"),
-                        ("takes", "@milliseconds{0,0.000} ms, from @left{0,0.0000} s"),
-                        *PEER.get(kind, []),
-                    ],
+                    tooltips=self._tooltips(kind),
+                    formatters=self._formatters,
                     visible=False,
                 )
                 for kind, bars in self._bars.items()
@@ -73,6 +69,19 @@ class Timeline(LiveFigure):
         self.figure.toolbar.active_drag = pan
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
+
+    @property
+    def _formatters(self) -> dict[str, CustomJSHover]:
+        """For columns that hold no words."""
+        return {}
+
+    def _tooltips(self, kind: str) -> list[tuple[str, str]]:
+        return [
+            (kind, "@role micro-batch @micro_batch, step @step"),
+            ("rank", "@rank"),
+            ("takes", "@milliseconds{0,0.000} ms, from @left{0,0.0000} s"),
+            *PEER.get(kind, []),
+        ]
 
     def update(self, trace: Trace | None, step: int | None = None, follow: bool = True) -> None:
         """Shows a trace.
