@@ -64,6 +64,7 @@ class SimulateView(PageView):
         self.reset = Button(label="Back to the plan", icon="undo", variant="outlined", margin=(8, 6))
         self._stale = True
         self._drawn: tuple[Any, ...] = ()
+        self._rest_is_due = False
         self._wire()
         self.view = self._layout()
         self.show()
@@ -103,6 +104,8 @@ class SimulateView(PageView):
 
     def beat(self) -> None:
         """Takes answers, draws what was put off while the page was hidden, and follows the zoom."""
+        if self._rest_is_due and self.app.session.page == "simulate":
+            self._draw_rest()
         self.model.start()
         self.model.poll()
         if self.app.session.page != "simulate":
@@ -129,23 +132,29 @@ class SimulateView(PageView):
             return
         self._drawn = (plan, replay)
         self._draw_rows()
+        if plan is not None:
+            self._show_numbers()
+        self._rest_is_due = True
+
+    def _draw_rest(self) -> None:
+        """The figures below, a beat later: drawn with the others, they would keep a person waiting for the first."""
+        self._rest_is_due = False
+        plan, replay = self._drawn if self._drawn else (None, None)
+        self.memory.update(plan, replay, self.model.pipeline)
         self.shares.update(plan, replay)
         count = self.links.update(plan, replay)
         drawn = len(self.links.total_source.data["y"])
         # Not by `Words`, which hides itself: shown again before it was ever drawn, it would stop Bokeh's whole patch.
         words = f"the busiest {drawn} of {count} links in use and NICs" if count else ""
         set_html(self.link_note, f'<div style="{FONT}font-size:12px;opacity:.8">{words}</div>')
-        if plan is not None:
-            self._show_numbers()
 
     def _draw_rows(self, *_: Any) -> None:
         plan, replay = self.model.shown, self.model.replay
         if plan is None or replay is None:
             self.gantt.show(None, None)
-            self.memory.update(None, None)
-            return
-        self.gantt.show(plan, replay, self.model.pipeline)
-        self.memory.update(plan, replay, self.model.pipeline)
+        else:
+            self.gantt.show(plan, replay, self.model.pipeline)
+        self._rest_is_due = True
 
     def _show_words(self, *_: Any) -> None:
         model = self.model
