@@ -4,11 +4,12 @@
 // Bokeh asks hundreds of times per layout, between writes: with all pages of the planner half of an answer's time.
 // Where Bokeh is made otherwise than expected, the page stays as it is and is slower.
 (() => {
-  let dom, visual, layout
+  let dom, visual, layout, client
   try {
     dom = Bokeh.require("core/dom")
     visual = Bokeh.require("core/visuals/visual")
     layout = Bokeh.require("models/layouts/layout_dom")
+    client = Bokeh.require("client/session")
   } catch (error) {
     console.warn(`Bokeh ${Bokeh.version} is not the one that this page knows how to speed up: ${error}`)
     return
@@ -31,6 +32,14 @@
 
   // No style sheet here sets `--bk-` variables, for which every line, fill and text asks at every paint.
   for (const kind of [visual.VisualProperties, visual.VisualUniforms]) kind.prototype._get_css_value = () => ""
+
+  // Tables tell the server of their style sheets at a change of theme, and it walks all models of the page for each: a
+  // second. It knows them.
+  const session = client.ClientSession.prototype
+  const document_changed = session._document_changed
+  session._document_changed = function (event) {
+    if (event.attr !== "stylesheets") document_changed.call(this, event)
+  }
 
   // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
   const view = layout.LayoutDOMView.prototype
