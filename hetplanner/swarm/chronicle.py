@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -113,6 +114,8 @@ class Chronicle:
             grad_norm=commit.grad_norm,
             memory_bytes=0,
         )
+        with contextlib.suppress(OSError):  # a full disk must not end the training
+            self.telemetry.flush()  # before the event, by which another coordinator sees what was told
         loss = None if loss_sum is None else loss_sum / self._tokens
         parts = {} if work is None else _parts_of(work)
         self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6), **parts)

@@ -16,6 +16,19 @@ from hetplanner.workload.files import workload_to_data
 
 pytestmark = pytest.mark.browser
 
+CHANGED_WHILE_DRAWN_JS = """() => {
+  const parts = view => [view, ...(view.child_views ?? []).flatMap(parts)]
+  const button = [...Bokeh.index.roots].flatMap(parts).find(v => v.model.class_name == "FileDownload")
+  const drawn = () => button.container?.querySelector("button")
+  button.render()
+  new MutationObserver((_, observer) => {  // told of what React has drawn before the widget listens for changes
+    if (!drawn()) return
+    observer.disconnect()
+    button.model.data.setv({disabled: !button.model.data.disabled})
+    window.shown_after_change = () => drawn().disabled === button.model.data.disabled
+  }).observe(button.container, {subtree: true, childList: true})
+}"""
+
 
 def choose(page, label: str, option: str) -> None:
     page.get_by_label(label, exact=True).filter(visible=True).first.click()
@@ -156,7 +169,7 @@ def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visi
     page.get_by_role("button", name="Search", exact=True).wait_for()
 
 
-def test_dark_mode_recolours_the_maps(server, visit):
+def test_dark_mode_recolours_the_maps_and_widgets_miss_nothing_while_they_are_drawn(server, visit):
     one = visit(server.url)
     ocean = """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'Rect')
                  .map(m => m.fill_color.value ?? m.fill_color)"""
@@ -164,3 +177,6 @@ def test_dark_mode_recolours_the_maps(server, visit):
     one.page.get_by_role("button", name="Toggle theme").click()
     one.page.wait_for_function(f"before => JSON.stringify(({ocean})()) != before", arg=json.dumps(before))
     one.sees("Sites and devices")
+
+    one.page.evaluate(CHANGED_WHILE_DRAWN_JS)
+    one.page.wait_for_function("() => window.shown_after_change?.()")

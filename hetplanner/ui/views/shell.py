@@ -49,8 +49,11 @@ TITLES = {
     "run": "4 Run",
     "export": "5 Export",
 }
-THRIFT = "data:text/javascript," + quote(Path(__file__).with_name("thrift.js").read_text(encoding="utf-8"))
-"""Needs no route of its own."""
+SCRIPTS = {
+    name: "data:text/javascript," + quote(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8"))
+    for name in ("thrift", "catch_up")
+}
+"""What mends Bokeh and Panel in the browser; needs no route of its own."""
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
     "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
@@ -153,9 +156,9 @@ class Page(pmui.Page):
         return root
 
     def resolve_resources(self, cdn: bool | Literal["auto"] = "auto", extras: Any = None) -> Any:
-        """Scripts and style sheets of the page; with what makes Bokeh fast, before it draws the first figure."""
+        """Scripts and style sheets of the page; with what mends Bokeh and Panel, before the first figure is drawn."""
         found = super().resolve_resources(cdn, extras)
-        found["js"]["thrift"] = THRIFT
+        found["js"] |= SCRIPTS
         return found
 
 

@@ -134,12 +134,11 @@ class SimulateView(PageView):
         self._draw_rows()
         if plan is not None:
             self._show_numbers()
-        self._rest_is_due = True
 
     def _draw_rest(self) -> None:
         """The figures below, a beat later: drawn with the others, they would keep a person waiting for the first."""
         self._rest_is_due = False
-        plan, replay = self._drawn if self._drawn else (None, None)
+        plan, replay = self._drawn or (None, None)
         self.memory.update(plan, replay, self.model.pipeline)
         self.shares.update(plan, replay)
         count = self.links.update(plan, replay)

@@ -2,21 +2,25 @@
 //
 // A style sheet that is written makes the browser compute styles anew at the next question for a size or a colour, and
 // Bokeh asks hundreds of times per layout, between writes: with all pages of the planner half of an answer's time.
-// Where Bokeh is made otherwise than expected, the page stays as it is and is slower.
+// Where Bokeh is made otherwise than expected, the page stays as it is, is slower and says so on the console.
 (() => {
-  let dom, visual, layout, client
+  const known = (module, name, method) => {
+    const {prototype} = Bokeh.require(module)[name]
+    if (typeof prototype[method] !== "function") throw new Error(`${name} has no ${method}`)
+    return prototype
+  }
+  let sheet, visual, session, view
   try {
-    dom = Bokeh.require("core/dom")
-    visual = Bokeh.require("core/visuals/visual")
-    layout = Bokeh.require("models/layouts/layout_dom")
-    client = Bokeh.require("client/session")
+    sheet = known("core/dom", "InlineStyleSheet", "_update")
+    visual = known("core/visuals/visual", "VisualProperties", "_get_css_value")
+    session = known("client/session", "ClientSession", "_document_changed")
+    view = known("models/layouts/layout_dom", "LayoutDOMView", "_after_resize")
   } catch (error) {
-    console.warn(`Bokeh ${Bokeh.version} is not the one that this page knows how to speed up: ${error}`)
+    console.error(`Bokeh ${Bokeh.version} is not the one that this page knows how to speed up: ${error}`)
     return
   }
 
   // Sheets are written when their text has changed; one that is cleared to be filled again is written once.
-  const sheet = dom.InlineStyleSheet.prototype
   Object.defineProperty(sheet, "css", {configurable: true, get() { return this.due ?? this.el.textContent }})
   sheet._update = function (css) {
     this.due = null
@@ -31,18 +35,16 @@
   }
 
   // No style sheet here sets `--bk-` variables, for which every line, fill and text asks at every paint.
-  for (const kind of [visual.VisualProperties, visual.VisualUniforms]) kind.prototype._get_css_value = () => ""
+  visual._get_css_value = () => ""
 
   // Tables tell the server of their style sheets at a change of theme, and it walks all models of the page for each: a
   // second. It knows them.
-  const session = client.ClientSession.prototype
   const document_changed = session._document_changed
   session._document_changed = function (event) {
     if (event.attr !== "stylesheets") document_changed.call(this, event)
   }
 
   // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
-  const view = layout.LayoutDOMView.prototype
   const after_resize = view._after_resize
   view._after_resize = function () {
     const {width} = this.bbox

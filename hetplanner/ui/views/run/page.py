@@ -136,7 +136,8 @@ class RunView(PageView):
         on_click(self.restart, lambda _: self.model.restart())
         self.name.param.watch(self._chosen, "value")
         self.message = Words()
-        bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.report, self.restart, self.stop, margin=0))
+        # Report stands at the end: the two others come and go, and would move it away from under a click.
+        bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.restart, self.stop, self.report, margin=0))
         return frame(bar, self.message.view)
 
     def _wire(self) -> None:
