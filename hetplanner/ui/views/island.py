@@ -6,6 +6,7 @@ all pages. It stops at a custom component whose parent is one too.
 
 from typing import Any, ClassVar
 
+from bokeh.model import Model
 from panel.custom import Children, JSComponent
 
 
@@ -25,3 +26,10 @@ class Island(JSComponent):
 
     def __init__(self, *parts: Any, **params: Any) -> None:
         super().__init__(parts=list(parts), sizing_mode="stretch_width", margin=0, **params)
+
+    @classmethod
+    def _patch_datamodel_ref(cls, props: Model, ref: str) -> None:
+        """Its parts have marked themselves: Panel looks for all that is below, at every level of the page."""
+        mark = f"__ref:{ref}"
+        if mark not in props.tags:
+            props.tags.append(mark)

@@ -1,10 +1,11 @@
 """The page around the pages: header with theme switch, tabs, notices, the address, and the beat that polls."""
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
 import panel as pn
@@ -16,6 +17,7 @@ from panel.util import edit_readonly
 from tornado.process import task_id
 
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, process_guard, request_is_ours
+from hetplanner.ui.collector import COLLECTOR
 from hetplanner.ui.desk import process_desk
 from hetplanner.ui.gate import may_launch
 from hetplanner.ui.jobs import SearchService, process_service
@@ -42,6 +44,8 @@ LOOK_MS, MOST_LOOKS = 30, 20
 """How soon an answer of the desk is looked for, and how often before the beat takes over."""
 BEATS_PER_FILL = 8
 """A page that was not visited yet is sent to the browser every so many beats."""
+OPENING_S = 3.0
+"""So long after a session came, no other is sent such a page: making one takes the server half a second or more."""
 TITLES = {
     "cluster": "1 Cluster",
     "plan": "2 Plan",
@@ -165,7 +169,11 @@ class Page(pmui.Page):
 class Shell:
     """Puts the pages into tabs and keeps them in step with the session."""
 
+    newest_s: ClassVar[float] = 0.0
+    """When the newest session came, monotonic."""
+
     def __init__(self, app: PlannerApp) -> None:
+        Shell.newest_s = time.monotonic()
         self.app = app
         self._beats = 0
         self._looks, self._looking = 0, False
@@ -212,6 +220,8 @@ class Shell:
         self.app.plan.param.watch(self._show_subject, ["cluster", "preset", "uploaded"])
         self._show_subject()
         if pn.state.curdoc and pn.state.curdoc.session_context:
+            COLLECTOR.install()
+            pn.state.curdoc.on_session_destroyed(COLLECTOR.session_ended)
             self._restore()
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
@@ -240,7 +250,7 @@ class Shell:
 
     def _fill_next(self) -> None:
         self._beats += 1
-        if self._beats % BEATS_PER_FILL == 0:
+        if self._beats % BEATS_PER_FILL == 0 and time.monotonic() - Shell.newest_s > OPENING_S:
             for name in self.deck.empty[:1]:
                 self._fill(name)
 

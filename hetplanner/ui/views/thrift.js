@@ -15,6 +15,8 @@
     visual = known("core/visuals/visual", "VisualProperties", "_get_css_value")
     session = known("client/session", "ClientSession", "_document_changed")
     view = known("models/layouts/layout_dom", "LayoutDOMView", "_after_resize")
+    known("models/layouts/layout_dom", "LayoutDOMView", "_update_stylesheets")
+    known("models/layouts/layout_dom", "LayoutDOMView", "invalidate_layout")
   } catch (error) {
     console.error(`Bokeh ${Bokeh.version} is not the one that this page knows how to speed up: ${error}`)
     return
@@ -37,11 +39,13 @@
   // No style sheet here sets `--bk-` variables, for which every line, fill and text asks at every paint.
   visual._get_css_value = () => ""
 
-  // Tables tell the server of their style sheets at a change of theme, and it walks all models of the page for each: a
-  // second. It knows them.
+  // Tables tell the server of their style sheets at a change of theme, and widgets of the theme; it walks all models of
+  // the page for each of the tables, a second. It knows them, and the page tells it of the theme.
   const document_changed = session._document_changed
   session._document_changed = function (event) {
-    if (event.attr !== "stylesheets") document_changed.call(this, event)
+    if (event.attr === "stylesheets") return
+    if (event.attr === "dark_theme" && !this.document.roots().some(({data}) => data === event.model)) return
+    document_changed.call(this, event)
   }
 
   // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
@@ -52,5 +56,16 @@
     this.laid_out_width = width
     if (is_as_wide && this._was_built && this._layout_computed && this.frame == null) return
     after_resize.call(this)
+  }
+
+  // Nothing is laid out again for another style sheet alone: those of the themes differ in colours.
+  const {_update_stylesheets, invalidate_layout} = view
+  view._update_stylesheets = function () {
+    _update_stylesheets.call(this)
+    this.is_restyled = true
+    queueMicrotask(() => { this.is_restyled = false })  // the layout is asked for in the same task
+  }
+  view.invalidate_layout = function () {
+    if (!this.is_restyled) invalidate_layout.call(this)
   }
 })()
