@@ -2,7 +2,7 @@
 
 A long-lived process (`python -m hetplanner.ui.desk_worker`) does them one after the other and speaks JSON lines. The
 newest question of a slot (of one session, say, and one card) wins; a session asks, goes on, and looks at its ticket
-when the next beat comes. Simulations, which may take seconds, have a desk of their own.
+when it is told or its next beat comes. Simulations, which may take seconds, have a desk of their own.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,6 +65,7 @@ class _Question:
     plan: Plan
     fields: Mapping[str, Any]
     ticket: Ticket
+    answered: Callable[[], object]
 
 
 class Desk:
@@ -90,6 +91,7 @@ class Desk:
         what: str,
         plan: Plan,
         fields: Mapping[str, Any] | None = None,
+        answered: Callable[[], object] = lambda: None,
     ) -> Ticket:
         """Asks a question.
 
@@ -98,8 +100,9 @@ class Desk:
             what: `evaluate`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
             plan: what it is about.
             fields: more of the request, plain data.
+            answered: called, from the desk's thread, once the ticket has an answer.
         """
-        question = _Question(what, plan, fields or {}, Ticket())
+        question = _Question(what, plan, fields or {}, Ticket(), answered)
         with self._changed:
             self._begin()
             self._supersede(slot)
@@ -152,6 +155,10 @@ class Desk:
             with self._changed:
                 self._running = None
                 question.ticket.settle(result, error)
+            try:
+                question.answered()
+            except Exception:  # its page was closed meanwhile
+                _log.debug("nobody to tell of an answer", exc_info=True)
 
     def _living_child(self) -> "_DeskChild":
         if self._child is None or not self._child.alive:

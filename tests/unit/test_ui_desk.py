@@ -153,3 +153,16 @@ def test_many_plans_are_forgotten_in_the_same_order_on_both_sides(desk, plan, mo
     plans = [plan.replace(provenance=plan.provenance.replace(seed=n)) for n in range(4)]
     for each in (*plans, *reversed(plans), plans[0], plans[3], plans[0]):
         assert settled(one.ask("a", "evaluate", each, {"changes": []})).error == ""
+
+
+def test_who_asked_is_told_of_the_answer_and_may_be_gone(desk, plan):
+    one, told = desk(), []
+    ticket = one.ask("a", "evaluate", plan, {"changes": []}, lambda: told.append(ticket.done))
+    until(lambda: told, "not told")
+    assert told == [True]
+
+    def gone():
+        raise RuntimeError("the page was closed")
+
+    one.ask("a", "evaluate", plan, {"changes": []}, gone)
+    assert settled(one.ask("b", "evaluate", plan, {"changes": []})).error == settled(ticket).error

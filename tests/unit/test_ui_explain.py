@@ -28,7 +28,7 @@ class HonestDesk:
     def __init__(self) -> None:
         self.open: dict[str, tuple[str, Plan, dict, Ticket]] = {}
 
-    def ask(self, slot, what, plan, fields=None) -> Ticket:
+    def ask(self, slot, what, plan, fields=None, answered=None) -> Ticket:
         if slot in self.open:
             self.open[slot][3].drop()
         ticket = Ticket()

@@ -32,7 +32,7 @@ class FakeDesk:
     def __init__(self):
         self.questions = []
 
-    def ask(self, slot, what, plan, fields=None):
+    def ask(self, slot, what, plan, fields=None, answered=None):
         for other, ticket, *_ in self.questions:
             if other == slot and not ticket.done:
                 ticket.drop()

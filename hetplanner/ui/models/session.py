@@ -30,6 +30,8 @@ class Session(param.Parameterized):
         self.id = secrets.token_hex(4)
         """Tells this session's questions to the desk from those of others."""
         self.notices: list[tuple[str, str]] = []
+        self.answered: Callable[[], object] = lambda: None
+        """Called, from another thread, when the desk has answered a question of this session."""
 
     def notify(self, kind: NoticeKind, text: str) -> None:
         """Shows a line to the person."""

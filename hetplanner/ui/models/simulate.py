@@ -33,6 +33,7 @@ class SimulationDesk(Protocol):
         what: str,
         plan: Plan,
         fields: Any = None,
+        answered: Callable[[], object] = ...,
     ) -> Ticket:
         """Asks a question; see `hetplanner.ui.desk`."""
         ...
@@ -209,7 +210,7 @@ class SimulateModel(param.Parameterized):
             wanted = self.wanted()
             fields, self._asked_for = {"wanted": wanted.to_data()}, (self.original, wanted)
             slot = f"{self.session.id}/simulate"
-            self._ticket = self._desk().ask(slot, "simulate", self.original, fields)
+            self._ticket = self._desk().ask(slot, "simulate", self.original, fields, self.session.answered)
             self.busy = True
 
     def poll(self) -> None:

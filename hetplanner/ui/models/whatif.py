@@ -223,7 +223,7 @@ class WhatIfModel(param.Parameterized):
         self._asked = self.changes
         fields = {"changes": self.changes.to_data()}
         slot = f"{self._session.id} what if"
-        self._ticket = self._desk.ask(slot, "evaluate", self.plan, fields)
+        self._ticket = self._desk.ask(slot, "evaluate", self.plan, fields, self._session.answered)
 
     def poll(self) -> None:
         """Takes the answer when it is there."""

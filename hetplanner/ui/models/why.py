@@ -54,7 +54,7 @@ class WhyModel(param.Parameterized):
         ask = plan is not None and not plan.is_interleaved
         self.param.update(plan=plan, gain=None, error="" if ask or plan is None else INTERLEAVED, waiting=ask)
         if plan is not None and ask:
-            self._ticket = self._desk.ask(f"{self._session.id} why", "explain", plan)
+            self._ticket = self._desk.ask(f"{self._session.id} why", "explain", plan, None, self._session.answered)
 
     def poll(self) -> None:
         """Takes the answer when it is there."""

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qsl, quote, urlencode
@@ -40,8 +41,6 @@ from hetplanner.ui.views.simulate import SimulateView
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
-LOOK_MS, MOST_LOOKS = 30, 20
-"""How soon an answer of the desk is looked for, and how often before the beat takes over."""
 BEATS_PER_FILL = 8
 """A page that was not visited yet is sent to the browser every so many beats."""
 OPENING_S = 3.0
@@ -176,7 +175,6 @@ class Shell:
         Shell.newest_s = time.monotonic()
         self.app = app
         self._beats = 0
-        self._looks, self._looking = 0, False
         self._notices: deque[tuple[str, str]] = deque(maxlen=MAX_NOTICES)
         self._views: dict[str, PageView] = {}
         self._colours_due: set[str] = set()
@@ -232,9 +230,7 @@ class Shell:
             explain.kept.param.watch(self._remember, "chosen")
             explain.whatif.param.watch(self._remember, "changes")
             session.param.watch(self._remember, "page")
-            explain.whatif.param.watch(self._asked, "waiting")
-            explain.why.param.watch(self._asked, "waiting")
-            self.app.simulate.param.watch(self._asked, "busy")
+            session.answered = partial(pn.state.curdoc.add_next_tick_callback, self._look)
             pn.state.onload(self._start_beat)
 
     def _start_beat(self) -> None:
@@ -267,31 +263,12 @@ class Shell:
             self.app.cluster.sync()
             self.app.run.beat(visible=self.app.session.page == "run")
 
-    def _asked(self, *_: Any) -> None:
-        self._looks = 0
-        self._look_soon()
-
-    def _look_soon(self) -> None:
-        """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
-        document = pn.state.curdoc
-        if document is not None and self._is_waiting and not self._looking:
-            self._looking = True
-            document.add_timeout_callback(self._look, LOOK_MS)
-
     def _look(self) -> None:
-        self._looking = False
+        """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
         with pn.io.hold():
             self.app.explain.poll()
             for view in self._views.values():
                 view.beat()
-        self._looks += 1
-        if self._looks < MOST_LOOKS:
-            self._look_soon()
-
-    @property
-    def _is_waiting(self) -> bool:
-        explain = self.app.explain
-        return explain.whatif.waiting or explain.why.waiting or self.app.simulate.busy
 
     def _show_alarm(self, *_: Any) -> None:
         self._alarm_words.set(self.app.agent.words, bold="No agent.")
