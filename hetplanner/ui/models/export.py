@@ -17,6 +17,7 @@ from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
 from hetplanner.plan.model import Plan
 from hetplanner.schema import one_line, parse_json
 from hetplanner.ui.models.elastic import checked_swarm
+from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import counted, shape_text
 
@@ -123,8 +124,9 @@ def shown_text(plan: AnyPlan) -> str:
 def cli_lines(plan: AnyPlan | None) -> str:
     """Simulate the plan, then run it here on emulated links."""
     if isinstance(plan, ElasticPlan):
-        return _SWARM_CLI
-    lines = ["hetplanner simulate plan.json --trace trace.json   # open trace.json in Perfetto"]
+        return f"{plan_command(plan)}\n{_SWARM_CLI}"
+    lines = [] if plan is None else [plan_command(plan)]
+    lines += ["hetplanner simulate plan.json --trace trace.json   # open trace.json in Perfetto"]
     if plan is not None and plan.problem.rehearsal_of is None and len(plan.ranks) > 8:
         lines.append("# a plan of this size needs its hosts; on one machine rehearse it (Run page)")
     lines += [
@@ -181,13 +183,13 @@ def host_groups(plan: Plan) -> list[tuple[str, list[int]]]:
 def notebook_snippet(plan: AnyPlan | None) -> str:
     """The plan in a notebook."""
     if isinstance(plan, ElasticPlan):
-        return _SWARM_NOTEBOOK
+        return f"{_SWARM_NOTEBOOK}\n{problem_snippet(plan)}"
     return (
         "import hetplanner as hp\n"
         'plan = hp.load_plan("plan.json")\n'
         "plan.estimate\n"
         "hp.plots.gantt(hp.simulate(plan))\n"
-        "run = hp.launch(plan, emulate_links=True, steps=100)"
+        "run = hp.launch(plan, emulate_links=True, steps=100)" + ("" if plan is None else f"\n{problem_snippet(plan)}")
     )
 
 
