@@ -15,6 +15,7 @@ from pydantic import Field
 from hetplanner.cluster.files import DeviceEntry, expand_devices
 from hetplanner.cluster.matrices import TableSource, read_rows, read_source
 from hetplanner.cluster.model import Cluster, Device, Host, Site
+from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, checked
 
@@ -141,7 +142,10 @@ def _device(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def csv_of_inventory(cluster: Cluster) -> str:
-    """The text of a `devices.csv`; columns that nothing fills are left out. Sites without a device are lost."""
+    """The text of a `devices.csv`; columns that nothing fills are left out. Sites without a device are lost.
+
+    No spreadsheet takes a name for a formula.
+    """
     dump = cluster.model_dump(mode="json", exclude_none=True)
     sites = {site["name"]: site for site in dump["sites"]}
     hosts = {host["id"]: host for host in dump["hosts"]}
@@ -154,5 +158,5 @@ def csv_of_inventory(cluster: Cluster) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: guarded(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
     return out.getvalue()

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from hetplanner.cluster.spreadsheet import guarded, unguarded
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line, read_text
 
@@ -112,14 +113,14 @@ def matrix_from_rows(rows: Sequence[Sequence[float | None]], place: str, quantit
 
 
 def read_rows(place: str, data: bytes) -> list[list[str]]:
-    """Rows of a CSV, blank lines left out. Raises InvalidInput."""
+    """Rows of a CSV, blank lines left out, names as they were before `guarded`. Raises InvalidInput."""
     try:
         rows = list(csv.reader(data.decode("utf-8-sig").splitlines(), strict=True))
     except UnicodeDecodeError:
         raise InvalidInput(f"{place}: must be UTF-8 text (CSV) or NPY") from None
     except csv.Error as error:
         raise InvalidInput(one_line(f"{place}: not CSV: {error}")) from None
-    return [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+    return [[unguarded(cell.strip()) for cell in row] for row in rows if any(cell.strip() for cell in row)]
 
 
 def _from_csv(place: str, data: bytes) -> Matrix:
@@ -209,9 +210,10 @@ def _check_cells(matrix: Matrix, quantity: Quantity, diagonal: bool) -> None:
 
 
 def csv_of_matrix(labels: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    """A CSV with names in the first row and column."""
+    """A CSV with names in the first row and column, which no spreadsheet takes for formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["", *labels])
-    writer.writerows([label, *row] for label, row in zip(labels, texts, strict=True))
+    names = [guarded(label) for label in labels]
+    writer.writerow(["", *names])
+    writer.writerows([name, *row] for name, row in zip(names, texts, strict=True))
     return out.getvalue()

@@ -16,6 +16,7 @@ from hetplanner.cluster.device_table import csv_of_inventory
 from hetplanner.cluster.files import cluster_to_data, json_by_lines
 from hetplanner.cluster.matrices import csv_of_matrix
 from hetplanner.cluster.model import Cluster, LinkValue, SiteLink
+from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.cluster.tables import GBIT_S, OVERRIDE_COLUMNS, SITE_TABLES_VERSION
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
@@ -118,7 +119,7 @@ def _site_csv(cluster: Cluster) -> dict[str, bytes]:
         out = io.StringIO()
         writer = csv.DictWriter(out, OVERRIDE_COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(pairs)
+        writer.writerows({key: guarded(text) for key, text in pair.items()} for pair in pairs)
         files["overrides.csv"] = out.getvalue().encode()
     return files
 

@@ -41,6 +41,16 @@ def check_plan(plan: Plan, tables: CostTables | None = None) -> None:
     gap = find_gap(plan)
     if gap is not None:
         raise Infeasible(f"the plan has {gap}; use another placement or add the link to the cluster")
+    check_memory(plan, tables)
+
+
+def check_memory(plan: Plan, tables: CostTables | None = None) -> None:
+    """Refuses a plan that its devices cannot hold.
+
+    Raises:
+        Infeasible: naming the devices that are short, by how much, and the change that would help.
+    """
+    tables = tables or CostTables(plan.problem)
     limits = memory_limits(plan, tables)
     rows = zip(plan.ranks, peak_bytes(plan, tables), limits, strict=True)
     short = [Shortage(device, needed, limit) for device, needed, limit in rows if needed > limit]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, Planner, SearchEvent, SearchResult, ShouldStop
@@ -174,12 +175,12 @@ class Comparison:
         }
 
     def to_csv(self) -> str:
-        """:meth:`to_rows` as CSV; what is unknown is blank."""
+        """:meth:`to_rows` as CSV; what is unknown is blank, and no spreadsheet takes an error for a formula."""
         out = io.StringIO()
         rows = self.to_rows()
         writer = csv.DictWriter(out, list(rows[0]) if rows else ["planner", "seed"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(row | {"error": guarded(row["error"] or "")} for row in rows)
         return out.getvalue()
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import load_plan, plan_to_data
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan, load_any_plan, plan_to_data
 from hetplanner.runs.home import plans_directory
 
 MAX_KEPT = 100
@@ -37,7 +36,7 @@ class PlanShelf:
 
     def __init__(self, home: Path | None = None) -> None:
         self._home = home
-        self._read: OrderedDict[tuple[str, tuple[int, int]], Plan] = OrderedDict()
+        self._read: OrderedDict[tuple[str, tuple[int, int]], AnyPlan] = OrderedDict()
 
     def kept(self) -> list[KeptPlan]:
         """What there is, newest first."""
@@ -54,7 +53,7 @@ class PlanShelf:
             return []
         return sorted(found, key=lambda each: (-each.kept_s, each.name))
 
-    def load(self, name: str) -> Plan:
+    def load(self, name: str) -> AnyPlan:
         """A kept plan. Raises InvalidInput (not there, or not a plan file)."""
         path = self._path(name)
         try:
@@ -63,13 +62,13 @@ class PlanShelf:
             raise InvalidInput(f"kept plans: there is no {name!r:.80} any more; it was deleted or renamed") from None
         key = name, (info.st_mtime_ns, info.st_size)
         if key not in self._read:
-            self._read[key] = load_plan(path)
+            self._read[key] = load_any_plan(path)
             if len(self._read) > _REMEMBERED:
                 self._read.popitem(last=False)
         self._read.move_to_end(key)
         return self._read[key]
 
-    def keep(self, plan: Plan, name: str) -> str:
+    def keep(self, plan: AnyPlan, name: str) -> str:
         """Writes a plan under a name that is free, and gives the name. Raises InvalidInput."""
         name = checked_name(name)
         if len(self.kept()) >= MAX_KEPT:
@@ -101,7 +100,7 @@ class PlanShelf:
             raise InvalidInput(f"kept plans: {name!r:.80} cannot be renamed: {error.strerror}") from None
         return new
 
-    def delete(self, name: str) -> Plan:
+    def delete(self, name: str) -> AnyPlan:
         """Removes a plan and gives it back, so that this can be undone. Raises InvalidInput."""
         plan = self.load(name)
         self._path(name).unlink(missing_ok=True)

@@ -115,7 +115,7 @@ def preset(
         dtype: number format of weights and activations.
         recompute: keep only stage inputs and compute activations again in backward.
         boundary_layers: compression-aware layers, also as text: `bottleneck:4` behind every layer, `maxout:2:6`
-            behind every sixth.
+            behind every sixth, `none` nowhere.
         shared_layers: so many consecutive layers share one set of weights.
 
     Raises:
@@ -168,7 +168,8 @@ def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **
         return _captured_with(fields, place, given)
     shape = {key: given.pop(key) for key in _SHAPE if key in given}
     if isinstance(shape.get("boundary_layers"), str):
-        shape["boundary_layers"] = BoundaryLayers.parse(shape["boundary_layers"])
+        text = shape["boundary_layers"]
+        shape["boundary_layers"] = None if text == NO_BOUNDARY_LAYERS else BoundaryLayers.parse(text)
     if shape:
         config = fields["transformer"]
         values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | shape
@@ -176,6 +177,7 @@ def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **
     return checked(Workload, fields | given, place)
 
 
+NO_BOUNDARY_LAYERS = "none"
 _SHAPE = ("layers", "boundary_layers", "shared_layers")
 """Overrides that change a transformer's shape."""
 

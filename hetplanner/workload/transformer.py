@@ -1,6 +1,6 @@
 """Decoder-only transformers (GPT-2 and Llama families): configuration and OP-DAG by formula; no torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,8 @@ from hetplanner.schema import Name, Noun, checked
 from hetplanner.workload.model import Op, OpGraph, OpKind
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+BoundaryKind = Literal["bottleneck", "maxout"]
+BOUNDARY_KINDS: tuple[str, ...] = get_args(BoundaryKind)
 
 
 class BoundaryLayers(Noun):
@@ -23,7 +25,7 @@ class BoundaryLayers(Noun):
     Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
     """
 
-    kind: Literal["bottleneck", "maxout"]
+    kind: BoundaryKind
     factor: Literal[2, 4]
     every: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
 
@@ -37,6 +39,10 @@ class BoundaryLayers(Noun):
             )
         fields = dict(zip(("factor", "every"), map(int, numbers), strict=False))
         return checked(cls, {"kind": kind, **fields}, "boundary_layers")
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.kind}:{self.factor}" + (f":{self.every}" if self.every > 1 else "")
 
     def is_behind(self, layer: int, layers: int) -> bool:
         """Whether one stands behind this layer of so many; none does behind the last."""

@@ -18,6 +18,7 @@ from served_dashboard import TOKEN, Server
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.processes import processes_of_run
+from hetplanner.ui.models.export import plan_text
 
 pytestmark = pytest.mark.browser
 
@@ -158,9 +159,34 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
         AgentClient(own_server.home, start=False).shutdown(stop_runs=True)
         agent.wait(30)
 
-    # A swarm, one of whose peers is made to leave and another is killed: the others go on.
-    swarm = AgentClient(own_server.home).start(slow_swarm(), TrainConfig(steps=10_000, emulate_links=True))
-    one.page.goto(f"{own_server.url}?run={swarm.id}")
+    # A swarm comes as a plan file, is looked at and launched; a broken file leaves it in hand.
+    one.tab("5 Export")
+    give = one.upload("Open a plan file")
+    text = plan_text(slow_swarm())
+    for content, words in (
+        (text, "a swarm of 3 stages × 2–3 peers"),
+        (text.replace('"soonest"', '"magic"'), "wiring.rule"),
+    ):
+        give.set_input_files({"name": "swarm.json", "mimeType": "application/json", "buffer": content.encode()})
+        one.sees(words)
+    one.sees("a swarm of 3 stages × 2–3 peers")
+    one.tab("2 Plan")
+    one.sees("Shown is a calm step of it")
+    one.tab("4 Run")
+    one.page.get_by_role("button", name="Launch the swarm…").click()
+    one.sees("Launch the swarm?")
+    one.sees("layer.1.attention … layer.2.mlp: d2, d3, d4")
+    one.sees("hetplanner.swarm.rehearse")
+    steps = one.page.get_by_label("Steps", exact=True).filter(visible=True).first
+    steps.fill("10000")
+    steps.press("Tab")
+    type_token(one.page, "Launch token (printed", TOKEN)
+    one.page.get_by_role("button", name="Launch", exact=True).click()
+    one.sees(re.compile("^Launched "))
+    swarm = next(s for s in AgentClient(own_server.home, start=False).runs() if s.run != run.id)
+
+    # One of its peers is made to leave and another is killed: the others go on.
+    one.page.goto(f"{own_server.url}?run={swarm.run}")
     one.settle()
     one.tab("4 Run")
     section(one.page, "Swarm")

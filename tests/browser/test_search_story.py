@@ -58,6 +58,11 @@ def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, 
     fill(page, "Replicas", "2")
     open_group(page, "Compression")
     field_of(page, "int8").check()
+    open_group(page, "Model options")
+    expect(field_of(page, "Narrowed")).to_be_disabled()
+    field_of(page, "Boundary layers").select_option("bottleneck")
+    fill(page, "Layers that share", "2")
+    one.sees("bottleneck to 1/4, 2 share")
 
     # Another planner has other settings; the first one's come back with it.
     field_of(page, "Planner").select_option("random")
@@ -92,3 +97,6 @@ def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, 
     expect(page.locator(".form input[value=int8]")).to_be_checked()
     expect(page.locator("[data-name='planner.population']")).to_have_value("20")
     assert curves(page)[1] == earlier
+    expect(page.locator("[data-name='boundary_layers']")).to_have_value("bottleneck")
+    one.tab("5 Export")
+    one.sees("--boundary-layers bottleneck:4 --shared-layers 2 --stages 4 --replicas 2 --codecs none,int8")

@@ -18,8 +18,9 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Ticket
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.kept import MOST_COMPARED, comparison
+from hetplanner.ui.models.texts import shape_text
 from hetplanner.ui.models.whatif import EVERYWHERE, REDUCTIONS
-from hetplanner.ui.models.why import bottleneck_text, shape_text
+from hetplanner.ui.models.why import bottleneck_text
 
 
 class HonestDesk:

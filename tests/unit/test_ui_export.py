@@ -1,15 +1,19 @@
-"""The Export page: plan files taken and refused, lines for every host, the file as a tree."""
+"""The Export page: plan files of both modes taken and refused, lines for every host, the file as a tree."""
 
 import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, sites_cluster, small_cluster, tiny_workload
+from factories import chain_plan, sites_cluster, slow_swarm, small_cluster, swarm_plan, tiny_workload
 
+from hetplanner.cost.calm import calm_plan
 from hetplanner.plan.files import plan_from_json
+from hetplanner.plan.model import OuterOptimizer
+from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.planners.derive import Derivation, derive_plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.elastic import peer_lines, swarm_words, under_rules_of
 from hetplanner.ui.models.export import (
     MAX_PLAN_BYTES,
     cli_lines,
@@ -20,7 +24,10 @@ from hetplanner.ui.models.export import (
     summary_text,
     torchrun_lines,
 )
+from hetplanner.ui.models.launch_form import TRAINING, LaunchForm
+from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.json_tree import MOST_ITEMS, tree_html
+from hetplanner.workload.presets import preset
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 
@@ -131,3 +138,121 @@ def test_the_tree_folds_cuts_and_escapes():
     assert text.count("<details open") == 1
     assert "null" in text
     assert "true" in text
+
+
+# -- elastic plans --------------------------------------------------------------------------------
+
+SWARM = slow_swarm()
+
+
+def give(app, plan=SWARM, name="swarm.json"):
+    app.export.upload(name, plan_text(plan).encode())
+
+
+def test_an_elastic_plan_is_in_hand_and_other_pages_have_a_calm_step_of_it(quiet):
+    give(quiet)
+    assert quiet.export.error == ""
+    swarm = quiet.session.in_hand
+    assert swarm == SWARM.replace(estimate=swarm.estimate)
+    assert swarm.estimate.step_s > 0
+    assert quiet.session.plan == quiet.plan.plan == quiet.simulate.original == calm_plan(swarm)
+    assert quiet.plan.model_name == "tiny-gpt"
+    assert quiet.explain.swarm is quiet.simulate.swarm is swarm
+    assert swarm_words(swarm).startswith("3 stages × 2–3 peers at the start. Shown is a calm step of it")
+    assert quiet.run.launch.rehearsal_kind == "swarm"
+
+
+def test_an_elastic_plan_is_kept_found_after_a_reload_and_compared_by_its_calm_step(quiet, plan):
+    give(quiet)
+    give(quiet, plan, "fixed.json")
+    assert quiet.session.in_hand == plan
+    assert quiet.explain.swarm is None
+    assert quiet.run.launch.rehearsal_kind == "pipeline"
+    quiet.restore("export", "", "", shown="swarm")
+    assert quiet.session.in_hand == SWARM.replace(estimate=quiet.session.elastic.estimate)
+    kept = quiet.explain.kept
+    assert {row["name"]: row["shape"] for row in kept.rows()}["swarm"] == "3 stages × 2–3 peers"
+    kept.choose(["swarm", "fixed"])
+    assert list(kept.compared()) == ["swarm (a swarm: its calm step, without peers that come and go)", "fixed"]
+    quiet.explain.keep()
+    assert kept.load(kept.names[0]) == quiet.session.elastic
+    assert kept.names[0].startswith("tiny-gpt 3x3 ")
+    assert kept.names[0].endswith(" swarm")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["stages"][1].update(peers=[]), "stages[1].peers: "),
+        (lambda d: d["stages"][1]["peers"].append("d0"), "stages[1].peers[3]: 'd0' is there twice"),
+        (lambda d: d["rebalancing"].update(policy="magic"), "rebalancing.policy: "),
+        (lambda d: d["times"].update(silence="0 s"), "times.silence: "),
+        (lambda d: d.update(activation_codec={"name": "topk", "ratio": 10.0}), "activation_codec: "),
+        (lambda d: d.update(routes=[]), "routes"),
+        (lambda d: [one.update(memory="1 KiB") for one in d["problem"]["cluster"]["devices"]], "does not fit"),
+    ],
+)
+def test_a_broken_elastic_file_is_explained_and_the_swarm_in_hand_stays(quiet, change, words):
+    give(quiet)
+    before = quiet.session.in_hand
+    data = json.loads(plan_text(SWARM))
+    change(data)
+    quiet.export.upload("bad.json", json.dumps(data).encode())
+    assert quiet.export.error.startswith("bad.json")
+    assert words in quiet.export.error
+    assert quiet.session.in_hand is before
+    assert quiet.explain.kept.names == ["swarm"]
+
+
+def test_a_search_or_a_derived_plan_takes_the_place_of_a_swarm(quiet, plan):
+    give(quiet)
+    quiet.session.plan = quiet.session.plan  # taken again as a static plan
+    assert quiet.session.elastic is None
+    assert quiet.session.in_hand is quiet.session.plan
+
+
+def test_a_swarm_is_proposed_with_its_peers_and_what_it_cannot_train_is_said_first(quiet):
+    model = preset("tiny-llama", global_batch=8, micro_batch=1)  # without tied weights
+    give(quiet, swarm_plan([1, 2], [3], workload=model, local_steps=4, outer=OuterOptimizer()))
+    assert quiet.export.error == ""
+    launch = quiet.run.launch
+    launch.propose(quiet.session.in_hand)
+    assert "hetplanner.swarm.rehearse" in launch.proposal.request.script()
+    assert (launch.proposal.config.steps, launch.proposal.config.checkpoint_every) == (200, 52), "whole rounds"
+    form = LaunchForm(launch, TRAINING, offers=True)
+    form.edit("steps", "201")
+    assert form.errors["steps"].startswith("must be a multiple of 4 local steps, got 201")
+    form.edit("steps", "200")
+    form.edit("checkpoint_every", "50")
+    assert "take 48 or 52" in form.errors["checkpoint_every"]
+    launch.confirm()
+    assert launch.proposal is not None, "nothing is launched that is wrong, or without the token"
+
+
+def test_a_rehearsal_of_a_swarm_keeps_its_rules():
+    rules = SWARM.replace(rebalancing=Rebalancing(policy="queue"), delayed_updates=True)
+    small = slow_swarm((1, 1))
+    made = under_rules_of(small, rules)
+    assert (made.rebalancing, made.times, made.delayed_updates) == (rules.rebalancing, rules.times, True)
+    assert made.stages == small.stages
+    assert under_rules_of(small, None) is small
+
+
+def test_the_page_shows_a_swarm_with_its_peers_and_its_own_lines(quiet, plan):
+    view = ExportView(quiet)
+    give(quiet)
+    view.show()
+    assert "a swarm of 3 stages × 2–3 peers at the start" in view.hint.view.object
+    for stage, peers in peer_lines(SWARM):
+        assert f"<b>{stage}</b> {peers}" in view.peers.object
+    assert "elastic" in view.text.object
+    cli, by_hand, notebook = (pane.object for pane in view.snippets)
+    assert "--lifetime 6h" in cli
+    assert "hetplanner peer join HOST:PORT" in by_hand
+    assert "hp.load_elastic_plan" in notebook
+    compile(notebook_snippet(SWARM), "snippet", "exec")
+    assert json.loads(view._file().read())["format"] == "hetplanner/plan@2"
+    give(quiet, plan, "fixed.json")
+    view.show()
+    assert view.peers.object == ""
+    assert "--nproc-per-node" in view.snippets[1].object

@@ -13,6 +13,8 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.fields import planner_defaults, planner_fields
 from hetplanner.ui.models.form import located
+from hetplanner.ui.models.problem import MODEL_OPTIONS
+from hetplanner.workload.presets import preset
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 
@@ -184,6 +186,54 @@ def test_a_free_shape_stays_free(app):
     app.cluster.sample = "lab_2_sites_4"
     assert (app.plan.stages, app.plan.replicas) == (0, 0)
     assert app.settings.values["stages"] == ""
+
+
+def test_boundary_layers_and_shared_layers_go_into_the_problem_and_come_back_with_it(app):
+    form = app.settings
+    assert {"boundary_factor", "boundary_every"} <= set(form.disabled), "without a kind they mean nothing"
+    for name, raw in (("boundary_layers", "maxout"), ("boundary_factor", "2"), ("boundary_every", "2"),
+                      ("shared_layers", "3")):  # fmt: skip
+        form.edit(name, raw)
+    assert form.errors == {}
+    assert form.notes["Model options"] == "maxout to 1/2, 3 share"
+    problem = app.plan.problem()
+    assert problem.workload == preset("tiny-gpt", recompute=False, boundary_layers="maxout:2:2", shared_layers=3)
+    address = form.edited
+    app.plan.preset = "small-gpt"
+    assert app.plan.workload().transformer.boundary_layers is None
+    assert form.notes["Model options"] == "as it is"
+    app.plan.take_problem(problem)
+    assert app.plan.problem() == problem
+    app.plan.preset = "gpt2"
+    form.restore(address)
+    assert app.plan.workload() == problem.workload
+
+
+def test_options_are_refused_beside_their_field_and_left_out_where_the_model_takes_none(app):
+    form = app.settings
+    form.edit("boundary_layers", "wide")
+    assert form.errors["boundary_layers"].startswith("must be one of none, bottleneck, maxout")
+    form.edit("shared_layers", "0")
+    assert form.errors["shared_layers"] == "must be from 1 to 1,000, got 0"
+    form.edit("shared_layers", "1")
+    config = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 6, "n_head": 2, "n_layer": 4, "n_positions": 64}
+    app.plan.upload_model("config.json", json.dumps(config).encode())
+    form.edit("boundary_layers", "bottleneck")
+    assert form.errors["boundary_factor"] == "hidden must be a multiple of boundary_layers.factor, got 6 and 4"
+    form.edit("boundary_factor", "2")
+    assert form.errors == {}
+    app.plan.preset = "tiny-resnet"
+    assert set(MODEL_OPTIONS) <= set(form.disabled)
+    form.edit("boundary_layers", "maxout")
+    assert app.plan.boundary_layers == "none"
+    assert app.plan.workload().transformer is None
+
+
+def test_an_uploaded_model_may_lose_the_options_that_it_comes_with(app):
+    app.plan.take_problem(app.plan.problem().replace(workload=preset("tiny-gpt", boundary_layers="bottleneck:4")))
+    assert app.settings.values["boundary_layers"] == "bottleneck"
+    app.settings.edit("boundary_layers", "none")
+    assert app.plan.workload().transformer.boundary_layers is None
 
 
 def test_a_captured_models_sizes_are_locked(app):

@@ -14,7 +14,7 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, thinned
-from hetplanner.ui.models.problem import UPLOADED, default_shape
+from hetplanner.ui.models.problem import MODEL_OPTIONS, UPLOADED, default_shape
 from hetplanner.ui.models.texts import against_text, change_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.workload.files import workload_to_data
 from hetplanner.workload.presets import preset_names
@@ -164,7 +164,7 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     app.plan.upload_model("resnet.json", content)
     assert errors(app) == []
     assert app.plan.uploaded_text == "residual: 1.0 M parameters, 143 ops, to plan with, not to train"
-    assert set(app.plan.fixed_settings) == {"layers", "seq_len"}
+    assert set(app.plan.fixed_settings) == {"layers", "seq_len", *MODEL_OPTIONS}
     assert app.plan.stages * app.plan.replicas == len(app.plan.cluster.devices)
     problem = app.plan.problem()
     assert problem.workload == network
@@ -172,7 +172,7 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     (message,) = errors(app)
     assert "resnet.json: captured" in message
     app.plan.preset = "gpt2"
-    assert app.plan.fixed_settings == ()
+    assert app.plan.fixed_settings == ("boundary_factor", "boundary_every"), "they go with boundary layers"
 
 
 def test_default_shapes_use_all_devices_as_squarely_as_possible():

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan
+from factories import chain_plan, slow_swarm
 from fake_ranks import phase, step_record, write
 from test_runs_life import audit, span_line
 from test_ui_models import SAMPLES, TOKEN, FakeService, errors
@@ -144,6 +144,21 @@ def test_a_rehearsal_as_a_swarm_proposes_its_elastic_plan_and_leaves_the_plan_in
     model.launch.confirm()
     settled(model)
     assert model.fake_agent.started[0][0] is found.elastic
+
+
+def test_a_rehearsal_of_the_swarm_in_hand_is_a_swarm_under_its_rules(app, model):
+    app.session.take(slow_swarm().replace(delayed_updates=True))
+    assert model.launch.rehearsal_kind == "swarm"
+    model.launch.prepare_rehearsal(app.session.plan.problem, like=app.session.elastic)
+    job = app.plan._service.jobs[0]
+    found = make_planner("swarm", {"mode": "elastic"}).solve(job.request.problem, seed=0, budget=Budget(evaluations=1))
+    job.plan, job.elastic, job.state = found.plan, found.elastic, "done"
+    model.beat()
+    made = model.launch.proposal.plan
+    assert made.problem == job.request.problem
+    assert made.delayed_updates
+    assert made.times == app.session.elastic.times
+    assert app.session.in_hand.problem.rehearsal_of is None, "the swarm itself stays in hand"
 
 
 def test_a_rehearsal_that_cannot_be_planned_is_a_notice(app, model):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import param
 
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
@@ -27,7 +27,7 @@ from hetplanner.ui.models.simulate import SimulateModel
 
 
 class PlannerApp(param.Parameterized):
-    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is a view of `session.plan`."""
+    """One session. A page is a view of `cluster`, `plan`, `simulate` or `run`; Export is one of the plan in hand."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class PlannerApp(param.Parameterized):
         """Searches under the changes of the what-if card, from its plan."""
         self._start(self.explain.search_again)
 
-    def open_plan(self, plan: Plan, name: str) -> None:
+    def open_plan(self, plan: AnyPlan, name: str) -> None:
         """Makes a plan that a file or a derivation gave the plan in hand of all pages, and keeps it.
 
         A kept plan is found again after a reload; `name` is a wish.
         """
-        self.session.plan = plan
+        self.session.take(plan)
         name = self.explain.kept.keep_as(plan, name)
         if name:
             self.explain.open(name)
@@ -123,7 +123,8 @@ class PlannerApp(param.Parameterized):
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""
         with self.session.reporting():
             plan = self.session.plan
-            self.run.launch.prepare_rehearsal(plan.problem if plan is not None else self.plan.problem())
+            problem = plan.problem if plan is not None else self.plan.problem()
+            self.run.launch.prepare_rehearsal(problem, like=self.session.elastic)
             self.session.page = "run"
 
     def restore(self, page: str, job_id: str, run_id: str, draft_id: str = "", shown: str = "") -> None:

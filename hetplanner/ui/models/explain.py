@@ -6,7 +6,8 @@ from typing import Any
 
 import param
 
-from hetplanner.plan.model import Plan
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.schema import parse_json
 from hetplanner.ui.desk import Desk
 from hetplanner.ui.models.kept import KeptModel
@@ -73,7 +74,12 @@ class ExplainModel(param.Parameterized):
     def keep(self) -> None:
         """Keeps the plan in hand under the name that was typed, or a suggested one."""
         if self.plan.plan is not None:
-            self.kept.keep(self.plan.plan)
+            self.kept.keep(self.swarm or self.plan.plan)
+
+    @property
+    def swarm(self) -> ElasticPlan | None:
+        """The elastic plan whose calm step the page shows, if it does."""
+        return self.session.elastic if self.plan.plan is self.session.plan else None
 
     def keep_outcome(self) -> None:
         """Keeps the plan under the changes."""
@@ -98,7 +104,7 @@ class ExplainModel(param.Parameterized):
             else:
                 self.plan.start()
 
-    def _show(self, plan: Plan) -> bool:
+    def _show(self, plan: AnyPlan) -> bool:
         if self.plan.searching:
             self.session.notify("warning", "A search is going on; stop it first, or wait.")
             return False

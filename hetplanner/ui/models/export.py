@@ -1,4 +1,4 @@
-"""The Export page: the plan file (shown, given, taken), and the lines that run it elsewhere."""
+"""The Export page: the plan file (shown, given, taken), and the lines that run it elsewhere; plans of either mode."""
 
 import json
 from collections.abc import Callable
@@ -12,16 +12,44 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.interface import WORKER_MODULE
 from hetplanner.launchers.local import RENDEZVOUS
-from hetplanner.plan.files import plan_from_json, plan_to_data
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
 from hetplanner.plan.model import Plan
-from hetplanner.schema import one_line
+from hetplanner.schema import one_line, parse_json
+from hetplanner.ui.models.elastic import checked_swarm
+from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import counted, shape_text
 
 MAX_SHOWN = 300_000
 MAX_PLAN_BYTES = 4 * 2**20
 MAX_HOSTS = 64
 """Hosts whose lines are shown; the rest goes by the same pattern."""
 PORT = 29511
+
+_SWARM_CLI = """\
+hetplanner simulate plan.json   # a calm step
+hetplanner simulate plan.json --lifetime 6h   # what it trains while peers come and go
+hetplanner train plan.json --emulate-links --steps 100
+hetplanner runs list"""
+_SWARM_BY_HAND = """\
+# all of it on this machine:
+hetplanner train plan.json --emulate-links
+
+# devices of other hosts join by themselves; every host has the folder that this makes:
+hetplanner peer certificates certificates
+# where the coordinator is; RUN_DIR holds the swarm's description, as a run of this plan writes it:
+python -m hetplanner.swarm.main coordinator RUN_DIR --host HOST --certificates certificates
+python -m hetplanner.swarm.main trainer HOST:PORT --certificates certificates
+# on every host that serves:
+hetplanner peer join HOST:PORT --host MY_HOST --certificates certificates"""
+_SWARM_NOTEBOOK = """\
+import hetplanner as hp
+plan = hp.load_elastic_plan("plan.json")
+plan.estimate
+hp.plots.gantt(hp.simulate(hp.calm_plan(plan)))
+run = hp.launch(plan, emulate_links=True, steps=100)
+hp.plots.swarm_life(run)"""
 
 
 class ExportModel(param.Parameterized):
@@ -35,7 +63,7 @@ class ExportModel(param.Parameterized):
     error = param.String(default="")
     form: Any = param.Selector(default="tree", objects=["tree", "text"])
 
-    def __init__(self, session: Session, open_plan: Callable[[Plan, str], None], **params: Any) -> None:
+    def __init__(self, session: Session, open_plan: Callable[[AnyPlan, str], None], **params: Any) -> None:
         super().__init__(**params)
         self.session = session
         self._open = open_plan
@@ -52,37 +80,40 @@ class ExportModel(param.Parameterized):
         self._open(plan, place.removesuffix(".json"))
 
 
-def checked_plan(content: bytes, place: str) -> Plan:
-    """A plan that its devices can hold, with an estimate. Raises InvalidInput, Infeasible."""
+def checked_plan(content: bytes, place: str) -> AnyPlan:
+    """A plan of either mode that its devices can hold, with an estimate. Raises InvalidInput, Infeasible."""
     if len(content) > MAX_PLAN_BYTES:
         raise InvalidInput(
             f"{place}: must be at most {MAX_PLAN_BYTES >> 20} MiB; use the command line for larger plans"
         )
-    plan = plan_from_json(content, place)
+    plan = any_plan_from_data(parse_json(content, place), place)
     try:
+        if isinstance(plan, ElasticPlan):
+            return checked_swarm(plan)
         check_plan(plan)
     except HetplannerError as error:
         raise type(error)(f"{place}: {error}") from None
     return plan if plan.estimate is not None else plan.replace(estimate=estimate_plan(plan))
 
 
-def summary_text(plan: Plan) -> str:
+def summary_text(plan: AnyPlan) -> str:
     """'gpt3-xl on dtfm_5_worldwide, 8 stages, 64 devices, 1f1b; by evolution, seed 0'."""
     problem, origin = plan.problem, plan.provenance
     seed = f", seed {origin.seed}" if origin.seed is not None else ""
     derived = f" {origin.derived}" if origin.derived else ""
-    return (
-        f"{problem.workload.name} on {problem.cluster.name}, {_count(len(plan.stages), 'stage')},"
-        f" {_count(len(plan.ranks), 'device')}, {plan.schedule}; by {origin.planner}{seed}{derived}"
-    )
+    if isinstance(plan, ElasticPlan):
+        shape = f"a swarm of {shape_text(plan)} at the start, rebalancing {plan.rebalancing.policy}"
+    else:
+        shape = f"{counted(len(plan.stages), 'stage')}, {counted(len(plan.ranks), 'device')}, {plan.schedule}"
+    return f"{problem.workload.name} on {problem.cluster.name}, {shape}; by {origin.planner}{seed}{derived}"
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: AnyPlan) -> str:
     """The plan file, as `save_plan` writes it."""
     return json.dumps(plan_to_data(plan), indent=1) + "\n"
 
 
-def shown_text(plan: Plan) -> str:
+def shown_text(plan: AnyPlan) -> str:
     """The plan file as the page shows it: cut where a browser would suffer."""
     text = plan_text(plan)
     if len(text) <= MAX_SHOWN:
@@ -90,9 +121,12 @@ def shown_text(plan: Plan) -> str:
     return f"{text[:MAX_SHOWN]}\n… {len(text) - MAX_SHOWN:,} characters more: download the file"
 
 
-def cli_lines(plan: Plan | None) -> str:
+def cli_lines(plan: AnyPlan | None) -> str:
     """Simulate the plan, then run it here on emulated links."""
-    lines = ["hetplanner simulate plan.json --trace trace.json   # open trace.json in Perfetto"]
+    if isinstance(plan, ElasticPlan):
+        return f"{plan_command(plan)}\n{_SWARM_CLI}"
+    lines = [] if plan is None else [plan_command(plan)]
+    lines += ["hetplanner simulate plan.json --trace trace.json   # open trace.json in Perfetto"]
     if plan is not None and plan.problem.rehearsal_of is None and len(plan.ranks) > 8:
         lines.append("# a plan of this size needs its hosts; on one machine rehearse it (Run page)")
     lines += [
@@ -102,8 +136,10 @@ def cli_lines(plan: Plan | None) -> str:
     return "\n".join(lines)
 
 
-def torchrun_lines(plan: Plan | None) -> str:
-    """What starts the plan's ranks by hand: all on one machine, then host by host."""
+def torchrun_lines(plan: AnyPlan | None) -> str:
+    """What starts the plan's ranks by hand: all on one machine, then host by host; of a swarm its processes."""
+    if isinstance(plan, ElasticPlan):
+        return _SWARM_BY_HAND
     ranks = len(plan.ranks) if plan is not None else 4
     lines = [
         "# run.json (steps, seed, data) stands beside plan.json;",
@@ -144,20 +180,18 @@ def host_groups(plan: Plan) -> list[tuple[str, list[int]]]:
     return [(name, [rank for _, rank in group]) for name, group in groupby(pairs, key=lambda pair: pair[0])]
 
 
-def notebook_snippet(plan: Plan | None) -> str:
+def notebook_snippet(plan: AnyPlan | None) -> str:
     """The plan in a notebook."""
+    if isinstance(plan, ElasticPlan):
+        return f"{_SWARM_NOTEBOOK}\n{problem_snippet(plan)}"
     return (
         "import hetplanner as hp\n"
         'plan = hp.load_plan("plan.json")\n'
         "plan.estimate\n"
         "hp.plots.gantt(hp.simulate(plan))\n"
-        "run = hp.launch(plan, emulate_links=True, steps=100)"
+        "run = hp.launch(plan, emulate_links=True, steps=100)" + ("" if plan is None else f"\n{problem_snippet(plan)}")
     )
 
 
 def _range(ranks: list[int]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -15,8 +15,8 @@ from hetplanner.planners.registry import make_planner, planner_names, planner_ty
 from hetplanner.schema import parse_json
 from hetplanner.ui.models.fields import Setting, planner_defaults, planner_fields
 from hetplanner.ui.models.plan import PlanModel
-from hetplanner.ui.models.problem import MODEL_SIZES, OBJECTIVES, UPLOADED, ProblemSettings
-from hetplanner.workload.presets import preset_names
+from hetplanner.ui.models.problem import MODEL_OPTIONS, MODEL_SIZES, OBJECTIVES, UPLOADED, ProblemSettings
+from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset_names
 
 MODEL = "preset"
 MAX_REMEMBERED = 1500
@@ -24,6 +24,8 @@ MAX_REMEMBERED = 1500
 OWN = "planner."
 """Before the name of a planner's own setting."""
 _FREE = "free"
+_OF_MODEL = (*MODEL_SIZES, *MODEL_OPTIONS, "stages", "replicas")
+"""Settings that another model takes back."""
 
 
 def _number(model: type[param.Parameterized], name: str, label: str, hint: str = "", empty: str = "") -> Setting:
@@ -76,6 +78,27 @@ _SHAPE = Group(
         _number(ProblemSettings, "replicas", "Replicas", "Empty or 0: the planner chooses.", _FREE),
     ),
 )
+_MODEL = Group(
+    "Model options",
+    (
+        Setting(
+            "boundary_layers",
+            "Boundary layers",
+            "choice",
+            "Narrow what stages send; they change the model, wherever a plan cuts it.",
+            _options(ProblemSettings.param.boundary_layers.objects),
+        ),
+        Setting(
+            "boundary_factor",
+            "Narrowed",
+            "choice",
+            "What is sent of the model's width.",
+            tuple((value, f"to 1/{value}") for value in ProblemSettings.param.boundary_factor.objects),
+        ),
+        _number(ProblemSettings, "boundary_every", "Behind every (layers)", "A stage that ends there sends less."),
+        _number(ProblemSettings, "shared_layers", "Layers that share", "Consecutive layers with one set of weights."),
+    ),
+)
 _DEVICES = Group(
     "Devices",
     (
@@ -118,7 +141,7 @@ _SEARCH = Group(
         _number(PlanModel, "seed", "Seed", "Of every random choice."),
     ),
 )
-_FIXED_GROUPS = (_SHAPE, _SIZES, _DEVICES, _COMPRESSION, _AVERAGING, _SEARCH)
+_FIXED_GROUPS = (_SHAPE, _SIZES, _MODEL, _DEVICES, _COMPRESSION, _AVERAGING, _SEARCH)
 _NAMES = [field.name for group in _FIXED_GROUPS for field in group.fields]
 _WATCHED = ["cluster", "preset", "uploaded", *_NAMES, "planner_settings"]
 _PLACES = re.compile(rf"\b({'|'.join(_NAMES)})\b")
@@ -179,7 +202,7 @@ class SettingsForm(param.Parameterized):
 
     def _model_changed(self, *_: Any) -> None:
         """A model brings its own sizes, and a shape that fits."""
-        self._edits = {k: v for k, v in self._edits.items() if k not in (*MODEL_SIZES, "stages", "replicas")}
+        self._edits = {k: v for k, v in self._edits.items() if k not in _OF_MODEL}
         if self.plan.preset != UPLOADED:
             self._note_edit(MODEL, self.plan.preset)
 
@@ -197,8 +220,9 @@ class SettingsForm(param.Parameterized):
             return
         if edits.get(MODEL) in preset_names():
             self.plan.preset = edits[MODEL]
-        for name, raw in edits.items():
-            self.edit(name, raw)
+        # Without a kind of boundary layers their other fields take nothing.
+        for name in sorted(edits, key=lambda name: name != "boundary_layers"):
+            self.edit(name, edits[name])
 
     def _allowed(self, setting: Setting, name: str, value: Any) -> Any:
         if name in ("excluded", "pinned") and self.plan.cluster is not None:
@@ -279,6 +303,7 @@ class SettingsForm(param.Parameterized):
         sizes = f"{plan.layers} layers · batch {plan.global_batch:,} of {plan.seq_len:,} tokens · {plan.dtype}"
         return {
             _SIZES.title: sizes,
+            _MODEL.title: _model_note(plan),
             _DEVICES.title: _devices_note(plan),
             _COMPRESSION.title: ", ".join(codecs) or "none",
             _AVERAGING.title: "every step" if steps == 1 else f"every step, or up to {steps} alone",
@@ -289,6 +314,15 @@ class SettingsForm(param.Parameterized):
 
 def _own_title(planner: str) -> str:
     return f"Settings of {planner}"
+
+
+def _model_note(plan: PlanModel) -> str:
+    parts = []
+    if plan.boundary_layers != NO_BOUNDARY_LAYERS:
+        parts.append(f"{plan.boundary_layers} to 1/{plan.boundary_factor}")
+    if plan.shared_layers > 1:
+        parts.append(f"{plan.shared_layers} share")
+    return ", ".join(parts) or "as it is"
 
 
 def _devices_note(plan: PlanModel) -> str:
@@ -311,6 +345,8 @@ def located(message: str) -> dict[str, str]:
         return {"stages": message.removeprefix("constraints: ")}
     if message.startswith(("model: ", "start: ")) or ": " not in message:
         return {"": message}
+    if "boundary_layers.factor" in message:  # a law of the width, which has no field
+        return {"boundary_factor": message.rpartition(": ")[2]}
     found = _PLACES.search(message)
     if found is None:
         return {"": message}

@@ -8,15 +8,19 @@ from typing import Any
 import param
 
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.runs.plan_shelf import KeptPlan, PlanShelf, is_safe
+from hetplanner.ui.models.elastic import static_view
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.models.texts import count_text, percent_text, seconds_text
-from hetplanner.ui.models.why import shape_text
+from hetplanner.ui.models.texts import count_text, percent_text, seconds_text, shape_text
 from hetplanner.units import short_bytes
 
 MOST_COMPARED = 4
 LOOK_EVERY_S = 1.0
+CALM = "a swarm: its calm step, without peers that come and go"
+"""Beside the name of an elastic plan among static ones."""
 
 
 class KeptModel(param.Parameterized):
@@ -39,7 +43,7 @@ class KeptModel(param.Parameterized):
         super().__init__(**params)
         self.session = session
         self._shelf = PlanShelf(home)
-        self._bin: Plan | None = None
+        self._bin: AnyPlan | None = None
         self._due_s = 0.0
         self.look()
 
@@ -97,15 +101,18 @@ class KeptModel(param.Parameterized):
 
     # -- verbs ------------------------------------------------------------------------------------
 
-    def suggest(self, plan: Plan) -> str:
+    def suggest(self, plan: AnyPlan) -> str:
         """A free name for a plan."""
         estimate = plan.estimate
         step = f" {seconds_text(estimate.step_s)}" if estimate is not None else ""
-        what_if = " what if" if plan.provenance.planner == "what-if" else ""
-        counts = {len(stage.replicas) for stage in plan.stages}
-        return self._shelf.free_name(f"{plan.problem.workload.name} {len(plan.stages)}x{max(counts)}{step}{what_if}")
+        what = " what if" if plan.provenance.planner == "what-if" else ""
+        if isinstance(plan, ElasticPlan):
+            what, counts = " swarm", {len(stage.peers) for stage in plan.stages}
+        else:
+            counts = {len(stage.replicas) for stage in plan.stages}
+        return self._shelf.free_name(f"{plan.problem.workload.name} {len(plan.stages)}x{max(counts)}{step}{what}")
 
-    def keep(self, plan: Plan) -> bool:
+    def keep(self, plan: AnyPlan) -> bool:
         """Keeps a plan under `name`, or a suggested one; a name that cannot be is explained beside its field."""
         self.name_error = ""
         try:
@@ -120,7 +127,7 @@ class KeptModel(param.Parameterized):
         self.session.notify("success", f"Kept as {name}.")
         return True
 
-    def keep_as(self, plan: Plan, wanted: str) -> str:
+    def keep_as(self, plan: AnyPlan, wanted: str) -> str:
         """Keeps a plan under a name like this one that is free, and gives the name; '' with a notice if it cannot."""
         with self.session.reporting():
             name = self._shelf.keep(plan, self._shelf.free_name(wanted))
@@ -165,7 +172,7 @@ class KeptModel(param.Parameterized):
                 self.session.notify("success", f"{name} is back.")
         self.look()
 
-    def load(self, name: str) -> Plan | None:
+    def load(self, name: str) -> AnyPlan | None:
         """A kept plan, or None with a notice."""
         with self.session.reporting(self.look):
             return self._shelf.load(name)
@@ -191,11 +198,12 @@ class KeptModel(param.Parameterized):
         self.choose([name for name in names.split(",") if is_safe(name)])
 
     def compared(self) -> dict[str, Plan]:
-        """The chosen plans by name, if there are two or more that can be read."""
+        """The chosen plans by name, if there are two or more that can be read; of swarms a calm step."""
         plans = {}
         for name in self.chosen:
             try:
-                plans[name] = self._shelf.load(name)
+                plan = self._shelf.load(name)
+                plans[f"{name} ({CALM})" if isinstance(plan, ElasticPlan) else name] = static_view(plan)
             except HetplannerError as error:
                 self.session.notify("error", f"{name}: {error}")
         return plans if len(plans) > 1 else {}

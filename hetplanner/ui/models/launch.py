@@ -16,6 +16,7 @@ from hetplanner.launchers.capacity import check_capacity
 from hetplanner.launchers.interface import LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
@@ -24,8 +25,10 @@ from hetplanner.plan.train import LrSchedule, TrainConfig
 from hetplanner.runs.home import runs_directory
 from hetplanner.runs.offers import Choice, read_offers
 from hetplanner.runs.reader import RunReader
+from hetplanner.swarm.spec import spec_of
 from hetplanner.ui.jobs import SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.calls import Calls
+from hetplanner.ui.models.elastic import under_rules_of
 from hetplanner.ui.models.session import Session
 from hetplanner.workload.presets import preset
 
@@ -105,14 +108,24 @@ class LaunchModel(param.Parameterized):
         self._service = service
         self._launched_run = launched
         self._job: SearchJob | None = None
+        self._like: ElasticPlan | None = None
         self._resume: str | None = None
         self._base = TrainConfig(emulate_links=True)
         self.param.watch(self._again, list(SETTINGS))
+        session.param.watch(self._kind_changed, "elastic")
+
+    def _kind_changed(self, event: param.parameterized.Event) -> None:
+        """An elastic plan is rehearsed as a swarm unless a person wants otherwise."""
+        self.rehearsal_kind = "pipeline" if event.new is None else "swarm"
 
     # -- preparing --------------------------------------------------------------------------------
 
-    def prepare_rehearsal(self, problem: Problem) -> None:
+    def prepare_rehearsal(self, problem: Problem, like: ElasticPlan | None = None) -> None:
         """Re-plans `problem` small enough for this machine; the outcome is a proposal to confirm.
+
+        Args:
+            problem: what is rehearsed.
+            like: the elastic plan whose rules a rehearsal as a swarm keeps.
 
         Raises:
             InvalidInput: if the shape does not fit the cluster or the model.
@@ -129,6 +142,7 @@ class LaunchModel(param.Parameterized):
         how: dict[str, Any] = {}
         if self.rehearsal_kind == "swarm":
             how = {"planner": "swarm", "settings": {"mode": "elastic"}}
+        self._like = like
         self._job = self._service.start(SearchRequest(small, budget_s=REHEARSAL_BUDGET_S, title=title, **how))
         self.preparing = True
 
@@ -137,8 +151,16 @@ class LaunchModel(param.Parameterized):
         check_capacity(plan)
         self._resume, self._base = None, TrainConfig(emulate_links=True)
         self._offer()
+        if isinstance(plan, ElasticPlan):
+            self._fit_rounds(plan.local_steps)
         self.error = ""
         self.proposal = self._proposal(plan)
+
+    def _fit_rounds(self, size: int) -> None:
+        """Steps and checkpoints in whole rounds of local steps: what is saved is what all peers of a stage have."""
+        for name in ("steps", "checkpoint_every"):
+            most = self.param[name].bounds[1] // size * size
+            setattr(self, name, min(-(-getattr(self, name) // size) * size, most))
 
     def propose_resume(self, run_id: str, reader: RunReader) -> None:
         """Proposes to go on from a run's last checkpoint, with its settings and, if those are done, more steps.
@@ -209,6 +231,8 @@ class LaunchModel(param.Parameterized):
             resume=self._resume,
         )
         done = 0
+        if isinstance(plan, ElasticPlan):
+            spec_of(plan, config)  # what swarms cannot train is said before anything is confirmed
         if self._resume is not None:
             assert isinstance(plan, Plan)
             folder = (runs_directory(self.home) / self._resume).resolve()
@@ -281,4 +305,5 @@ class LaunchModel(param.Parameterized):
                 raise InvalidInput(job.message or "rehearsal: the search found no plan")
             if job.elastic is None:  # the pages compare static plans; a swarm's start is seen on the Run page
                 self.session.plan = job.plan
-            self.propose(job.elastic or job.plan)
+            like = self._like
+            self.propose(job.plan if job.elastic is None else under_rules_of(job.elastic, like))

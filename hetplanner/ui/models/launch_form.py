@@ -37,7 +37,7 @@ TRAINING = (
     _number("max_restarts", "Restarts", "How often to go on by itself after a rank has died."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
 )
-_NAMES = re.compile(rf"^(?:run\.|config\.|train\.)?({'|'.join(SETTINGS)}|resume)\b:? ?")
+_NAMES = re.compile(rf"^(?:run\.|config\.|train\.|plan: )?({'|'.join(SETTINGS)}|resume)\b:? ?")
 
 
 class LaunchForm(param.Parameterized):

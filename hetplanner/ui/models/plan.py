@@ -9,6 +9,7 @@ import param
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
 from hetplanner.planners.layout import value_of
@@ -200,15 +201,15 @@ class PlanModel(ProblemSettings):
             if job.request.problem.rehearsal_of is None and job.request.what == "search"
         }
 
-    def show(self, plan: Plan) -> None:
-        """Shows a plan that no search of this page found, and takes over its problem."""
+    def show(self, plan: AnyPlan) -> None:
+        """Shows a plan that no search of this page found (of an elastic one a calm step); takes over its problem."""
         self._job, self._cursor = None, 0
         self.points, self.baselines, self.baseline_estimates, self.earlier = [], {}, {}, ()
         self.take_problem(plan.problem)
-        value = value_of(plan) if plan.estimate is not None else None
+        shown = self.session.take(plan)
+        value = value_of(shown) if shown.estimate is not None else None
         self.param.update(job_id="", state="idle", failure="", lower_bound=None, plan=None, value=None)
-        self.param.update(plan=plan, value=value)
-        self.session.plan = plan
+        self.param.update(plan=shown, value=value)
         self.param.trigger("points_changed", "baselines_changed")
 
     def _follow(self, job: SearchJob) -> None:
@@ -281,8 +282,8 @@ class PlanModel(ProblemSettings):
                 self.param.update(value=record["value"], lower_bound=record["lower_bound"])
             if self._job is not None and self._job.plan is not None:
                 self.plan = self._job.plan
-            if record["state"] in ENDED:
-                self.session.plan = self.plan or self.session.plan
+            if record["state"] in ENDED and self.plan is not None:
+                self.session.plan = self.plan
             self.failure = record["text"] if record["state"] == "failed" else ""
             self.state = record["state"]
             if self.failure:

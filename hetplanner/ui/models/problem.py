@@ -15,7 +15,8 @@ from hetplanner.schema import checked, parse_json
 from hetplanner.ui.models.session import Session
 from hetplanner.workload.files import workload_from_data
 from hetplanner.workload.huggingface import workload_from_config
-from hetplanner.workload.presets import preset, preset_names, with_overrides
+from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
+from hetplanner.workload.transformer import BOUNDARY_KINDS
 from hetplanner.workload.workload import Workload
 
 OBJECTIVES = {"Step time": "step-time", "DT-FM communication cost": "dtfm", "Dollars per million tokens": "cost"}
@@ -24,6 +25,8 @@ MAX_DEVICES = 1024
 MAX_LAYERS = 1000
 MODEL_SIZES = ("layers", "seq_len", "global_batch", "micro_batch", "dtype", "recompute")
 """Settings that override the model's own."""
+MODEL_OPTIONS = ("boundary_layers", "boundary_factor", "boundary_every", "shared_layers")
+"""Settings that change what a transformer by formula computes."""
 
 
 class ProblemSettings(param.Parameterized):
@@ -41,6 +44,10 @@ class ProblemSettings(param.Parameterized):
     seq_len = param.Integer(default=2048, bounds=(1, 1_000_000))
     dtype: Any = param.Selector(default="float16", objects=list(get_args(DType)))
     recompute = param.Boolean(default=False)
+    boundary_layers: Any = param.Selector(default=NO_BOUNDARY_LAYERS, objects=[NO_BOUNDARY_LAYERS, *BOUNDARY_KINDS])
+    boundary_factor: Any = param.Selector(default="4", objects=["2", "4"], doc="Width over that of what is sent.")
+    boundary_every = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="They stand behind every so many layers.")
+    shared_layers = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="Consecutive layers that share weights.")
     objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
     stages = param.Integer(default=8, bounds=(0, 4096))
     replicas = param.Integer(default=8, bounds=(0, 4096))
@@ -71,7 +78,7 @@ class ProblemSettings(param.Parameterized):
 
     def _take_sizes(self, workload: Workload) -> None:
         sizes = {name: getattr(workload, name) for name in MODEL_SIZES if name != "layers"}
-        self.param.update(layers=min(workload.graph.num_layers, MAX_LAYERS), **sizes)
+        self.param.update(layers=min(workload.graph.num_layers, MAX_LAYERS), **sizes, **_model_options(workload))
 
     def _cluster_chosen(self, *_: Any) -> None:
         if self.cluster is not None:
@@ -117,8 +124,9 @@ class ProblemSettings(param.Parameterized):
             return ()
         base = self._base_workload()
         if base.transformer is not None:
-            return ()
-        return ("layers", "seq_len", "micro_batch") if base.program is not None else ("layers", "seq_len")
+            return ("boundary_factor", "boundary_every") if self.boundary_layers == NO_BOUNDARY_LAYERS else ()
+        fixed = ("layers", "seq_len", *MODEL_OPTIONS)
+        return (*fixed, "micro_batch") if base.program is not None else fixed
 
     # -- the problem ------------------------------------------------------------------------------
 
@@ -136,7 +144,12 @@ class ProblemSettings(param.Parameterized):
         base = self._base_workload()
         fields = {name: getattr(base, name) for name in Workload.model_fields}
         sizes = {name: getattr(self, name) for name in MODEL_SIZES if name != "layers"}
-        return with_overrides(fields, base.name, layers=self.layers if base.transformer else None, **sizes)
+        shape: dict[str, Any] = {"layers": None}
+        if base.transformer is not None:
+            kind = self.boundary_layers
+            narrow = kind if kind == NO_BOUNDARY_LAYERS else f"{kind}:{self.boundary_factor}:{self.boundary_every}"
+            shape = {"layers": self.layers, "boundary_layers": narrow, "shared_layers": self.shared_layers}
+        return with_overrides(fields, base.name, **shape, **sizes)
 
     def constraints(self) -> Constraints:
         """What a planner may choose. Raises InvalidInput."""
@@ -240,6 +253,20 @@ def default_shape(devices: int, layers: int, micro_batches: int) -> tuple[int, i
     """(stages, replicas) that use as many devices as possible; among those, nearest to square, deeper first."""
     shapes = ((stages, min(devices // stages, micro_batches)) for stages in range(1, min(layers, devices) + 1))
     return min(shapes, key=lambda s: (-(s[0] * s[1]), abs(s[0] - s[1]), -s[0]))
+
+
+def _model_options(workload: Workload) -> dict[str, Any]:
+    """The options that a model comes with; a captured one, or one without them, has none."""
+    model = workload.transformer
+    narrow = model.boundary_layers if model is not None else None
+    options: dict[str, Any] = {"boundary_layers": NO_BOUNDARY_LAYERS}
+    if narrow is not None:
+        options = {
+            "boundary_layers": narrow.kind,
+            "boundary_factor": str(narrow.factor),
+            "boundary_every": narrow.every,
+        }
+    return options | {"shared_layers": model.shared_layers if model is not None else 1}
 
 
 def _uploaded_workload(content: bytes, name: str) -> Workload:

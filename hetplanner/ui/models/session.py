@@ -8,8 +8,11 @@ from typing import Any, Literal
 import param
 
 from hetplanner.errors import HetplannerError
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
+from hetplanner.ui.models.elastic import static_view
 
 NoticeKind = Literal["info", "success", "warning", "error"]
 PAGES = ("cluster", "plan", "simulate", "run", "export")
@@ -17,11 +20,16 @@ MAX_NOTICES = 50
 
 
 class Session(param.Parameterized):
-    """One session. `plan` is the plan that Run and Export work with: the best of the last search."""
+    """One session. `in_hand` is the plan that Run and Export work with: the best of the last search, or an opened one;
+    `plan` is what pages of static plans show of it.
+    """
 
     page: Any = param.Selector(default="cluster", objects=list(PAGES))
     unlocked = param.Boolean(default=False, doc="The launch token was typed in; only this session is unlocked.")
     plan = param.ClassSelector(class_=Plan, default=None)
+    elastic = param.ClassSelector(
+        class_=ElasticPlan, default=None, doc="The elastic plan in hand; `plan` is a calm step of it then."
+    )
     notice = param.Tuple(default=("info", ""), length=2, doc="Kind and text of the newest notice.")
 
     def __init__(self, guard: LaunchGuard, **params: Any) -> None:
@@ -32,6 +40,21 @@ class Session(param.Parameterized):
         self.notices: list[tuple[str, str]] = []
         self.answered: Callable[[], object] = lambda: None
         """Called, from another thread, when the desk has answered a question of this session."""
+        # Also when the same static plan is taken again.
+        self.param.watch(lambda _: setattr(self, "elastic", None), "plan", onlychanged=False)
+
+    @property
+    def in_hand(self) -> AnyPlan | None:
+        """The plan that Run and Export work with."""
+        return self.plan if self.elastic is None else self.elastic
+
+    def take(self, plan: AnyPlan) -> Plan:
+        """Makes a plan the one in hand, and gives what pages of static plans show of it."""
+        shown = static_view(plan)
+        self.plan = shown
+        if isinstance(plan, ElasticPlan):
+            self.elastic = plan
+        return shown
 
     def notify(self, kind: NoticeKind, text: str) -> None:
         """Shows a line to the person."""

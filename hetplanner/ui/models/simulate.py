@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import param
 
 from hetplanner.codecs.spec import CODEC_NAMES
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.planners.derive import Derivation, changes_text, derived_from_data
 from hetplanner.simulator.replay import Replay
@@ -262,6 +263,11 @@ class SimulateModel(param.Parameterized):
         return (
             self.shown is not None and self.shown is not in_hand and (in_hand is not self.original or self.is_derived)
         )
+
+    @property
+    def swarm(self) -> ElasticPlan | None:
+        """The elastic plan whose calm step is simulated, if one is."""
+        return self.session.elastic if self.original is self.session.plan else None
 
     @property
     def is_derived(self) -> bool:

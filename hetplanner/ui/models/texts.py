@@ -2,6 +2,8 @@
 
 import math
 
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.units import short_bytes, short_seconds
 
@@ -85,3 +87,18 @@ def site_text(plan: Plan, site: str) -> str:
     stages = sorted({s for device in used for s, _ in plan.places_of_rank[plan.rank_of(device)]})
     served = f", stages {', '.join(map(str, stages))}" if stages else ""
     return f"{site}: {len(used)} of {len(here)} devices{served}"
+
+
+def shape_text(plan: AnyPlan) -> str:
+    """'8 stages × 8 replicas', of an elastic plan '8 stages × 8 peers'; a range where stages differ."""
+    if isinstance(plan, ElasticPlan):
+        counts, noun = sorted({len(stage.peers) for stage in plan.stages}), "peer"
+    else:
+        counts, noun = sorted({len(stage.replicas) for stage in plan.stages}), "replica"
+    many = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+    return f"{counted(len(plan.stages), 'stage')} × {many} {noun}{'' if counts == [1] else 's'}"
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 stage', '2 stages'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,7 +8,7 @@ import param
 from hetplanner.plan.model import Plan
 from hetplanner.ui.desk import Desk, Ticket
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.models.texts import percent_text, seconds_text, value_text
+from hetplanner.ui.models.texts import percent_text, seconds_text, shape_text, value_text
 
 WORDS = {
     "placement": "placement (who sits where)",
@@ -119,13 +119,6 @@ class WhyModel(param.Parameterized):
 _VERBS = {"step-time": "takes", "cost": "costs", "dtfm": "is scored"}
 
 
-def shape_text(plan: Plan) -> str:
-    """'8 stages × 8 replicas', or a range where stages differ."""
-    counts = sorted({len(stage.replicas) for stage in plan.stages})
-    replicas = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
-    return f"{_counted(len(plan.stages), 'stage')} × {replicas} replica{'' if counts == [1] else 's'}"
-
-
 def bottleneck_text(estimate: Any) -> str:
     """'links Tokyo ↔ London: without it a step would take 3.2 s (23 % less)'."""
     bottleneck, step_s = estimate.bottleneck, estimate.step_s
@@ -139,10 +132,6 @@ def bottleneck_text(estimate: Any) -> str:
 def _named(name: str) -> str:
     """A choice in words; several together without their explanations."""
     return WORDS[name] if name in WORDS else _joined(name.split(" + "))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _joined(texts: list[str]) -> str:

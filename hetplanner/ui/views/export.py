@@ -7,8 +7,10 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import plan_to_data
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.export import (
     cli_lines,
     notebook_snippet,
@@ -25,16 +27,19 @@ from hetplanner.ui.views.json_tree import tree_html
 from hetplanner.ui.views.page_view import PageView
 
 _EMPTY = "No plan yet: press Search, upload a plan file, or launch a rehearsal; the plan appears here."
+SHOWN_PEERS = 64
+"""Peers of larger swarms are listed once somebody asks."""
 _HEIGHT = "height:640px;overflow:auto"
 
 
 class ExportView(PageView):
-    """Plan JSON as a tree or as text, its download and upload, and snippets; follows `session.plan`."""
+    """Plan JSON as a tree or as text, its download and upload, and snippets; follows `session.in_hand`."""
 
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.export
         self.text = html_pane(margin=(4, 14, 14, 14))
         self.hint = Words(_EMPTY)
+        self.peers = html_pane(margin=(0, 14, 2, 14))
         self.error = html_pane(margin=(0, 14, 6, 14))
         self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(3)]
         self.download = FileDownload(
@@ -60,7 +65,7 @@ class ExportView(PageView):
     def _layout(self) -> Island:
         lines = pn.Column(
             card("Command line", self.snippets[0]),
-            card("torchrun, host by host", self.snippets[1], margin=(12, 0, 0, 0)),
+            card("Host by host", self.snippets[1], margin=(12, 0, 0, 0)),
             card("Notebook", self.snippets[2], margin=(12, 0, 0, 0)),
             sizing_mode="stretch_width",
             margin=0,
@@ -68,14 +73,14 @@ class ExportView(PageView):
         tools = pn.FlexBox(
             self.download, self.upload, self.form, align_items="center", sizing_mode="stretch_width", margin=(2, 6)
         )
-        return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.text), lines))
+        return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.peers, self.text), lines))
 
     def _take(self, files: dict[str, bytes]) -> None:
         with pn.io.hold():
             self.model.upload(*next(iter(files.items())))
 
     def _file(self) -> io.StringIO:
-        plan = self.app.session.plan
+        plan = self.app.session.in_hand
         return io.StringIO(plan_text(plan) if plan is not None else "")
 
     def show_upload(self, *_: Any) -> None:
@@ -91,12 +96,13 @@ class ExportView(PageView):
 
     def show(self) -> None:
         """The plan in hand."""
-        plan = self.app.session.plan
+        plan = self.app.session.in_hand
         if (plan, self.model.form) == self._drawn:
             return
         self._drawn = (plan, self.model.form)
         self.download.disabled = self.form.disabled = plan is None
         self.hint.set(_EMPTY if plan is None else summary_text(plan))
+        set_html(self.peers, peers_html(plan) if isinstance(plan, ElasticPlan) else "")
         if plan is None:
             set_html(self.text, "")
         elif self.model.form == "tree":
@@ -106,3 +112,11 @@ class ExportView(PageView):
         lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan))
         for pane, text in zip(self.snippets, lines, strict=True):
             set_html(pane, f'<pre style="{CODE_STYLE};max-height:420px;overflow:auto">{escape(text)}</pre>')
+
+
+def peers_html(plan: ElasticPlan) -> str:
+    """HTML: who serves which stage at the start; folded, as a swarm may be large."""
+    style = f"{FONT}font-size:13px;line-height:1.5;opacity:.86;overflow-wrap:anywhere"
+    rows = "".join(f"<div><b>{escape(stage)}</b> {escape(peers)}</div>" for stage, peers in peer_lines(plan))
+    state = " open" if len(plan.peers) <= SHOWN_PEERS else ""
+    return f'<details{state} style="{style}"><summary>Peers at the start, by stage</summary>{rows}</details>'

@@ -7,6 +7,7 @@ import panel_material_ui as pmui
 
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.elastic import swarm_words
 from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
 from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
@@ -51,6 +52,7 @@ class PlanView(PageView):
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
         self.gone = Button(label="What if it were gone?", variant="outlined", visible=False, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
+        self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
@@ -87,12 +89,15 @@ class PlanView(PageView):
         model.param.watch(self.show_costs, ["plan", "baselines_changed"])
         model.param.watch(self.show_numbers, ["plan", "value", "lower_bound", "baselines_changed", "state"])
         model.param.watch(self.show_recent, ["job_id", "state"])
+        model.param.watch(self.show_swarm, "plan")
+        self.app.session.param.watch(self.show_swarm, "elastic")
         for show in (self.show_curve, self.show_plan, self.show_costs, self.show_numbers, self.show_recent):
             show()
+        self.show_swarm()
 
     def _layout(self) -> Island:
         tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
-        words = pn.Column(self.why.view, self.reasons.sentence.view, margin=0)
+        words = pn.Column(self.swarm.view, self.why.view, self.reasons.sentence.view, margin=0)
         words.styles = {"flex": "1 1 380px", "min-width": "0"}
         row = toolbar(words, tools)
         return page(
@@ -135,6 +140,11 @@ class PlanView(PageView):
             self.world.update(cluster, plan)
         self.places.update(plan)
         self.memory.update(plan)
+
+    def show_swarm(self, *_: Any) -> None:
+        """What is seen of an elastic plan, and what is not."""
+        words = swarm_words(self.app.explain.swarm)
+        self.swarm.set(words, bold="A swarm:" if words else "")
 
     def show_focus(self, *_: Any) -> None:
         """What is clicked on the map, in the grid or among the memory bars."""

@@ -7,6 +7,7 @@ import panel as pn
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
 from hetplanner.simulator.terms import TERMS
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.elastic import swarm_words
 from hetplanner.ui.models.texts import against_text, percent_text, seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
@@ -32,6 +33,7 @@ from hetplanner.ui.views.tools import Tools, save_tools, tool
 from hetplanner.units import short_bytes
 
 ORIGINAL = "the plan"
+CHANGE = "Change a control to derive another plan from this one; it is simulated at once."
 
 
 class SimulateView(PageView):
@@ -76,6 +78,7 @@ class SimulateView(PageView):
         on_click(self.save, lambda _: self.app.save_derived())
         on_click(self.reset, lambda _: model.reset())
         model.param.watch(self.changed, ["original", "shown_changed", "busy"])
+        self.app.session.param.watch(self.changed, "elastic")
         model.param.watch(self._draw_rows, "pipeline")
         model.param.watch(self._show_words, "errors_changed")
         model.param.watch(lambda _: self.tools.send_file("step-trace.json", model.perfetto), "perfetto_ready")
@@ -166,12 +169,13 @@ class SimulateView(PageView):
             self.hint.set("No plan yet: press Search at the left, or upload a plan file on the Export page.")
         elif model.errors and model.shown is not None:
             self.hint.set("What is drawn below is the last plan that could be simulated.")
+        elif nothing:
+            self.hint.set("Simulating …")
         elif model.changes:
             saved = "" if model.can_save else " · saved: Run and Export use it"
             self.hint.set(f"{'; '.join(model.changes)}{saved}", bold="Derived:")
         else:
-            self.hint.set("Change a control to derive another plan from this one; it is simulated at once."
-                          if model.shown else "Simulating …")  # fmt: skip
+            self.hint.set(swarm_words(model.swarm) or CHANGE, bold="A swarm:" if model.swarm else "")
 
     def _show_numbers(self) -> None:
         model = self.model

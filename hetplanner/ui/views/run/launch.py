@@ -8,9 +8,10 @@ import panel_material_ui as pmui
 
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
-from hetplanner.ui.models.texts import seconds_text
+from hetplanner.ui.models.texts import seconds_text, shape_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
@@ -49,15 +50,15 @@ class LaunchBar:
         )
         self.note = Words(NOTE, margin=(0, 14, 8, 14), size=12)
         self.view = frame(bar, self.note.view)
-        self.session.param.watch(self.show, ["unlocked", "plan"])
+        self.session.param.watch(self.show, ["unlocked", "plan", "elastic"])
         self.launch.param.watch(self.show, ["preparing", "launching"])
         app.run.param.watch(self.show, "runs")
         self.show()
 
     def _propose(self) -> None:
         with self.session.reporting():
-            if self.session.plan is not None:
-                self.launch.propose(self.session.plan)
+            if self.session.in_hand is not None:
+                self.launch.propose(self.session.in_hand)
 
     def _unlock(self) -> None:
         text, self.token.value = self.token.value_input or self.token.value or "", ""
@@ -70,6 +71,7 @@ class LaunchBar:
         self.rehearse.disabled = busy
         self.rehearse.label = "Re-planning…" if self.launch.preparing else "Rehearse here"
         self.propose.disabled = busy or self.session.plan is None
+        self.propose.label = "Launch the plan…" if self.session.elastic is None else "Launch the swarm…"
         unlocked = self.session.unlocked
         self.token.visible = self.unlock.visible = not unlocked
         self.words.set("Launching is unlocked." if unlocked else "")
@@ -129,7 +131,8 @@ class ConfirmDialog:
         if proposal is not None:
             set_html(self.text, proposal_words(proposal))
             set_html(self.command, command_words(proposal))
-            title = "Launch the rehearsal?" if proposal.is_rehearsal else "Launch the plan?"
+            what = "swarm" if isinstance(proposal.plan, ElasticPlan) else "plan"
+            title = f"Launch the {'rehearsal' if proposal.is_rehearsal else what}?"
             self.view.title = "Go on from the checkpoint?" if proposal.choice.resume else title
             self._show_lock()
             self._show_buttons()
@@ -145,19 +148,17 @@ def proposal_words(proposal: Proposal) -> str:
     """HTML: what will run, of what precision, and where its links are emulated."""
     plan, problem = proposal.plan, proposal.plan.problem
     if isinstance(plan, ElasticPlan):
-        devices = [peer for stage in plan.stages for peer in stage.peers]
-        most, who = max(len(s.peers) for s in plan.stages), "peers"
+        devices, who = plan.peers, "peers"
     else:
-        devices = list(plan.ranks)
-        most, who = max(len(s.replicas) for s in plan.stages), "ranks"
-    shape = f"{len(plan.stages)} stages × {most} {'peers' if who == 'peers' else 'replicas'}"
+        devices, who = plan.ranks, "ranks"
     sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in devices))
     facts = [
-        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape}, {len(devices)} {who}"),
+        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape_text(plan)}, {len(devices)} {who}"),
         ("Links emulated between", sites),
     ]
     if isinstance(plan, ElasticPlan):
         facts.append(("A swarm", "training goes on while peers go and come; see its section of this page"))
+        facts += peer_lines(plan)
     if problem.rehearsal_of:
         facts.insert(0, ("A rehearsal of", f"{problem.rehearsal_of}: the same sites and links, a tiny model"))
     if proposal.choice.resume:
