@@ -15,6 +15,7 @@ from hetplanner.errors import InvalidInput
 
 MAX_PEERS, MAX_PAIRS = 4096, 16_384
 MAX_COUNT = 10**9
+MAX_SEATS = 20_000
 MAX_STAGES = 4096
 MAX_TEXT = 200
 
@@ -76,6 +77,38 @@ class SwarmFlow:
         mine = self.peers[place]
         total = sum(p.micro_batches for p in self.peers if p.stage == mine.stage)
         return mine.micro_batches / total if total else 0.0
+
+
+class WorkSum:
+    """What peers contributed over all steps that were told of.
+
+    Attributes:
+        num_steps: told of.
+        redone: micro-batches whose contributions to two neighbouring stages are of two passes, over all boundaries.
+        is_partial: more peers came than are kept apart.
+    """
+
+    def __init__(self) -> None:
+        self.num_steps = self.redone = 0
+        self.is_partial = False
+        self._parts: dict[tuple[int, str], tuple[int, float]] = {}
+
+    def add(self, step: StepParts) -> None:
+        """One more step."""
+        self.num_steps += 1
+        self.redone += sum(flow_over([step]).redone.values())
+        for peer in step.peers:
+            seat = (peer.stage, peer.peer)
+            if seat not in self._parts and len(self._parts) >= MAX_SEATS:
+                self.is_partial = True
+                continue
+            count, worked_s = self._parts.get(seat, (0, 0.0))
+            self._parts[seat] = (count + peer.micro_batches, worked_s + peer.worked_s)
+
+    @property
+    def peers(self) -> tuple[PeerWork, ...]:
+        """By stage and name; who served two stages is there twice."""
+        return tuple(PeerWork(peer, stage, *self._parts[stage, peer]) for stage, peer in sorted(self._parts))
 
 
 NO_FLOW = SwarmFlow(0, 0, 0, 0.0, (), {}, {})
@@ -149,7 +182,7 @@ def _many(value: object, most: int) -> Sequence[Any]:
 def _peer(peer: object, stage: object, micro_batches: object, worked_s: object) -> PeerWork:
     if not isinstance(peer, str):
         raise TypeError("no peer")
-    return PeerWork(peer[:MAX_TEXT], _whole(stage, MAX_STAGES), _whole(micro_batches, MAX_COUNT), _seconds(worked_s))
+    return PeerWork(peer[:MAX_TEXT], _whole(stage, MAX_STAGES), _whole(micro_batches, MAX_COUNT), seconds_of(worked_s))
 
 
 def _pair(peers: Sequence[PeerWork], sender: object, receiver: object, count: object) -> tuple[int, int, int]:
@@ -165,7 +198,8 @@ def _whole(value: object, below: int) -> int:
     return value
 
 
-def _seconds(value: object) -> float:
+def seconds_of(value: object) -> float:
+    """A duration that somebody told. Raises ValueError: it is none."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise ValueError("no duration")
     return float(value)

@@ -16,9 +16,11 @@ from hetplanner.plan.elastic_settings import WiringSettings
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plots.report_page import report_page
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.swarm_history import WAYS_TO_GO, SwarmHistory
+from hetplanner.runs.swarm_report import report_swarm
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
 from hetplanner.workload.presets import preset
@@ -119,6 +121,14 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     assert losses == pytest.approx(wanted, rel=1e-5)
     asked = [(r.event, r.text) for r in audit_records(tmp_path, run=run.id) if r.event in ("drain", "kill")]
     assert asked == [("drain", "asked to leave: peer d0"), ("kill", "killed: peer d3")]
+    found, page = report_swarm(run), report_page(run)
+    ends = [("d0", 0, "left"), ("d1", 0, "there"), ("d2", 1, "there"), ("d3", 1, "lost")]
+    assert [(p.peer, p.stage, p.end) for p in found.peers] == ends
+    assert sum(p.micro_batches for p in found.peers if p.stage == 0) == 8 * len(losses)
+    assert {c.phase for c in found.closing} >= {"prepare", "reduce", "persist", "commit"}
+    assert "calm step" in found.difference
+    for words in ("Peers of every stage over time", "Who did what", "killed: peer d3", "asked to leave: peer d0"):
+        assert words in page
 
 
 def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):
