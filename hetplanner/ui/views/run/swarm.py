@@ -178,7 +178,7 @@ def peer_table(detail: RunDetail, is_over: bool, *, emulated: bool) -> str:
         state = _state(stay, history)
         rows.append([f"stage {stay.stage}", stay.peer[:80], state, *rates, share, str(work.micro_batches)])
     head = ["", "peer", "", "measured", "expected", "of its stage", "micro-batches"]
-    words = MEASURED + ("; who moves goes on as slow as in its first stage." if emulated else NOT_EMULATED)
+    words = MEASURED + ("." if emulated else NOT_EMULATED)
     return html_table(head, rows, numbers=4, height=420) + note(words)
 
 
