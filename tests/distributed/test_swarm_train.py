@@ -110,6 +110,8 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     went = {mark.peer: mark.kind for mark in history.marks if mark.kind in WAYS_TO_GO}
     assert (went["d0"], went["d3"]) == ("left", "lost")
     assert not {"d0", "d3"} & set(history.now)
+    assert all(sum(count for _, _, count in step.sent) == 8 for step in history.steps)
+    assert {trainer for trainer, _, _ in history.steps[-1].sent} == {"trainer-0"}
     assert all(sum(p.micro_batches for p in step.peers if p.stage == s) == 8 for step in history.steps for s in (0, 1))
     for peer in history.flow(1).peers:  # it waits out at least what is emulated
         assert 0 < peer.speed <= 1.05 * expected_speeds(plan)[peer.peer][peer.stage]

@@ -136,7 +136,7 @@ def flow_text(flow: SwarmFlow) -> str:
     steps = f"Step {flow.last_step}" if flow.num_steps == 1 else f"Steps {flow.first_step} to {flow.last_step}"
     again = sum(flow.redone.values())
     left_out = f" {again} were done again in part, and are in no line where two passes meet." if again else ""
-    return f"{steps}: a line for the micro-batches that went through both peers in one pass.{left_out}"
+    return f"{steps}: a line for the micro-batches that went through both in one pass.{left_out}"
 
 
 def stage_table(detail: RunDetail, num_stages: int, is_over: bool) -> str:
