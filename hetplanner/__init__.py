@@ -50,6 +50,7 @@ _HOMES = {
     "calibrate": "hetplanner.notebook",
     "utilisation_of_run": "hetplanner.runs.utilisation",
     "report_run": "hetplanner.runs.report",
+    "report_swarm": "hetplanner.runs.swarm_report",
     "apply_calibration": "hetplanner.calibration.model",
     "load_calibration": "hetplanner.calibration.model",
     "save_calibration": "hetplanner.calibration.model",

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
 from hetplanner.swarm.asked import PeerAct
 from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.runs.run import Run
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
@@ -74,11 +78,15 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold a run against its prediction, term by term and link by link, and fit the model to it again."""
+    """Hold a run against its prediction, term by term and link by link, and fit the model to it again.
+
+    Of a swarm: who did what, who went, and how its steps stand to the plan's calm one.
+    """
     from hetplanner.calibration.model import apply_calibration
     from hetplanner.cli.reporting import print_report
     from hetplanner.cluster.files import save_cluster
     from hetplanner.errors import InvalidInput
+    from hetplanner.plan.elastic import ElasticPlan
     from hetplanner.runs.report import report_run
     from hetplanner.runs.run import open_run
     from hetplanner.schema import check_writable, write_text
@@ -87,6 +95,9 @@ def report(
         if path is not None:
             check_writable(path)
     reader = open_run(run)
+    if isinstance(reader.any_plan, ElasticPlan):
+        _report_swarm(reader, {"--trace": trace, "--out": out}, html, as_json)
+        return
     found = report_run(reader, reader.id, steps)
     cluster = reader.plan.problem.cluster
     fitted = apply_calibration(found.calibration, cluster) if found.calibration is not None else None
@@ -110,6 +121,27 @@ def report(
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
     if out is not None:
         console.print(f"calibrated cluster written to {out}")
+    if html is not None:
+        console.print(f"report written to {html}; open it in any browser")
+
+
+def _report_swarm(reader: Run, not_told: Mapping[str, Path | None], html: Path | None, as_json: bool) -> None:
+    from hetplanner.cli.swarm_reporting import print_swarm_report
+    from hetplanner.errors import InvalidInput
+    from hetplanner.plots.swarm_report_page import swarm_report_page
+    from hetplanner.runs.swarm_report import report_swarm
+    from hetplanner.schema import write_text
+
+    for option, path in not_told.items():
+        if path is not None:
+            raise InvalidInput(f"{option}: peers of a swarm tell no spans, so there is none of {reader.id}; remove it")
+    found = report_swarm(reader, reader.id)
+    if html is not None:
+        write_text(html, swarm_report_page(reader, found))
+    if as_json:
+        print_json(found.to_data() | {"html": str(html) if html else None})
+        return
+    print_swarm_report(found)
     if html is not None:
         console.print(f"report written to {html}; open it in any browser")
 

@@ -345,7 +345,7 @@ class Coordinator:
         may = not self.is_done and self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
         if may and self.journal.is_complete and not self._seating.holds_step(now_s):
             tokens = self.journal.tokens_by_member()
-            self.work = step_work(self.membership.view, tokens, self.journal.flow())
+            self.work = step_work(self.membership.view, tokens, self.journal.flow(), self.journal.sent())
             self._out += self.transaction.begin(self._stamp(), self.version, self.membership.view, tokens, now_s)
 
     # Decisions.

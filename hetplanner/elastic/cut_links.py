@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hetplanner.elastic.identity import Member
 
 CONFIRM_S = 0.7
-"""A link counts as cut if it is still said to be so long after the first word of it, when a new connection should be
-there, and both peers have been heard of meanwhile: none of them died."""
+"""A link counts as cut if it is still said to be so long after both peers have been heard of since the first word of
+it: none of them died, and who was only stopped for a while has had time for a new connection."""
 STALE_S = 3.0
 """A link is said to be cut again and again; one that is not is mended."""
 REST_S, MOST_REST_S = 2.0, 60.0
@@ -30,6 +30,7 @@ class _Cut:
     first_s: float
     last_s: float
     by: Member
+    alive_s: float | None = None
     is_confirmed: bool = False
 
 
@@ -60,7 +61,9 @@ class CutLinks:
         """Confirms cuts and forgets those that nobody speaks of any more. `heard_s`: when a peer was heard of last."""
         self._cuts = {link: cut for link, cut in self._cuts.items() if now_s - cut.last_s <= STALE_S}
         for link, cut in self._cuts.items():
-            if cut.is_confirmed or cut.last_s - cut.first_s < CONFIRM_S or min(map(heard_s, link)) <= cut.first_s:
+            if cut.alive_s is None and min(map(heard_s, link)) > cut.first_s:
+                cut.alive_s = now_s
+            if cut.is_confirmed or cut.alive_s is None or cut.last_s - cut.alive_s < CONFIRM_S:
                 continue
             cut.is_confirmed = True
             self._news.append((cut.by, link[link[0] == cut.by]))

@@ -26,10 +26,11 @@ class Lease:
 
 
 class _Covered(NamedTuple):
-    """A contribution that counts, and the lease under which it was made."""
+    """A contribution that counts, the lease under which it was made, and whose that was."""
 
     entry: Entry
     lease: Stamp
+    trainer: str
 
 
 class Journal:
@@ -100,7 +101,7 @@ class Journal:
         for entry in manifest:
             micro_batch, stage, _ = entry.token
             if micro_batch == lease.micro_batch and self._serves(entry.member, stage):
-                self._covered.setdefault((micro_batch, stage), _Covered(entry, stamp))
+                self._covered.setdefault((micro_batch, stage), _Covered(entry, stamp, trainer))
         return True
 
     def give_up(self, trainer: str, stamp: Stamp) -> bool:
@@ -120,28 +121,33 @@ class Journal:
 
     def drop_member(self, member: Member) -> int:
         """An incarnation is dead: what it held is to be done again. Counts the contributions."""
-        return self._drop({key for key, (entry, _) in self._covered.items() if entry.member == member})
+        return self._drop({key for key, covered in self._covered.items() if covered.entry.member == member})
 
     def drop_tokens(self, tokens: Iterable[Token]) -> int:
         """Tokens a peer turned out not to hold are to be done again. Counts them."""
         gone = set(tokens)
-        return self._drop({key for key, (entry, _) in self._covered.items() if entry.token in gone})
+        return self._drop({key for key, covered in self._covered.items() if covered.entry.token in gone})
 
     def tokens_by_member(self) -> dict[Member, tuple[Token, ...]]:
         """What each incarnation has to fold."""
         found: defaultdict[Member, list[Token]] = defaultdict(list)
-        for entry, _ in self._covered.values():
+        for entry, _, _ in self._covered.values():
             found[entry.member].append(entry.token)
         return {member: tuple(tokens) for member, tokens in found.items()}
 
     def flow(self) -> Counter[tuple[str, str]]:
         """By peer and peer of the next stage, micro-batches that went from one to the other under one lease."""
         found: Counter[tuple[str, str]] = Counter()
-        for (micro_batch, stage), (entry, lease) in self._covered.items():
+        for (micro_batch, stage), (entry, lease, _) in self._covered.items():
             after = self._covered.get((micro_batch, stage + 1))
             if after is not None and after.lease == lease:
                 found[entry.member.peer, after.entry.member.peer] += 1
         return found
+
+    def sent(self) -> Counter[tuple[str, str]]:
+        """By trainer and peer of the first stage, micro-batches that went from one to the other."""
+        first = (covered for (_, stage), covered in self._covered.items() if stage == 0)
+        return Counter((covered.trainer, covered.entry.member.peer) for covered in first)
 
     def _drop(self, keys: set[tuple[int, int]]) -> int:
         for key in keys:

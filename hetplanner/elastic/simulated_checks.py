@@ -56,7 +56,7 @@ class Checks:
         self._check_parts(coordinator)
 
     def _check_parts(self, coordinator: Coordinator) -> None:
-        """Every stage's shares are all micro-batches; no more than these cross a boundary, and none a stage."""
+        """Every stage's shares are all micro-batches, as what trainers sent; no more cross a boundary, none a stage."""
         work, most = coordinator.work, self._settings.micro_batches
         done = Counter(dict.fromkeys(range(self._settings.stages), 0))
         crossed: Counter[int] = Counter()
@@ -67,6 +67,9 @@ class Checks:
             crossed[stage] += count
             if work.shares[receiver].stage != stage + 1:
                 self.violations.append(f"I6: {count} went from stage {stage} to {work.shares[receiver].stage}")
+        entered = sum(count for (_, peer), count in work.sent.items() if work.shares[peer].stage == 0)
+        if entered != most or sum(work.sent.values()) != most:
+            self.violations.append(f"I6: trainers sent {dict(work.sent)} into the first stage, of {most}")
         if set(done.values()) != {most} or any(count > most for count in crossed.values()):
             self.violations.append(f"I6: {dict(done)} were done and {dict(crossed)} crossed, of {most}")
 

@@ -33,6 +33,7 @@ from hetplanner.elastic.peer_events import (
     SaveCheckpoint,
     SendWork,
     StateLoaded,
+    Unreachable,
     UpdateApplied,
 )
 from hetplanner.elastic.simulated_model import (
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from hetplanner.elastic.simulation import Simulation
 
 TICK_S = 0.2
+KEEPALIVE_S = 1.2
+"""Until a connection over which nothing comes counts as broken, as measured with gRPC; a kill breaks it at once."""
 COORDINATOR = "coordinator"
 
 
@@ -215,11 +218,21 @@ class PeerHost(Host):
         self._data: dict[CallKey, _Data] = {}
         self._sent: dict[int, CallKey] = {}
         self._busy_until_s = 0.0
+        self._out_since_s: dict[str, float] = {}
 
     def on_event(self, event: Any) -> None:
         """See Host."""
         for action in self.machine.handle(event, self.world.now_s):
             self._perform(action)
+
+    def tick(self) -> None:
+        """See Host: also watches the others of its stage, as real peers do, and says whom it cannot reach."""
+        out = [address for address in self.machine.mates if not self.world.reaches(self, address)]
+        self._out_since_s = {address: self._out_since_s.get(address, self.world.now_s) for address in out}
+        for address, since_s in self._out_since_s.items():
+            if not self.world.is_there(address) or self.world.now_s - since_s >= KEEPALIVE_S:
+                self.on_event(Unreachable(address))
+        super().tick()
 
     def receive(self, sender: str, message: Message, payload: int | None) -> None:
         """Keeps the tensor that came along."""
@@ -315,7 +328,7 @@ class PeerHost(Host):
         version: Version | None
         match order:
             case FetchState(stage=stage, source=seat):
-                weights, version = self.world.snapshot(stage, seat)
+                weights, version = self.world.snapshot(self, stage, seat)
             case LoadCheckpoint(stage=stage, saved=saved, version=version):
                 weights = self.world.checkpoints.get((stage, saved))
             case InitState(stage=stage, version=version):

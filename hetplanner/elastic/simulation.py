@@ -25,10 +25,13 @@ from hetplanner.elastic.peer_events import LeaveAsked
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulated_checks import Checks
 from hetplanner.elastic.simulated_hosts import COORDINATOR, CoordinatorHost, Host, PeerHost, Reduction, TrainerHost
+from hetplanner.elastic.simulated_links import CutPairs
 from hetplanner.elastic.simulated_model import MODULUS
 from hetplanner.elastic.transaction import Phase
 
 STUCK_S = 400.0
+BROKEN_S = (0.01, 1.2)
+"""Until a call over a link that is cut fails, as measured with gRPC's keepalive."""
 NOTICED_S = (0.04, 0.39)
 """Between a kill and a broken connection at the coordinator, as measured with gRPC on loopback."""
 
@@ -39,6 +42,7 @@ class Faults:
 
     Attributes:
         kill_s, hang_s, cut_s, leave_s, twin_s: of a peer; a twin is a second process with a live peer's id.
+        link_s: a peer and another, or a trainer, cannot reach one another for a while; the coordinator reaches both.
         trainer_s: kills of a trainer.
         disk_full_s: the disk is full for a while.
         phase_kill: chance that the coordinator dies at a change of phase.
@@ -52,6 +56,7 @@ class Faults:
     kill_s: float = 12.0
     hang_s: float = 15.0
     cut_s: float = 25.0
+    link_s: float = 15.0
     leave_s: float = 60.0
     twin_s: float = 60.0
     trainer_s: float = 60.0
@@ -71,6 +76,7 @@ CALM = Faults(
     kill_s=NEVER,
     hang_s=NEVER,
     cut_s=NEVER,
+    link_s=NEVER,
     leave_s=NEVER,
     twin_s=NEVER,
     trainer_s=NEVER,
@@ -109,6 +115,7 @@ class Simulation:
 
     Attributes:
         happened: faults by kind.
+        links: that are cut between processes that live.
         stuck: whether no step was committed for STUCK_S although nothing was lost.
         lost: whether every copy of a stage was, before there was a checkpoint to go back to.
     """
@@ -141,6 +148,7 @@ class Simulation:
         self._speeds = cycle(speeds) if speeds is not None else None
         self._events: list[tuple[float, int, Host | None, Callable[[], None]]] = []
         self._hosts: dict[str, Host] = {}
+        self.links = CutPairs()
         self._reductions: dict[tuple[Stamp, tuple[Seat, ...]], Reduction] = {}
         self._number = 0
         self._begin()
@@ -190,6 +198,10 @@ class Simulation:
         if target is None or not target.is_alive:
             self.later(delay_s, sender, lambda: sender.unreachable(address, message))
             return
+        if self.links.are_parted(sender.address, address, self.now_s):
+            self.happened["parted"] += 1
+            self.later(self.random.uniform(*BROKEN_S), sender, lambda: sender.unreachable(address, message))
+            return
         luck -= faults.lost
         if luck < faults.late:
             self.happened["late"] += 1
@@ -199,18 +211,27 @@ class Simulation:
             self.later(2 * delay_s, target, lambda: self._deliver(target, sender.address, message, payload))
 
     def _deliver(self, target: Host, sender: str, message: Message, payload: int | None) -> None:
-        if target.cut_until_s <= self.now_s:
+        if target.cut_until_s <= self.now_s and not self.links.are_parted(sender, target.address, self.now_s):
             target.receive(sender, message, payload)
 
-    def snapshot(self, stage: int, seat: Seat) -> tuple[int | None, Version | None]:
+    def snapshot(self, joiner: PeerHost, stage: int, seat: Seat) -> tuple[int | None, Version | None]:
         """The state of a stage as a peer has it now; nothing if it cannot be had."""
         host = self._hosts.get(seat.address)
-        if not isinstance(host, PeerHost) or not self._answers(host) or host.machine.stage != stage:
+        if not isinstance(host, PeerHost) or not self.reaches(joiner, seat.address) or host.machine.stage != stage:
             return None, None
         return (None, None) if host.machine.version is None else (host.weights, host.machine.version)
 
-    def _answers(self, host: Host) -> bool:
-        return host.is_alive and max(host.hung_until_s, host.cut_until_s) <= self.now_s
+    def is_there(self, address: str) -> bool:
+        """Whether a process listens at an address, though it may be stopped or cut off."""
+        host = self._hosts.get(address)
+        return host is not None and host.is_alive
+
+    def reaches(self, host: Host, address: str) -> bool:
+        """Whether somebody at an address would answer a process now."""
+        other = self._hosts.get(address)
+        if other is None or not other.is_alive or self.links.are_parted(host.address, address, self.now_s):
+            return False
+        return max(host.cut_until_s, other.hung_until_s, other.cut_until_s) <= self.now_s
 
     def join_reduction(
         self, host: PeerHost, attempt: Stamp, tokens: tuple[Token, ...], group: tuple[Seat, ...]
@@ -229,12 +250,13 @@ class Simulation:
         tokens = tuple(t for _, _, folded in reduction.sums.values() for t in folded)
         total = sum(value for value, _, _ in reduction.sums.values()) % MODULUS
         count = sum(number for _, number, _ in reduction.sums.values())
-        fails = self.random.random() < self.faults.reduce
+        parted = self.links.parted_of(reduction.sums, self.now_s)
+        fails = bool(parted) or self.random.random() < self.faults.reduce
         self.happened["reduce"] += fails
         self.checks.folded(attempt, stage, tokens)
         for address in reduction.sums:
             host = self._hosts.get(address)
-            if isinstance(host, PeerHost) and not (fails and self.random.random() < 0.6):
+            if isinstance(host, PeerHost) and address not in parted and not (fails and self.random.random() < 0.6):
                 self.later(0.0, host, partial(host.fold_done, attempt, total, count))
             elif isinstance(host, PeerHost):
                 self.later(0.16, host, partial(host.fold_done, attempt, None, None))
@@ -251,6 +273,7 @@ class Simulation:
             "kill": self._kill_peer,
             "hang": self._hang,
             "cut": self._cut,
+            "link": self._cut_link,
             "leave": self._leave,
             "twin": self._start_twin,
             "trainer": self._kill_trainer,
@@ -344,6 +367,20 @@ class Simulation:
         if host is not None:
             host.cut_until_s = self.now_s + self.rng.uniform(0.3, 6.0)
         return host is not None
+
+    def _cut_link(self) -> bool:
+        """Of two peers, as likely as not of one stage, or of a peer and a trainer."""
+        host = self._pick()
+        if host is None:
+            return False
+        mates = [other for other in self._living() if other.machine.stage == host.machine.stage]
+        anybody = [other for other in self._hosts.values() if other.address != COORDINATOR]
+        among = mates if self.rng.random() < 0.5 else anybody
+        other = among[int(self.rng.integers(len(among)))]
+        if other is host:
+            return False
+        self.links.cut(host.address, other.address, self.now_s + self.rng.uniform(0.5, 12.0))
+        return True
 
     def _leave(self) -> bool:
         host = self._pick()

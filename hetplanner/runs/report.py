@@ -14,6 +14,7 @@ from typing import Any
 from hetplanner.calibration.model import Calibration, calibration_to_data
 from hetplanner.calibration.trace_fit import calibrate_trace, fitted_plan
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.comparison import Comparer, LinkReport, RankReport, simulated_steps
@@ -56,7 +57,7 @@ class RunReport:
         """Plain data; what is no finite number is None."""
         data = {name: value for name, value in asdict_of(self).items() if name != "calibration"}
         data["calibration"] = None if self.calibration is None else calibration_to_data(self.calibration)
-        found: dict[str, Any] = _finite(data)
+        found: dict[str, Any] = finite_data(data)
         return found
 
 
@@ -69,11 +70,12 @@ def asdict_of(report: RunReport) -> dict[str, Any]:
     return flat
 
 
-def _finite(value: Any) -> Any:
+def finite_data(value: Any) -> Any:
+    """Plain data in which what is no finite number is None."""
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite_data(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite_data(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -86,8 +88,10 @@ def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED
         last_steps: how many of the last whole steps with spans are read.
 
     Raises:
-        InvalidInput: its plan or status cannot be read.
+        InvalidInput: its plan or status cannot be read, or its plan is elastic.
     """
+    if isinstance(run.any_plan, ElasticPlan):
+        raise InvalidInput(f"{name or run.directory.path.name}: is of an elastic plan; report_swarm gives its report")
     run.read_all()
     plan, status, trace = run.plan, run.status(), RunReader.trace(run, last_steps)
     calibration = _calibrated(trace, plan)

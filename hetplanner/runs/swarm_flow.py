@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetplanner.errors import InvalidInput
 
 MAX_PEERS, MAX_PAIRS = 4096, 16_384
 MAX_COUNT = 10**9
+MAX_SEATS = 20_000
 MAX_STAGES = 4096
 MAX_TEXT = 200
 
@@ -41,12 +42,16 @@ class PeerWork:
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """One committed step: who did what, and the micro-batches of each pair (places in `peers`)."""
+    """One committed step: who did what, and the micro-batches of each pair (places in `peers`).
+
+    `sent`: by trainer and place of a peer of the first stage; nothing of a coordinator that does not tell.
+    """
 
     step: int
     seconds: float
     peers: tuple[PeerWork, ...]
     pairs: tuple[tuple[int, int, int], ...]
+    sent: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class SwarmFlow:
         peers: by stage and name; who served two stages meanwhile is there twice.
         pairs: (place in `peers`, place in `peers`) -> micro-batches that went from one to the other in one pass;
             those that were done again in part are counted in no pair where two passes meet.
+        sent: (trainer, place in `peers`) -> micro-batches that went from one to the other; nothing where none is told.
         redone: boundary behind stage s -> micro-batches whose two contributions are of two passes.
     """
 
@@ -70,12 +76,45 @@ class SwarmFlow:
     peers: tuple[PeerWork, ...]
     pairs: Mapping[tuple[int, int], int]
     redone: Mapping[int, int]
+    sent: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def share(self, place: int) -> float:
         """Of its stage's micro-batches, a peer's."""
         mine = self.peers[place]
         total = sum(p.micro_batches for p in self.peers if p.stage == mine.stage)
         return mine.micro_batches / total if total else 0.0
+
+
+class WorkSum:
+    """What peers contributed over all steps that were told of.
+
+    Attributes:
+        num_steps: told of.
+        redone: micro-batches whose contributions to two neighbouring stages are of two passes, over all boundaries.
+        is_partial: more peers came than are kept apart.
+    """
+
+    def __init__(self) -> None:
+        self.num_steps = self.redone = 0
+        self.is_partial = False
+        self._parts: dict[tuple[int, str], tuple[int, float]] = {}
+
+    def add(self, step: StepParts) -> None:
+        """One more step."""
+        self.num_steps += 1
+        self.redone += sum(flow_over([step]).redone.values())
+        for peer in step.peers:
+            seat = (peer.stage, peer.peer)
+            if seat not in self._parts and len(self._parts) >= MAX_SEATS:
+                self.is_partial = True
+                continue
+            count, worked_s = self._parts.get(seat, (0, 0.0))
+            self._parts[seat] = (count + peer.micro_batches, worked_s + peer.worked_s)
+
+    @property
+    def peers(self) -> tuple[PeerWork, ...]:
+        """By stage and name; who served two stages is there twice."""
+        return tuple(PeerWork(peer, stage, *self._parts[stage, peer]) for stage, peer in sorted(self._parts))
 
 
 NO_FLOW = SwarmFlow(0, 0, 0, 0.0, (), {}, {})
@@ -99,6 +138,7 @@ def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
     counts: Counter[tuple[int, str]] = Counter()
     worked_s: dict[tuple[int, str], float] = {}
     pairs: Counter[tuple[tuple[int, str], tuple[int, str]]] = Counter()
+    sent: Counter[tuple[str, tuple[int, str]]] = Counter()
     for step in shown:
         seats = [(peer.stage, peer.peer) for peer in step.peers]
         for seat, peer in zip(seats, step.peers, strict=True):
@@ -106,6 +146,8 @@ def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
             worked_s[seat] = worked_s.get(seat, 0.0) + peer.worked_s
         for sender, receiver, count in step.pairs:
             pairs[seats[sender], seats[receiver]] += count
+        for trainer, receiver, count in step.sent:
+            sent[trainer, seats[receiver]] += count
     order = sorted(worked_s)
     place = {seat: i for i, seat in enumerate(order)}
     return SwarmFlow(
@@ -116,6 +158,7 @@ def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
         tuple(PeerWork(peer, stage, counts[stage, peer], worked_s[stage, peer]) for stage, peer in order),
         {(place[a], place[b]): count for (a, b), count in pairs.items()},
         _redone(counts, pairs),
+        {(trainer, place[seat]): count for (trainer, seat), count in sent.items()},
     )
 
 
@@ -137,7 +180,8 @@ def parts_of(step: int, seconds: float, event: Mapping[str, Any]) -> StepParts |
         return None
     peers = tuple(_peer(*entry) for entry in _many(event["peers"], MAX_PEERS))
     pairs = tuple(_pair(peers, *entry) for entry in _many(event["flow"], MAX_PAIRS))
-    return StepParts(step, seconds, peers, pairs)
+    sent = tuple(_sent(peers, *entry) for entry in _many(event.get("sent", []), MAX_PAIRS))
+    return StepParts(step, seconds, peers, pairs, sent)
 
 
 def _many(value: object, most: int) -> Sequence[Any]:
@@ -149,7 +193,7 @@ def _many(value: object, most: int) -> Sequence[Any]:
 def _peer(peer: object, stage: object, micro_batches: object, worked_s: object) -> PeerWork:
     if not isinstance(peer, str):
         raise TypeError("no peer")
-    return PeerWork(peer[:MAX_TEXT], _whole(stage, MAX_STAGES), _whole(micro_batches, MAX_COUNT), _seconds(worked_s))
+    return PeerWork(peer[:MAX_TEXT], _whole(stage, MAX_STAGES), _whole(micro_batches, MAX_COUNT), seconds_of(worked_s))
 
 
 def _pair(peers: Sequence[PeerWork], sender: object, receiver: object, count: object) -> tuple[int, int, int]:
@@ -159,13 +203,21 @@ def _pair(peers: Sequence[PeerWork], sender: object, receiver: object, count: ob
     return one, two, _whole(count, MAX_COUNT)
 
 
+def _sent(peers: Sequence[PeerWork], trainer: object, receiver: object, count: object) -> tuple[str, int, int]:
+    place = _whole(receiver, len(peers))
+    if not isinstance(trainer, str) or peers[place].stage != 0:
+        raise ValueError("no trainer, or none that sends to the first stage")
+    return trainer[:MAX_TEXT], place, _whole(count, MAX_COUNT)
+
+
 def _whole(value: object, below: int) -> int:
     if type(value) is not int or not 0 <= value < below:
         raise ValueError("no whole number of the range")
     return value
 
 
-def _seconds(value: object) -> float:
+def seconds_of(value: object) -> float:
+    """A duration that somebody told. Raises ValueError: it is none."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise ValueError("no duration")
     return float(value)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hetplanner.runs.swarm_flow import MAX_STAGES, MAX_TEXT, StepParts, SwarmFlow, flow_over, parts_of
+from hetplanner.elastic.transaction import Phase
+from hetplanner.runs.swarm_flow import (
+    MAX_STAGES,
+    MAX_TEXT,
+    StepParts,
+    SwarmFlow,
+    WorkSum,
+    flow_over,
+    parts_of,
+    seconds_of,
+)
 from hetplanner.runs.tail import LineTail
 
 EVENTS_FILE = "events.jsonl"
@@ -17,9 +28,12 @@ STATES = ("waiting", "joining", "serving")
 MAX_STAYS = MAX_MARKS = 4000
 """Of a swarm that lives long the newest are kept."""
 MAX_COMMITS = 20_000
+MAX_ATTEMPTS = 4000
+MAX_REASONS = 100
 POLL_BYTES = 2 * 2**20
 KEPT_STEPS = 128
 """Of whose parts the flow can be summed up."""
+CLOSING_PHASES = tuple(phase.value for phase in Phase if phase is not Phase.RUN)
 WAYS_TO_GO = ("left", "lost", "cut off")
 """As its coordinator tells them; an older one only says `gone`."""
 SAME_LOOK_S = 0.1
@@ -66,6 +80,15 @@ class Commit:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt to close a step that is over: the seconds of its phases, and whether the step was committed."""
+
+    time_s: float
+    seconds: Mapping[str, float]
+    closed: bool
+
+
 class SwarmHistory:
     """Reads a run's events while they are written. What does not look like one is counted and passed over.
 
@@ -73,6 +96,9 @@ class SwarmHistory:
         now: by peer, its stay that goes on; first come first.
         draining: peers of these that want to leave.
         steps: parts of the last committed steps, of a coordinator that tells them.
+        work: the sum of the parts of all of them.
+        attempts: to close a step, the last ones.
+        failures: how often peers were lost, by reason, over all coordinators.
         boots: coordinators so far.
         is_over: the last one has told the end.
         counts: of marks by kind, also of those that are not kept any more.
@@ -86,6 +112,9 @@ class SwarmHistory:
         self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
         self.commits: deque[Commit] = deque(maxlen=MAX_COMMITS)
         self.steps: deque[StepParts] = deque(maxlen=KEPT_STEPS)
+        self.work = WorkSum()
+        self.attempts: deque[Attempt] = deque(maxlen=MAX_ATTEMPTS)
+        self.failures: Counter[str] = Counter()
         self.now: dict[str, Stay] = {}
         self.draining: set[str] = set()
         self.pauses: deque[Stay] = deque(maxlen=MAX_STAYS)
@@ -137,7 +166,11 @@ class SwarmHistory:
             self._take_failures(time_s, event["counts"])
         elif kind in ("garbage", "accused"):
             self._mark(time_s, "garbage", _text(event["peer"]), f"{kind}: {_text(event['text'])}")
+        elif kind == "closed":
+            self._take_attempt(time_s, event, closed=True)
         elif kind in OF_THE_SWARM:
+            if kind == "not closed":
+                self._take_attempt(time_s, event, closed=False)
             self._mark(time_s, OF_THE_SWARM[kind], "", _words(kind, event))
         else:
             self._take_state(time_s, kind, event)
@@ -186,11 +219,21 @@ class SwarmHistory:
         parts = parts_of(step, seconds, event)
         if parts is not None:
             self.steps.append(parts)
+            self.work.add(parts)
         self.commits.append(Commit(time_s, step, None if loss is None else float(loss), seconds))
 
+    def _take_attempt(self, time_s: float, event: dict[str, Any], *, closed: bool) -> None:
+        told = event.get("seconds", {})
+        seconds = {phase: seconds_of(told[phase]) for phase in CLOSING_PHASES if phase in told}
+        self.attempts.append(Attempt(time_s, seconds, closed))
+
     def _take_failures(self, time_s: float, counts: dict[str, int]) -> None:
-        rose = [_text(reason) for reason, count in counts.items() if count > self._failures.get(reason, 0)]
-        self._failures = dict(list(counts.items())[:100])
+        rises = {_text(reason): count - self._failures.get(reason, 0) for reason, count in counts.items()}
+        rose = {reason: rise for reason, rise in rises.items() if rise > 0}
+        for reason, rise in rose.items():
+            if reason in self.failures or len(self.failures) < MAX_REASONS:
+                self.failures[reason] += int(rise)
+        self._failures = dict(list(counts.items())[:MAX_REASONS])
         self._reason = time_s, ", ".join(rose)[:MAX_TEXT]
 
     def _take_state(self, time_s: float, kind: str, event: dict[str, Any]) -> None:

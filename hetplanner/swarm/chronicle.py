@@ -169,16 +169,18 @@ def _farewell(reason: str | None) -> dict[str, str]:
 def _parts_of(work: StepWork) -> dict[str, Any]:
     """Shares as [peer, stage, micro-batches, seconds of own work]; the flow as [sender, receiver, micro-batches].
 
-    Sender and receiver are places in the list of shares.
+    Sender and receiver are places in the list of shares; what trainers sent is [trainer, receiver, micro-batches].
     """
     shares = sorted(work.shares.items(), key=lambda item: (-item[1].micro_batches, item[1].stage, item[0]))
     told = shares[:MAX_TOLD_PEERS]
     place = {peer: i for i, (peer, _) in enumerate(told)}
     pairs = [(n, place[a], place[b]) for (a, b), n in work.flow.items() if a in place and b in place]
     pairs.sort(key=lambda pair: (-pair[0], *pair[1:]))
+    sent = sorted((-n, trainer, place[peer]) for (trainer, peer), n in work.sent.items() if peer in place)
     return {
         "peers": [[peer, s.stage, s.micro_batches, round(s.worked_s, 6)] for peer, s in told],
         "flow": [[a, b, n] for n, a, b in pairs[:MAX_TOLD_PAIRS]],
+        "sent": [[trainer, peer, -n] for n, trainer, peer in sent[:MAX_TOLD_PAIRS]],
     }
 
 

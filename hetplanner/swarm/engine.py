@@ -84,15 +84,17 @@ class StageEngine:
     Args:
         spec: of the run.
         device: what computes.
-        speed: micro-batches per second that are emulated by waiting; None: as fast as it goes.
+        speeds: micro-batches per second that are emulated by waiting: one for all stages, or one for each; None: as
+            fast as it goes.
 
     Attributes:
         stage: that is held; -1: none.
         version: of the weights; None: there are none yet.
     """
 
-    def __init__(self, spec: SwarmSpec, device: torch.device, speed: float | None = None) -> None:
-        self.spec, self.device, self.speed = spec, device, speed
+    def __init__(self, spec: SwarmSpec, device: torch.device, speeds: Sequence[float] | None = None) -> None:
+        self.spec, self.device = spec, device
+        self.speeds = _in_every_stage(speeds, spec.num_stages) if speeds is not None else None
         self.stage = -1
         self.version: Version | None = None
         self._calls: dict[CallKey, _Call] = {}
@@ -372,9 +374,16 @@ class StageEngine:
         return ids.long().view(workload.micro_batch, workload.seq_len).to(self.device)
 
     def _paced(self, share: float, compute: Callable[[], T]) -> T:
-        """Computes, and where a speed is emulated takes at least its share of a micro-batch's time."""
+        """Computes, and where speeds are emulated takes at least its share of a micro-batch's time in this stage."""
         began_s = time.monotonic()
         result = compute()
-        if self.speed is not None:
-            time.sleep(max(0.0, began_s + share / self.speed - time.monotonic()))
+        if self.speeds is not None:
+            time.sleep(max(0.0, began_s + share / self.speeds[self.stage] - time.monotonic()))
         return result
+
+
+def _in_every_stage(speeds: Sequence[float], stages: int) -> tuple[float, ...]:
+    """A speed for each stage. Raises InvalidInput: there is neither one nor one for each."""
+    if len(speeds) not in (1, stages):
+        raise InvalidInput(f"speed: must be one number, or one for each of {stages} stages, got {len(speeds)}")
+    return tuple(speeds) * (stages if len(speeds) == 1 else 1)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.rehearsal import Rehearsal, Speed
 from hetplanner.swarm.switchboard import Switchboard
 
 FaultKind = Literal["kill", "stop", "join", "leave", "cut", "kill trainer", "kill coordinator"]
@@ -35,7 +35,7 @@ class Fault:
         lasts_s: of a stop, until the process goes on; of a cut link, until it is mended; of the coordinator and
             trainers, until another is started.
         other: the other end of a link that is cut: a process's name, or MATE: drawn from the peers of the same stage.
-        speed: of a joiner, in micro-batches per second.
+        speed: of a joiner, in micro-batches per second; one for all stages, or one for each.
     """
 
     step: int
@@ -43,12 +43,12 @@ class Fault:
     after_s: float = 0.0
     peer: str = ""
     lasts_s: float = 2.5
-    speed: float | None = None
+    speed: Speed | None = None
     other: str = "coordinator"
 
 
 def draw_storm(
-    seed: int, steps: int, kills: int, stops: int, joins: int, speeds: Sequence[float | None], spread_s: float = 1.0
+    seed: int, steps: int, kills: int, stops: int, joins: int, speeds: Sequence[Speed | None], spread_s: float = 1.0
 ) -> list[Fault]:
     """Kills, stops and joins spread evenly over the steps of a run, in a drawn order and at drawn moments."""
     rng = random.Random(seed)

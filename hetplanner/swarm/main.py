@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import ctypes
 import logging
+import math
 import os
 import secrets
 import signal
@@ -52,7 +53,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("address", help="of the coordinator")
         one.add_argument("--name", help="id of this process; none twice")
         if role == "peer":
-            one.add_argument("--speed", type=float, help="micro-batches per second to emulate by waiting")
+            one.add_argument(
+                "--speed", type=_speeds, help="micro-batches per second to emulate by waiting; A,B,C: in every stage"
+            )
             one.add_argument("--links", type=Path, help="folder of a rehearsal whose links are emulated")
             one.add_argument("--at", help="device of the rehearsal's cluster that this peer stands for")
             one.add_argument("--device", default="cpu", help="what computes: cpu or cuda")
@@ -60,6 +63,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         else:
             one.add_argument("--slots", type=int, default=4, help="micro-batches under way at once")
     return parser.parse_args(arguments)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    speeds = tuple(map(float, text.split(",")))
+    if not all(0 < speed < math.inf for speed in speeds):
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text!r:.60}")
+    return speeds
 
 
 def main(arguments: list[str] | None = None) -> int:

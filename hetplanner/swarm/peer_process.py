@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -80,7 +80,7 @@ class PeerProcess(Driver):
         coordinator: its address.
         credentials: of the swarm; None on loopback.
         folder: where checkpoints are, shared by the peers of a stage or not.
-        speed: micro-batches per second that are emulated; None: measured.
+        speeds: micro-batches per second that are emulated: one for all stages, or one for each; None: measured.
         device: what computes.
         seed: of the machine's random numbers.
         links, proxy: see Endpoint.
@@ -95,7 +95,7 @@ class PeerProcess(Driver):
         coordinator: str,
         credentials: Credentials | None,
         folder: Path,
-        speed: float | None = None,
+        speeds: Sequence[float] | None = None,
         device: str = "cpu",
         seed: int | None = None,
         links: Links | None = None,
@@ -104,8 +104,8 @@ class PeerProcess(Driver):
         super().__init__(credentials, spec.max_part_bytes, links, proxy)
         self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
-        self._speed, self._random = speed, random.Random(seed)
-        self.engine = StageEngine(spec, torch.device(device), speed)
+        self._random = random.Random(seed)
+        self.engine = StageEngine(spec, torch.device(device), speeds)
         self._torch = WorkThread("torch")
         self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
         self._calls = OpenCalls()
@@ -120,7 +120,9 @@ class PeerProcess(Driver):
     async def start(self, host: str, port: int = 0) -> str:
         """Measures how fast this device is, listens and begins to join. Returns the address."""
         await self._compute(self.engine.warm_up)
-        speed = self._speed if self._speed is not None else await self._compute(self.engine.measure)
+        stage = self.spec.places.get(self.name, self.spec.num_stages // 2)
+        speeds = self.engine.speeds
+        speed = speeds[stage] if speeds is not None else await self._compute(self.engine.measure)
         address = await self.endpoint.start(host, port)
         self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec, self._links)
         process = self._random.getrandbits(62)

@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -41,6 +41,8 @@ PRELOADED = [
     "hetplanner.runtime.data",
     "hetplanner.plan.model",
 ]
+Speed = float | Sequence[float]
+"""Micro-batches per second, the same in all stages or one for each."""
 END_S = 3.0
 NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 """Names of peers come from plan files."""
@@ -138,9 +140,10 @@ class Rehearsal:
         """Starts a trainer."""
         self._start(name, ["trainer", self.address, f"--name={name}", "--slots", str(slots)])
 
-    def start_peer(self, name: str, speed: float | None = None, plant: Callable[[], None] | None = None) -> None:
+    def start_peer(self, name: str, speed: Speed | None = None, plant: Callable[[], None] | None = None) -> None:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
-        emulated = [] if speed is None else ["--speed", str(speed)]
+        speeds = [speed] if isinstance(speed, int | float) else speed
+        emulated = [] if speeds is None else ["--speed", ",".join(map(str, speeds))]
         if self.cluster is not None:
             emulated += ["--links", str(self.run_dir), f"--at={self._place(name, self.cluster)}"]
         folder = str(self.run_dir / "checkpoints")

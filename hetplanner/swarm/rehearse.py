@@ -18,7 +18,6 @@ from pathlib import Path
 
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError, RunError
-from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
@@ -42,15 +41,10 @@ def read_config(path: Path) -> TrainConfig:
     return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
 
 
-def emulated_speeds(plan: ElasticPlan) -> dict[str, float]:
-    """Micro-batches per second of every peer of the start, in its stage, as the cost model has them."""
-    return {peer: speeds[plan.stage_of_peer[peer]] for peer, speeds in expected_speeds(plan).items()}
-
-
 def rehearse(run_dir: Path) -> None:
     """Plays a run to its end, or until it is stopped. Raises InvalidInput, RunError."""
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
-    speeds = emulated_speeds(plan) if config.emulate_links else {}
+    speeds = expected_speeds(plan) if config.emulate_links else {}
     cluster = plan.problem.cluster if config.emulate_links else None
     with Rehearsal(spec_of(plan, config), run_dir, cluster=cluster) as rehearsal:
         rehearsal.start_coordinator()

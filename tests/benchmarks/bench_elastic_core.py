@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_elastic_core.py [--steps 100000] [--steps-per-seed 500] [--first-seed 0]
                                                   [--ablation-seeds 10] [--seconds 900]
 
-Every seed draws a shape (stages, peers, trainers, micro-batches) and one of three storms. Prints what unlike
+Every seed draws a shape (stages, peers, trainers, micro-batches) and one of the storms. Prints what unlike
 speeds and single faults cost, how many stage-steps each wrong behaviour spoils, then totals and faults by kind. Seconds
 of faults are simulated: latencies of 1 to 11 ms, and the time limits of `ElasticSettings`.
 """
@@ -34,6 +34,7 @@ STORMS = {
     "everything": Faults(),
     "losses": replace(Faults(), kill_s=30.0, lost=0.01, late=0.01, doubled=0.05, reduce=0.05),
     "coordinator": replace(Faults(), kill_s=30.0, phase_kill=0.04),
+    "links": replace(Faults(), kill_s=30.0, link_s=3.0),
 }
 
 
@@ -103,7 +104,7 @@ def run_unlike_speeds():
 def run_single_faults(seeds=30):
     """Simulated seconds that one fault adds to the step it falls in and the one after, over calm steps."""
     swarm = ElasticSettings(stages=3, micro_batches=16)
-    for name in ("kill", "hang", "cut", "coordinator"):
+    for name in ("kill", "hang", "cut", "link", "coordinator"):
         added = []
         for seed in range(seeds):
             world = Simulation(swarm, CALM, seed, peers=9, trainers=2, slots=6, speeds=(9.0,))
@@ -119,10 +120,13 @@ def run_single_faults(seeds=30):
 
 
 def strike(world, name):
-    """One fault, now; who is stopped or cut off stays so."""
+    """One fault, now; who is stopped or cut off stays so. A link is cut between two peers of a stage."""
     host = world._pick()
     if name == "kill":
         world._end(host)
+    elif name == "link":
+        mate = next(m for m in world._living() if m is not host and m.machine.stage == host.machine.stage)
+        world.links.cut(host.address, mate.address, world.now_s + 60.0)
     elif name == "coordinator":
         world.kill_coordinator("at any time")
     else:

@@ -28,12 +28,12 @@ from static_restarts import run_static
 from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
 from hetplanner.cost.calm import calm_plan
+from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.plan.elastic_settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.swarm.faults import MATE, Fault, Storm, draw_storm
 from hetplanner.swarm.rehearsal import Rehearsal
-from hetplanner.swarm.rehearse import emulated_speeds
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.switchboard import Switchboard
 
@@ -264,7 +264,7 @@ def bench_links() -> list[Row]:
             rehearsal.start_coordinator()
             for number in range(plan.wiring.trainers):
                 rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
-            for peer, speed in emulated_speeds(plan).items():
+            for peer, speed in expected_speeds(plan).items():
                 rehearsal.start_peer(peer, speed)
             rehearsal.wait(300)
         step_s = statistics.median(e["seconds"] for e in events_of(run_dir, "commit")[2:])
@@ -284,7 +284,8 @@ def _plan_over(bandwidth: str, latency: str):
             [2, 2], spec.first_ops[1:], cluster=cluster, workload=spec.workload, in_flight=12, wiring=wiring
         )
 
-    fast = max(emulated_speeds(plan_on(cluster.replace(devices=_as_efficient(cluster, 1.0)))).values())
+    plan = plan_on(cluster.replace(devices=_as_efficient(cluster, 1.0)))
+    fast = max(speeds[plan.stage_of_peer[peer]] for peer, speeds in expected_speeds(plan).items())
     return plan_on(cluster.replace(devices=_as_efficient(cluster, 16.0 / fast)))
 
 

@@ -199,5 +199,8 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
         one.page.get_by_role("menuitem", name=re.compile(f"^{peer} ")).click()
         one.page.get_by_role("button", name=button).click()
         one.sees(re.compile(words))
+    with one.page.expect_download() as download:
+        one.page.get_by_role("button", name="Report").click()
+    assert "Who did what" in Path(download.value.path()).read_text(encoding="utf-8")
     one.page.get_by_role("button", name="Stop run").click()
     one.sees(re.compile("^stopped$"))

@@ -16,9 +16,11 @@ from hetplanner.plan.elastic_settings import WiringSettings
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plots.report_page import report_page
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.swarm_history import WAYS_TO_GO, SwarmHistory
+from hetplanner.runs.swarm_report import report_swarm
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
 from hetplanner.workload.presets import preset
@@ -108,6 +110,8 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     went = {mark.peer: mark.kind for mark in history.marks if mark.kind in WAYS_TO_GO}
     assert (went["d0"], went["d3"]) == ("left", "lost")
     assert not {"d0", "d3"} & set(history.now)
+    assert all(sum(count for _, _, count in step.sent) == 8 for step in history.steps)
+    assert {trainer for trainer, _, _ in history.steps[-1].sent} == {"trainer-0"}
     assert all(sum(p.micro_batches for p in step.peers if p.stage == s) == 8 for step in history.steps for s in (0, 1))
     for peer in history.flow(1).peers:  # it waits out at least what is emulated
         assert 0 < peer.speed <= 1.05 * expected_speeds(plan)[peer.peer][peer.stage]
@@ -119,6 +123,14 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     assert losses == pytest.approx(wanted, rel=1e-5)
     asked = [(r.event, r.text) for r in audit_records(tmp_path, run=run.id) if r.event in ("drain", "kill")]
     assert asked == [("drain", "asked to leave: peer d0"), ("kill", "killed: peer d3")]
+    found, page = report_swarm(run), report_page(run)
+    ends = [("d0", 0, "left"), ("d1", 0, "there"), ("d2", 1, "there"), ("d3", 1, "lost")]
+    assert [(p.peer, p.stage, p.end) for p in found.peers] == ends
+    assert sum(p.micro_batches for p in found.peers if p.stage == 0) == 8 * len(losses)
+    assert {c.phase for c in found.closing} >= {"prepare", "reduce", "persist", "commit"}
+    assert "calm step" in found.difference
+    for words in ("Peers of every stage over time", "Who did what", "killed: peer d3", "asked to leave: peer d0"):
+        assert words in page
 
 
 def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):

@@ -192,7 +192,9 @@ def test_wiring_never_chooses_the_banned_or_gone(operations):
             now_s += value
 
 
-STORM = Faults(kill_s=4.0, hang_s=6.0, cut_s=8.0, lost=0.01, late=0.02, doubled=0.05, reduce=0.05, phase_kill=0.03)
+STORM = Faults(
+    kill_s=4.0, hang_s=6.0, cut_s=8.0, link_s=5.0, lost=0.01, late=0.02, doubled=0.05, reduce=0.05, phase_kill=0.03
+)
 
 
 @settings(deadline=None, max_examples=15)

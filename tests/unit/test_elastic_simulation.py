@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 from elastic_ablations import ABLATIONS
 
+from hetplanner.elastic import simulated_hosts
+from hetplanner.elastic.coordinator import Coordinator
+from hetplanner.elastic.cut_links import STALE_S
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulation import CALM, NEVER, Faults, Simulation
 from hetplanner.elastic.transaction import Phase
@@ -50,8 +53,45 @@ def test_a_storm_of_everything_breaks_no_invariant():
     assert not world.stuck
     assert world.checks.commits == 150
     assert world.checks.violations == []
-    for kind in ("kill", "hang", "cut", "twin", "leave", "trainer", "late", "lost", "reduce", "refused"):
+    for kind in ("kill", "hang", "cut", "link", "twin", "leave", "trainer", "late", "lost", "reduce", "refused"):
         assert world.happened[kind] > 0, kind
+
+
+LINKS = replace(CALM, link_s=2.0, hang_s=4.0)
+
+
+def test_cut_links_cost_no_contribution_and_mates_that_cannot_reach_one_another_are_parted(monkeypatch):
+    """Nobody goes because of a link that works: who was stopped for a while is reached again."""
+    outcasts = []
+
+    class Watched(Coordinator):
+        def _lose(self, record, reason, now_s):
+            if reason == "cut off":
+                mates = [r.address for r in self.membership.everyone() if r.stage == record.stage]
+                recently = world.now_s - STALE_S
+                outcasts.append(any(world.links.are_parted(record.address, mate, recently) for mate in mates))
+            super()._lose(record, reason, now_s)
+
+    monkeypatch.setattr(simulated_hosts, "Coordinator", Watched)
+    for seed in range(3):
+        world = Simulation(SETTINGS, LINKS, seed, peers=9)
+        world.run(60)
+        assert world.checks.commits == 60
+        assert world.checks.violations == []
+    assert len(outcasts) >= 3
+    assert all(outcasts)
+
+
+def test_two_peers_of_a_stage_whose_link_stays_cut_do_not_hold_up_the_others():
+    world = Simulation(SETTINGS, CALM, seed=0, peers=6)
+    world.run(3)
+    one, two = (host for host in world._living() if host.machine.stage == 1)
+    world.links.cut(one.address, two.address, NEVER)
+    began_s = world.now_s
+    world.run(20)
+    assert world.checks.commits == 20
+    assert world.checks.violations == []
+    assert world.now_s - began_s < 60
 
 
 def test_a_swarm_that_loses_half_of_its_peers_goes_on_and_fills_up_again():

@@ -212,3 +212,16 @@ def test_the_decision_file_drops_a_torn_line_and_belongs_to_one(tmp_path):
     again.append(Booted(2))
     again.close()
     assert DecisionFile(path).decisions[-1] == Booted(2)
+
+
+def test_an_emulated_peer_is_as_slow_as_in_the_stage_that_it_serves_now(monkeypatch):
+    spec, slept = small_spec(), []
+    monkeypatch.setattr("hetplanner.swarm.engine.time.sleep", slept.append)
+    engine = StageEngine(spec, CPU, (0.01, 0.02, 0.04))
+    for stage in (0, 2, 1):
+        engine.begin(stage, Version(0, 0))
+        engine._paced(0.5, lambda: None)
+    assert slept == pytest.approx([50.0, 12.5, 25.0], abs=0.5)
+    assert StageEngine(spec, CPU, (3.0,)).speeds == (3.0, 3.0, 3.0)
+    with pytest.raises(InvalidInput, match="one for each of 3 stages, got 2"):
+        StageEngine(spec, CPU, (1.0, 2.0))

@@ -42,7 +42,7 @@ def history_of(folder, *events):
     return SwarmHistory(folder).read_all()
 
 
-def work_of(stages, flow):
+def work_of(stages, flow, sent=()):
     """The parts of a step from (peer, micro-batches, seconds) by stage."""
     seats = tuple(tuple(Seat(Member(p, Stamp(1, 1)), f"{p}:1", False) for p, _, _ in peers) for peers in stages)
     tokens = {
@@ -51,7 +51,7 @@ def work_of(stages, flow):
         for peer, count, _ in peers
         if count
     }
-    work = step_work(View(Stamp(1, 1), seats), tokens, flow)
+    work = step_work(View(Stamp(1, 1), seats), tokens, flow, dict(sent))
     for peer, _, seconds in (one for peers in stages for one in peers):
         work.worked(peer, seconds)
     return work
@@ -150,6 +150,39 @@ def test_files_of_an_older_coordinator_have_commits_without_a_flow(tmp_path):
 def test_parts_that_are_none_are_counted_as_damaged(tmp_path, peers, flow):
     history = history_of(tmp_path, commit(1, peers, flow))
     assert (history.damaged, len(history.steps)) == (1, 0)
+
+
+def test_what_trainers_sent_is_told_read_back_and_summed_up(tmp_path):
+    chronicle = Chronicle(tmp_path, 64)
+    stages = ([("a", 3, 1.5), ("b", 1, 0.5)], [("c", 4, 0.5)])
+    for step, sent in ((1, {("t0", "a"): 2, ("t1", "a"): 1, ("t0", "b"): 1}), (2, {("t1", "a"): 3, ("t1", "b"): 1})):
+        work = work_of(stages, {("a", "c"): 3, ("b", "c"): 1}, sent)
+        chronicle.committed(Committed(1, Stamp(1, step), Version(0, step), 320.0), work)
+    chronicle.close()
+    history = SwarmHistory(tmp_path).read_all()
+    assert history.damaged == 0
+    assert history.flow().sent == {("t0", 0): 2, ("t1", 0): 4, ("t0", 1): 1, ("t1", 1): 1}
+
+
+@pytest.mark.parametrize("sent", [[["t", 1, 1]], [["t", 5, 1]], [["t", 0, -1]], [[7, 0, 1]], ["t"], {"t": 1}, [[]]])
+def test_what_no_trainer_can_have_sent_is_counted_as_damaged(tmp_path, sent):
+    event = commit(1, [["a", 0, 1, 1.0], ["b", 1, 1, 1.0]], [[0, 1, 1]]) | {"sent": sent}
+    history = history_of(tmp_path, event)
+    assert (history.damaged, len(history.steps)) == (1, 0)
+
+
+def test_the_wiring_begins_at_the_trainers_where_they_are_told_of(tmp_path):
+    flow = history_of(tmp_path, FIRST | {"sent": [["t0", 0, 3], [HOSTILE, 0, 1]]}).flow()
+    live = SwarmWiring()
+    live.update(flow, 2, {("a", 0), ("b", 1), ("c", 1)})
+    nodes, lines = live.node_source.data, live.line_source.data
+    assert list(zip(nodes["peer"], nodes["x"], nodes["y"], nodes["done"], strict=True))[3:] == [
+        (HOSTILE, -1.0, 0.5, "1 sent, 25% of all"), ("t0", -1.0, -0.5, "3 sent, 75% of all")
+    ]  # fmt: skip
+    assert lines["pair"] == ["a → b", "t0 → a", "a → c", f"{HOSTILE} → a"]
+    assert lines["share"] == ["75%", "100%", "25%", "100%"]
+    assert live.figure.xaxis[0].major_label_overrides == {-1.0: "trainers", 0.0: "stage 0", 1.0: "stage 1"}
+    assert live.figure.x_range.start == -1.5
 
 
 def test_only_the_last_steps_are_kept(tmp_path):

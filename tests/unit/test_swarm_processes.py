@@ -11,6 +11,7 @@ from hetplanner.elastic.identity import Version
 from hetplanner.elastic.messages import Work
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.faults import draw_storm
+from hetplanner.swarm.main import parse_arguments
 from hetplanner.swarm.open_calls import OpenCalls
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.work_thread import Turn, WorkThread
@@ -88,6 +89,28 @@ def test_names_from_plans_stay_in_the_run_folder(tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match="there already"):
         rehearsal.start_peer("../../etc/x --tied")
     rehearsal.processes.clear()
+
+
+@pytest.mark.parametrize(("speed", "told"), [(3.0, (3.0,)), ((3.0, 1.5, 9.0), (3.0, 1.5, 9.0))])
+def test_a_rehearsed_peer_is_told_its_speed_in_every_stage(tmp_path, monkeypatch, speed, told):
+    started = []
+    rehearsal = Rehearsal(small_spec(), tmp_path / "run")
+    monkeypatch.setattr(
+        rehearsal._context,
+        "Process",
+        lambda target, args, name: started.append(args[0]) or FakeProcess(),
+        raising=False,
+    )
+    rehearsal.start_peer("a", speed)
+    assert parse_arguments(started[0]).speed == told
+    rehearsal.processes.clear()
+
+
+@pytest.mark.parametrize("text", ["0", "1,-1", "inf", "fast"])
+def test_a_speed_that_is_none_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["peer", "127.0.0.1:1", f"--speed={text}"])
+    assert "--speed" in capsys.readouterr().err
 
 
 class FakeProcess:

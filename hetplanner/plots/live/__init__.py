@@ -15,6 +15,7 @@ from hetplanner.plots.live.memory_bars import MemoryBars
 from hetplanner.plots.live.memory_curves import MemoryCurves
 from hetplanner.plots.live.run_memory import RunMemory
 from hetplanner.plots.live.run_terms import RunTerms
+from hetplanner.plots.live.stage_peers import StagePeers
 from hetplanner.plots.live.stage_shares import StageShares
 from hetplanner.plots.live.step_gantt import StepGantt
 from hetplanner.plots.live.step_time_curve import StepTimes
@@ -40,6 +41,7 @@ __all__ = [
     "MemoryCurves",
     "RunMemory",
     "RunTerms",
+    "StagePeers",
     "StageShares",
     "StepGantt",
     "StepTimes",

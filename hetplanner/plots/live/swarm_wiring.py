@@ -1,4 +1,4 @@
-"""The wiring of a swarm as it is: stages as columns, peers as nodes, micro-batches as lines between them."""
+"""The wiring of a swarm as it is: trainers and stages as columns, peers as nodes, micro-batches as lines between."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -7,10 +7,13 @@ from bokeh.models import HoverTool, Range1d
 from hetplanner.plots.data.swarm_wiring import (
     LINE_NAMES,
     NODE_NAMES,
+    TRAINER_X,
     line_columns,
     node_columns,
     node_spots,
     shown_nodes,
+    trainer_columns,
+    trainer_spots,
 )
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 from hetplanner.runs.swarm_flow import SwarmFlow
@@ -50,7 +53,7 @@ class SwarmWiring(LiveFigure):
 
     def _add_hovers(self) -> None:
         node = [("", "@peer, @stage"), ("measured", "@speed"), ("expected", "@expected"),
-                ("contributed", "@done micro-batches, @share of its stage")]  # fmt: skip
+                ("micro-batches", "@done")]  # fmt: skip
         line = [("", "@pair"), ("micro-batches", "@count, @share of the sender's")]
         for renderer, tooltips in ((self._nodes, node), (self._lines, line)):
             self.figure.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips, visible=False))
@@ -80,15 +83,18 @@ class SwarmWiring(LiveFigure):
                 put(source, {name: [] for name in source.data})
             self._say("comes with the first committed step")
             return
-        spots = node_spots(flow, shown_nodes(flow))
-        put(self.line_source, line_columns(flow, spots))
-        nodes = node_columns(flow, spots, present, expected)
+        spots, trainers = node_spots(flow, shown_nodes(flow)), trainer_spots(flow)
+        put(self.line_source, line_columns(flow, spots, trainers))
+        peers, senders = node_columns(flow, spots, present, expected), trainer_columns(flow, trainers)
+        nodes = {name: [*peers[name], *senders[name]] for name in NODE_NAMES}
         put(self.node_source, nodes)
         stages = max(num_stages, *(peer.stage + 1 for peer in flow.peers))
-        tallest = max(abs(y) for _, y in spots.values())
+        tallest = max(abs(y) for _, y in (*spots.values(), *trainers.values()))
         has_room = stages <= MOST_LABELS and 2 * tallest < MOST_LABELS
         put(self.label_source, {name: nodes[name] if has_room else [] for name in LABEL_NAMES})
-        self._label_axis(self.figure.xaxis[0], [float(s) for s in range(stages)], [f"stage {s}" for s in range(stages)])
-        set_range(self.figure.x_range, -0.5, stages - 0.5)
+        columns = {TRAINER_X: "trainers"} if trainers else {}
+        columns |= {float(s): f"stage {s}" for s in range(stages)}
+        self._label_axis(self.figure.xaxis[0], list(columns), list(columns.values()))
+        set_range(self.figure.x_range, min(columns) - 0.5, stages - 0.5)
         set_range(self.figure.y_range, -tallest - 0.6, tallest + 0.8)
         self._say("")

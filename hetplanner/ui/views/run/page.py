@@ -237,7 +237,7 @@ class RunView(PageView):
         label = f"Restart from step {model.checkpoint}" if model.checkpoint is not None else "Restart from checkpoint"
         if self.restart.label != label:
             self.restart.label = label
-        self.report.disabled = status is None or model.is_swarm  # it compares ranks with their prediction
+        self.report.disabled = status is None
         set_html(self.phases, phase_chips(model.reached, status))
         self._show_alerts()
         if status is None:

@@ -136,7 +136,7 @@ def flow_text(flow: SwarmFlow) -> str:
     steps = f"Step {flow.last_step}" if flow.num_steps == 1 else f"Steps {flow.first_step} to {flow.last_step}"
     again = sum(flow.redone.values())
     left_out = f" {again} were done again in part, and are in no line where two passes meet." if again else ""
-    return f"{steps}: a line for the micro-batches that went through both peers in one pass.{left_out}"
+    return f"{steps}: a line for the micro-batches that went through both in one pass.{left_out}"
 
 
 def stage_table(detail: RunDetail, num_stages: int, is_over: bool) -> str:
@@ -178,7 +178,7 @@ def peer_table(detail: RunDetail, is_over: bool, *, emulated: bool) -> str:
         state = _state(stay, history)
         rows.append([f"stage {stay.stage}", stay.peer[:80], state, *rates, share, str(work.micro_batches)])
     head = ["", "peer", "", "measured", "expected", "of its stage", "micro-batches"]
-    words = MEASURED + ("; who moves goes on as slow as in its first stage." if emulated else NOT_EMULATED)
+    words = MEASURED + ("." if emulated else NOT_EMULATED)
     return html_table(head, rows, numbers=4, height=420) + note(words)
 
 
