@@ -18,7 +18,7 @@ AGENT_FILE = "agent.json"
 
 
 def home_directory() -> Path:
-    """The directory that holds `runs/`, `plans/` and `agent/`, absolute; it may not exist yet."""
+    """The directory that holds `runs/`, `plans/`, `drafts/` and `agent/`, absolute; it may not exist yet."""
     text = os.environ.get("HETPLANNER_HOME")
     return Path(text).expanduser().absolute() if text else Path(platformdirs.user_data_path("hetplanner"))
 
@@ -36,6 +36,11 @@ def agent_directory(home: Path | None = None) -> Path:
 def plans_directory(home: Path | None = None, *, make: bool = True) -> Path:
     """`HOME/plans`: kept plans; created (0700) when it is missing, unless only its path is wanted."""
     return _inside(home, "plans") if make else (home or home_directory()) / "plans"
+
+
+def drafts_directory(home: Path | None = None, *, make: bool = True) -> Path:
+    """`HOME/drafts`: clusters that pages edit; created (0700) when it is missing, unless only its path is wanted."""
+    return _inside(home, "drafts") if make else (home or home_directory()) / "drafts"
 
 
 def _inside(home: Path | None, name: str) -> Path:

@@ -54,11 +54,18 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     other.get_by_role("button", name="Search", exact=True).wait_for()
     other.context.close()
 
+    one.tab("1 Cluster")
+    one.page.get_by_label("Place").fill("Paris")
+    one.page.get_by_role("button", name="Add site").click()
+    one.sees("72 devices")
+    one.page.wait_for_url(re.compile("draft="))
+
     dashboard.stop()
     one.sees("The connection to the server is lost")
     dashboard.start()
     expect(one.page.get_by_text("The connection to the server is lost")).to_have_count(0, timeout=60_000)
     one.settle()
+    one.sees("72 devices")  # what was drawn outlives the server
     assert "token" not in one.page.url
     assert all("ERR_CONNECTION_REFUSED" in text for text in one.complaints)
     one.complaints.clear()

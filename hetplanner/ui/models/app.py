@@ -11,7 +11,8 @@ from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.cluster import ClusterModel
-from hetplanner.ui.models.drafts import DraftStore, process_drafts
+from hetplanner.ui.models.draft_files import process_drafts
+from hetplanner.ui.models.drafts import DraftStore
 from hetplanner.ui.models.drawing import DrawingModel
 from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.explain import ExplainModel
@@ -40,7 +41,7 @@ class PlannerApp(param.Parameterized):
     ) -> None:
         super().__init__()
         self.session = Session(guard)
-        self.cluster = ClusterModel(self.session, samples, drafts or process_drafts())
+        self.cluster = ClusterModel(self.session, samples, drafts or process_drafts(home))
         self.exchange = ExchangeModel(self.cluster)
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)

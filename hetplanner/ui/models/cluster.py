@@ -72,7 +72,7 @@ class ClusterModel(param.Parameterized):
     def open_draft(self, draft_id: str) -> None:
         """Goes on with a draft that the page's address names."""
         if not self.editor.open(draft_id):
-            self.session.notify("warning", "The server no longer has the cluster that was edited here; it restarted.")
+            self.session.notify("warning", "The server no longer has the cluster that was edited here.")
 
     def sync(self) -> None:
         """Takes and reports what another page did to the same draft."""

@@ -8,7 +8,8 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
+from typing import Protocol
 
 from hetplanner.cluster.model import Cluster
 
@@ -48,8 +49,8 @@ class Step:
 class Draft:
     """Steps, where one stands among them, and how often that changed."""
 
-    def __init__(self, first: Step) -> None:
-        self.id = secrets.token_urlsafe(9)
+    def __init__(self, first: Step, draft_id: str = "") -> None:
+        self.id = draft_id or secrets.token_urlsafe(9)
         self.steps = [first]
         self.at = 0
         self.version = 0
@@ -96,16 +97,34 @@ class Draft:
         self.version += 1
 
 
-class DraftStore:
-    """The drafts of this server by id; the one untouched for longest goes first."""
+class Files(Protocol):
+    """Where drafts outlive the server; `hetplanner.ui.models.draft_files.DraftFiles` in the app."""
 
-    def __init__(self, most: int = MAX_DRAFTS, most_weight: int = MAX_TOTAL_WEIGHT) -> None:
-        self._most, self._most_weight = most, most_weight
+    def note(self, draft: Draft) -> None:
+        """A draft has changed."""
+        ...
+
+    def load(self, draft_id: str) -> Draft | None:
+        """A draft as it was last written."""
+        ...
+
+
+class DraftStore:
+    """The drafts of this server by id; the one untouched for longest goes first.
+
+    Args:
+        files: where they are also kept, and found again; None keeps them in memory alone.
+    """
+
+    def __init__(self, most: int = MAX_DRAFTS, most_weight: int = MAX_TOTAL_WEIGHT, files: Files | None = None) -> None:
+        self._most, self._most_weight, self._files = most, most_weight, files
         self._drafts: OrderedDict[str, Draft] = OrderedDict()
         self._lock = threading.Lock()
 
     def keep(self, draft: Draft) -> None:
-        """Keeps a draft, or marks it as used just now."""
+        """Keeps a draft that has changed, or marks it as used just now."""
+        if self._files is not None:
+            self._files.note(draft)
         with self._lock:
             self._drafts[draft.id] = draft
             self._drafts.move_to_end(draft.id)
@@ -115,11 +134,10 @@ class DraftStore:
                 self._drafts.popitem(last=False)
 
     def get(self, draft_id: str) -> Draft | None:
-        """A draft by its id, or None."""
-        return self._drafts.get(draft_id)
-
-
-@cache
-def process_drafts() -> DraftStore:
-    """The store that all sessions of this process share."""
-    return DraftStore()
+        """A draft by its id, or None. One of an earlier server comes without its history."""
+        with self._lock:  # two pages must not read two
+            if draft_id not in self._drafts and self._files is not None:
+                found = self._files.load(draft_id)
+                if found is not None:
+                    self._drafts[draft_id] = found
+            return self._drafts.get(draft_id)

@@ -86,6 +86,7 @@ class Editor(param.Parameterized):
         with self._draft.lock:
             self._refuse_stale()
             words = self._draft.undo()
+            self._store.keep(self._draft)
         if words:
             self._show(f"Undone: {words}")
 
@@ -94,6 +95,7 @@ class Editor(param.Parameterized):
         with self._draft.lock:
             self._refuse_stale()
             words = self._draft.redo()
+            self._store.keep(self._draft)
         if words:
             self._show(words)
 
@@ -111,7 +113,7 @@ class Editor(param.Parameterized):
     # -- two pages with one draft -----------------------------------------------------------------
 
     def open(self, draft_id: str) -> bool:
-        """Goes on with a draft of this server; False if it is not there (any more)."""
+        """Goes on with a draft that is kept; False if it is not there (any more)."""
         draft = self._store.get(draft_id)
         if draft is None:
             return False
