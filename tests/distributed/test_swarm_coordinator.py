@@ -101,4 +101,6 @@ def test_a_coordinator_killed_in_every_phase_goes_on_where_its_log_ends(tmp_path
     # Two of the five died with a durable commit that nobody, or not everybody, had been told.
     assert [step for _, step in boots[-6:]] == [0, 0, 0, 0, 1, 2]
     check_end(rehearsal, 1e-5)
-    assert all(digest["replicas"] == peers // 3 for digest in events_of(tmp_path, "digests"))
+    # All are back; one whose download a death cut short has nothing to come back with, and may be sent elsewhere.
+    replicas = [digest["replicas"] for digest in events_of(tmp_path, "digests")]
+    assert (len(replicas), sum(replicas)) == (3, peers)
