@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hetplanner.elastic.forecast import Forecast
     from hetplanner.elastic.preemptions import PreemptionTrace
     from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.plan.files import AnyPlan
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
     from hetplanner.plan.rebalancing import RebalancerName
@@ -188,18 +189,42 @@ def forecast(
 
 
 def rehearse(
-    problem: Problem, *, stages: int = 2, replicas: int = 2, model: str = "tiny-gpt", seed: int = 0, budget: str = "2 s"
-) -> Plan:
-    """Plans a rehearsal of a problem: same sites and links, fewer devices, a tiny model; see `plan.rehearsal`."""
+    of: Problem | AnyPlan,
+    *,
+    stages: int = 2,
+    replicas: int = 2,
+    model: str = "tiny-gpt",
+    seed: int = 0,
+    budget: Budget | str | float | None = "2 s",
+) -> AnyPlan:
+    """Plans a rehearsal: same sites and links, fewer devices, a tiny model; see `plan.rehearsal`.
+
+    Args:
+        of: what is rehearsed; of an elastic plan the result is a small swarm under the same rules.
+        stages, replicas: of the rehearsal; their product is the number of processes.
+        model: a preset that trains on CPUs.
+        seed, budget: of the search.
+
+    Raises:
+        InvalidInput, Infeasible: the shape does not fit the cluster or the model, or the rules do not fit the model.
+    """
+    from hetplanner.cost.swarm_rules import under_rules_of
+    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.plan.problem import Problem
     from hetplanner.plan.rehearsal import rehearsal_problem
     from hetplanner.workload.presets import preset
 
+    problem = of if isinstance(of, Problem) else of.problem
     small = rehearsal_problem(problem, preset(model), stages=stages, replicas=replicas)
-    return search(small, seed=seed, budget=budget, live=False).plan
+    if not isinstance(of, ElasticPlan):
+        return search(small, seed=seed, budget=budget, live=False).plan
+    found = search(small, planner="swarm", settings={"mode": "elastic"}, seed=seed, budget=budget, live=False)
+    assert found.elastic is not None
+    return under_rules_of(found.elastic, of)
 
 
 def launch(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     emulate_links: bool = False,
     steps: int = 100,

@@ -21,8 +21,14 @@ def rehearse(
     out: Annotated[Path, typer.Option("-o", "--out", help="Write the rehearsal's plan here.")] = Path("rehearsal.json"),
     as_json: AsJson = False,
 ) -> None:
-    """Plan a rehearsal: the same sites and links, fewer devices, a tiny model, to train on this machine."""
-    from hetplanner.plan.files import load_plan, save_plan
+    """Plan a rehearsal: the same sites and links, fewer devices, a tiny model, to train on this machine.
+
+    Of an elastic plan: a small swarm under the same rules.
+    """
+    from hetplanner.cli.elastic import print_elastic
+    from hetplanner.cost.swarm_rules import under_rules_of
+    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.plan.files import load_any_plan, save_plan
     from hetplanner.plan.rehearsal import rehearsal_problem
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
@@ -30,12 +36,19 @@ def rehearse(
     from hetplanner.workload.load import load_workload
 
     check_writable(out)
-    problem = rehearsal_problem(load_plan(file).problem, load_workload(model), stages=stages, replicas=replicas)
-    result = solve(make_planner("evolution"), problem, seed, Budget.parse(budget))
-    save_plan(result.plan, out)
+    plan = load_any_plan(file)
+    problem = rehearsal_problem(plan.problem, load_workload(model), stages=stages, replicas=replicas)
+    like = plan if isinstance(plan, ElasticPlan) else None
+    planner = make_planner("evolution") if like is None else make_planner("swarm", {"mode": "elastic"})
+    result = solve(planner, problem, seed, Budget.parse(budget))
+    small = result.plan if result.elastic is None else under_rules_of(result.elastic, like)
+    save_plan(small, out)
     if as_json:
-        print_json(result_data(result, out))
+        print_json(result_data(result, out) | ({} if like is None else {"mode": "elastic"}))
         return
     console.print(f"rehearsal of {problem.rehearsal_of}")
-    print_plan(result.plan, result)
+    if isinstance(small, ElasticPlan):
+        print_elastic(small)
+    else:
+        print_plan(small, result)
     console.print(f"plan written to {out}; run it with: hetplanner train {out} --emulate-links")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hetplanner.plan.files import load_elastic_plan
+
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"
 LAB = str(SAMPLES / "lab_2_sites_4.json")
 WORLD = str(SAMPLES / "dtfm_5_worldwide.json")
@@ -203,6 +205,18 @@ def test_rehearse_names_what_it_rehearses(call, tmp_path):
     plan_file(call, tmp_path)
     assert "rehearsal of" in call("rehearse", "plan.json", "--budget", "0.2s", "-o", "small.json").stdout
     assert json.loads((tmp_path / "small.json").read_text())["problem"]["rehearsal_of"]
+
+
+def test_a_rehearsal_of_an_elastic_plan_is_a_swarm_under_its_rules(call, tmp_path):
+    how = ["--mode", "elastic", "--rebalancing", "queue", "--delayed-updates"]
+    call("plan", LAB, "tiny-gpt", *how, "--budget", "0.2s", "-o", "plan.json")
+    shown = call("rehearse", "plan.json", "--stages", "2", "--replicas", "1", "--budget", "0.2s", "-o", "small.json")
+    assert "rehearsal of" in shown.stdout
+    assert "Stages at the start" in shown.stdout
+    small = load_elastic_plan(tmp_path / "small.json")
+    assert small.problem.rehearsal_of
+    assert (small.rebalancing.policy, small.delayed_updates, len(small.stages)) == ("queue", True, 2)
+    assert json.loads(call("rehearse", "plan.json", "--budget", "0.2s", "--json").stdout)["mode"] == "elastic"
 
 
 def test_runs_list_of_a_new_home_is_empty(call):

@@ -18,12 +18,13 @@ from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
 from hetplanner.plan.files import any_plan_from_data, load_any_plan, plan_to_data, save_plan
-from hetplanner.plan.model import LinkCodec
+from hetplanner.plan.model import LinkCodec, OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent import read_start_request
 from hetplanner.runs.plan_shelf import PlanShelf
 from hetplanner.runs.reader import RunReader
 from hetplanner.swarm.spec import spec_of
+from hetplanner.workload.presets import preset
 
 SWARM = swarm_plan([2, 3], [3]).replace(estimate=estimate_plan(chain_plan([8, 8], [3])))
 INT8, INT4 = Codec(name="int8"), Codec(name="int4")
@@ -213,7 +214,6 @@ def test_the_agent_takes_an_elastic_plan_and_starts_its_swarm_by_one_command(tmp
 @pytest.mark.parametrize(
     "command",
     [
-        ("rehearse", "swarm.json", "-o", "small.json"),
         ("calibrate", "trace.json", "--plan", "swarm.json"),
         ("plan", "lab.json", "tiny-gpt", "--start-from", "swarm.json", "--evaluations", "10"),
         ("simulate", "swarm.json", "--schedule", "gpipe"),
@@ -245,3 +245,19 @@ def test_what_is_no_field_at_all_stays_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         _ = SWARM.nonsense
     assert SWARM.num_micro_batches == tiny_workload().num_micro_batches
+
+
+def test_a_rehearsal_keeps_the_rules_and_says_where_they_do_not_fit():
+    rules = swarm_plan([2, 2], [2], delayed_updates=True)
+    small = hp.rehearse(rules, stages=2, replicas=1, budget="20 evaluations")
+    assert isinstance(small, ElasticPlan)
+    assert (small.delayed_updates, len(small.stages)) == (True, 2)
+    assert small.problem.rehearsal_of
+    assert small.estimate is not None
+
+    workload = preset("tiny-llama", global_batch=8, micro_batch=1)  # no weights are tied in it, in tiny-gpt some are
+    local = swarm_plan([2, 2], [3], workload=workload, local_steps=4, outer=OuterOptimizer())
+    kept = hp.rehearse(local, stages=2, replicas=1, model="tiny-llama", budget="20 evaluations")
+    assert kept.local_steps == 4
+    with pytest.raises(InvalidInput, match="tied"):
+        hp.rehearse(local, stages=2, replicas=1, budget="20 evaluations")

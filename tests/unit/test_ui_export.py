@@ -7,13 +7,14 @@ import pytest
 from factories import chain_plan, sites_cluster, slow_swarm, small_cluster, swarm_plan, tiny_workload
 
 from hetplanner.cost.calm import calm_plan
+from hetplanner.cost.swarm_rules import under_rules_of
 from hetplanner.plan.files import plan_from_json
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.planners.derive import Derivation, derive_plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.models.elastic import peer_lines, swarm_words, under_rules_of
+from hetplanner.ui.models.elastic import peer_lines, swarm_words
 from hetplanner.ui.models.export import (
     MAX_PLAN_BYTES,
     cli_lines,

@@ -1,8 +1,6 @@
 """What pages made for routes show of an elastic plan: a calm step, and in words what that leaves out."""
 
 from hetplanner.cost.calm import calm_plan
-from hetplanner.cost.check import check_memory
-from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
@@ -10,8 +8,6 @@ from hetplanner.ui.models.texts import shape_text
 
 MOST_PEERS = 24
 """Of a stage, in a line."""
-RULES = ("rebalancing", "times", "delayed_updates", "local_steps", "outer")
-"""Of an elastic plan, what has nothing to do with its devices and sizes."""
 LEFT_OUT = (
     "a calm step of it, as if all peers of its start stayed: who comes, goes or moves is not in these figures, and what"
     " is changed or searched here becomes a static plan. Run and Export hold the swarm itself."
@@ -21,24 +17,6 @@ LEFT_OUT = (
 def static_view(plan: AnyPlan) -> Plan:
     """A static plan as it is; of an elastic one its calm step."""
     return calm_plan(plan) if isinstance(plan, ElasticPlan) else plan
-
-
-def checked_swarm(plan: ElasticPlan) -> ElasticPlan:
-    """The plan, with an estimate of its own. Raises Infeasible where a device of the start cannot hold its stage."""
-    calm = calm_plan(plan)
-    check_memory(calm)
-    return plan.replace(estimate=estimate_plan(calm))
-
-
-def under_rules_of(plan: ElasticPlan, like: ElasticPlan | None) -> ElasticPlan:
-    """A plan under another one's rules: how peers are placed, when updates come, how long is waited.
-
-    Raises:
-        InvalidInput: the rules do not go with this plan's model.
-    """
-    if like is None:
-        return plan
-    return checked_swarm(plan.replace(**{name: getattr(like, name) for name in RULES}, estimate=None))
 
 
 def swarm_words(plan: ElasticPlan | None) -> str:

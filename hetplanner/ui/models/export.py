@@ -9,6 +9,7 @@ import param
 
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.estimate import estimate_plan
+from hetplanner.cost.swarm_rules import checked_swarm
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.interface import WORKER_MODULE
 from hetplanner.launchers.local import RENDEZVOUS
@@ -16,7 +17,6 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
 from hetplanner.plan.model import Plan
 from hetplanner.schema import one_line, parse_json
-from hetplanner.ui.models.elastic import checked_swarm
 from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import counted, shape_text

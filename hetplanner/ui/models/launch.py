@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import param
 
+from hetplanner.cost.swarm_rules import under_rules_of
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.capacity import check_capacity
 from hetplanner.launchers.interface import LaunchRequest
@@ -28,7 +29,6 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.swarm.spec import spec_of
 from hetplanner.ui.jobs import SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.calls import Calls
-from hetplanner.ui.models.elastic import under_rules_of
 from hetplanner.ui.models.session import Session
 from hetplanner.workload.presets import preset
 
