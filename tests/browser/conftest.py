@@ -31,9 +31,9 @@ def kernels(tmp_path_factory) -> None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[Server]:
-    """One server for the tests that only look and plan."""
+    """A server and a home for the stories of a file that only look and plan: none finds what another file's kept."""
     one = Server(tmp_path_factory.mktemp("home"))
     one.start()
     yield one

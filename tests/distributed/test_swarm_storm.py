@@ -202,9 +202,9 @@ def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link
 
 def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_path):
     """One of them goes and rests; left together they would fail every all-reduce."""
-    spec = small_spec(steps=14, stages=2)
+    spec = small_spec(steps=24, stages=2)
     with start_swarm(spec, tmp_path, peers=6, speed=10.0, switchboard=Switchboard()) as rehearsal:
-        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=3.0)])
+        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=6.0)])
         storm.run(120)
     check_end(rehearsal, EXACT)
     (hit,) = storm.hits
