@@ -24,7 +24,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
 
-NICENESS = 5
+NICENESS = 10
 """Answers to what a person does come first."""
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
