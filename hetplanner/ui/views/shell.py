@@ -234,8 +234,9 @@ class Shell:
             pn.state.onload(self._start_beat)
 
     def _start_beat(self) -> None:
-        # Only once the browser has drawn the page: what is added before would reach it twice or not at all.
-        pn.state.add_periodic_callback(self._beat, period=POLL_MS)
+        # Only once the browser has drawn the page: what is added before would reach it twice or not at all. By Bokeh:
+        # Panel's own callback counts every beat as being busy, a sixth of the server's work.
+        pn.state.curdoc.add_periodic_callback(self._beat, POLL_MS)
 
     def _fill(self, name: str) -> None:
         """Makes a page and sends it to the browser: on its first visit, or when there is time. All at once are slow."""
