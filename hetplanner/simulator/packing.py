@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,10 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
-from hetplanner.plan.reducers.groups import Message, reduction_groups
+from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.schedule.order import depth_limits, hop_seconds, interleaved_sequences
 
 Array = NDArray[Any]
-# One instruction: message to wait for or -1, seconds, message to send or -1, action (in the tail), kind.
-Instruction = tuple[int, float, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,9 @@ def pack_plan(
     rank_PS = _rank_table(plan)
     route_M = np.array(plan.route_of_micro_batch)
     order = order or _order(plan, catalog, rank_PS, route_M)
-    tail, sends = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), fragment)
-    first_tail_N = _starts([len(part) for part in tail])
-    messages = _messages(plan, model, rank_PS, route_M, sends)
+    tails = _tails(plan, durations, 2 * (len(plan.stages) - 1) * len(route_M), fragment)
+    first_tail_N = _starts(tails.size_N)
+    messages = _messages(plan, model, rank_PS, route_M, tails.sends)
     slowest_s_X = np.maximum(messages["wire_s_X"], np.maximum(messages["out_s_X"], messages["in_s_X"]))
     waits_s_X = (1.0 - durations.overlap) * slowest_s_X if durations.overlap < 1.0 else np.empty(0)
     size_N = (3 if durations.overlap == 1.0 else 4) * np.diff(order.first_task_N) + np.diff(first_tail_N)
@@ -112,7 +110,7 @@ def pack_plan(
         order.first_task_N, order.stage_T, order.micro_batch_T, len(plan.stages), len(route_M),
         _by_stage(plan, durations.forward_s_C), _by_stage(plan, durations.backward_s_C),
         durations.encode_s_N + durations.message_s, durations.decode_s_N + durations.message_s, waits_s_X,
-        first_tail_N, _columns(tail), first_N[:-1], end_N, program,
+        first_tail_N, tails.columns, first_N[:-1], end_N, program,
     )  # fmt: skip
     rank_I = np.repeat(np.arange(len(plan.ranks)), size_N)
     return PackedPlan(order, first_N[:-1], end_N, *program, rank_I, **messages)
@@ -179,58 +177,99 @@ def _sequences(plan: Plan, chunk_SN: Array, first_task_N: Array) -> Array:
     return sequence_2T2
 
 
-def _tails(
-    plan: Plan, durations: Durations, first_message: int, fragment: int | None
-) -> tuple[list[list[Instruction]], list[tuple[int, int, int]]]:
-    """What every rank does behind its last backward, and the messages of it as (source, target, bytes)."""
-    from hetplanner.simulator.kernel import REDUCE, STEP
+class _Tails(NamedTuple):
+    """What every rank does behind its last backward: instructions by rank, and the messages that they send."""
+
+    size_N: Array
+    columns: tuple[Array, Array, Array, Array, Array]
+    sends: Array
+    """Source, target and bytes; [K, 3]."""
+
+
+def _tails(plan: Plan, durations: Durations, first_message: int, fragment: int | None) -> _Tails:
+    from hetplanner.simulator.kernel import STEP
 
     groups = reduction_groups(plan)
-    moved_N = [0] * len(plan.ranks)
+    moved_N, action_N = np.zeros((2, len(plan.ranks)), np.int64)
     for group in groups:
-        for rank in group.ranks:
-            moved_N[rank] += sum(part.num_elements for part in group.rounds_of(rank))
-    tails: list[list[Instruction]] = [[] for _ in plan.ranks]
-    actions = [0] * len(plan.ranks)
-    sends: list[tuple[int, int, int]] = []
+        table, ranks = group.table, np.array(group.ranks)
+        np.add.at(moved_N, ranks[table.sender_T], table.num_elements_T)
+        away = table.sender_T != table.receiver_T
+        np.add.at(moved_N, ranks[table.receiver_T[away]], table.num_elements_T[away])
+    element_s_N = durations.reduce_s_N / np.maximum(moved_N, 1)
+    rows: list[_Rows] = []
+    sends = [np.empty((0, 3), np.int64)]
     for group in (group for group in groups if group.is_due(fragment)):
-        number: dict[tuple[int, int, int], int] = {}  # of a message, by (source, target, ordinal)
-        for rank in group.ranks:
-            for m in (m for part in group.rounds_of(rank) for m in part.sends if m.peer != rank):
-                number[rank, m.peer, m.ordinal] = first_message + len(sends)
-                sends.append((rank, m.peer, m.num_bytes))
-        for rank in group.ranks:
-            element_s = float(durations.reduce_s_N[rank]) / max(moved_N[rank], 1)
-            action, tail = actions[rank], tails[rank]
-            actions[rank] += 1
-            for part in group.rounds_of(rank):
-                tail.append((-1, _work_s(part.sends, rank, element_s, durations), -1, action, REDUCE))
-                tail += [
-                    (-1, 0.0, number[rank, m.peer, m.ordinal], action, REDUCE) for m in part.sends if m.peer != rank
-                ]
-                tail += [(number[m.peer, rank, m.ordinal], 0.0, -1, action, REDUCE) for m in part.takes]
-                tail.append((-1, _work_s(part.takes, rank, element_s, durations), -1, action, REDUCE))
-    for rank, tail in enumerate(tails):
-        outer_s = float(durations.outer_s_N[rank]) if durations.outer_s_N is not None and fragment is not None else 0.0
-        step_s = float(durations.optimizer_s_N[rank]) + outer_s / plan.fragments
-        tail.append((-1, step_s, -1, actions[rank], STEP))
-    return tails, sends
+        found, messages = _group_rows(group, element_s_N, durations.message_s, first_message)
+        rows.append(found._replace(action=action_N[found.rank]))
+        action_N[list(group.ranks)] += 1
+        sends.append(messages)
+        first_message += len(messages)
+    outer_s_N = durations.outer_s_N if durations.outer_s_N is not None and fragment is not None else 0.0
+    step_s_N = durations.optimizer_s_N + outer_s_N / plan.fragments
+    none_N = np.full(len(plan.ranks), -1)
+    rows.append(_Rows(np.arange(len(plan.ranks)), none_N, step_s_N, none_N, action_N, np.full(len(plan.ranks), STEP)))
+    rank, wait, work, send, action, kind = (np.concatenate(column) for column in zip(*rows, strict=True))
+    order = np.argsort(rank, kind="stable")
+    columns = wait[order], work[order], send[order], action[order], kind[order]
+    return _Tails(np.bincount(rank, minlength=len(plan.ranks)), columns, np.concatenate(sends))
 
 
-def _work_s(messages: tuple[Message, ...], rank: int, element_s: float, durations: Durations) -> float:
-    elements = sum(m.transfer.end - m.transfer.first for m in messages)
-    return elements * element_s + sum(m.peer != rank for m in messages) * durations.message_s
+class _Rows(NamedTuple):
+    """Instructions by column: whose, message to wait for or -1, seconds, message to send or -1, action, kind."""
+
+    rank: Array
+    wait: Array
+    work: Array
+    send: Array
+    action: Array
+    kind: Array
 
 
-def _columns(tails: list[list[Instruction]]) -> tuple[Array, Array, Array, Array, Array]:
-    rows = [row for tail in tails for row in tail]
-    wait, work, send, action, kind = zip(*rows, strict=True)
-    return np.array(wait), np.array(work, np.float64), np.array(send), np.array(action), np.array(kind)
+def _group_rows(group: ReductionGroup, element_s_N: Array, message_s: float, first_message: int) -> tuple[_Rows, Array]:
+    """A group's instructions, each rank's in order, and its messages as (source, target, bytes).
+
+    In every round that a member has a part in, it packs what it sends, sends, waits for what it takes, and unpacks it.
+    """
+    from hetplanner.simulator.kernel import REDUCE
+
+    round_T, sender_T, receiver_T, elements_T = group.table
+    ranks, num_rounds = np.array(group.ranks), int(round_T.max(initial=-1)) + 1
+    away_T = sender_T != receiver_T
+    sent_T, taken_T = sender_T * num_rounds + round_T, receiver_T * num_rounds + round_T  # parts: (member, round)
+    number_T = np.full(len(round_T), -1)
+    in_order = np.flatnonzero(away_T)[np.argsort(sent_T[away_T], kind="stable")]
+    number_T[in_order] = first_message + np.arange(len(in_order))
+    sizes, size_T = np.unique(elements_T, return_inverse=True)  # many messages, few sizes
+    bytes_T = np.array([group.wire_bytes(int(n)) for n in sizes], np.int64)[size_T.reshape(-1)]
+    messages = np.stack((ranks[sender_T], ranks[receiver_T], bytes_T), axis=1)[in_order]
+
+    parts = np.unique(np.concatenate((sent_T, taken_T[away_T])))
+    rank_P = ranks[parts // max(num_rounds, 1)]
+
+    def work_s_P(part_T: Array, counts_T: Array, element_T: Array) -> Array:
+        at = np.searchsorted(parts, part_T)
+        elements_P, count_P = np.zeros((2, len(parts)), np.int64)
+        np.add.at(elements_P, at, element_T)
+        np.add.at(count_P, at, counts_T)
+        return elements_P * element_s_N[rank_P] + count_P * message_s
+
+    packs = work_s_P(sent_T, away_T, elements_T)
+    unpacks = work_s_P(taken_T[away_T], away_T[away_T], elements_T[away_T])
+    size, away = len(parts), len(in_order)
+    part = np.concatenate((parts, sent_T[away_T], taken_T[away_T], parts))
+    place = np.repeat((0, 1, 2, 3), (size, away, away, size))
+    none, numbers = np.full(size, -1), number_T[away_T]
+    wait = np.concatenate((none, np.full(away, -1), numbers, none))
+    send = np.concatenate((none, numbers, np.full(away, -1), none))
+    work = np.concatenate((packs, np.zeros(2 * away), unpacks))
+    order = np.lexsort((place, part))
+    rank = ranks[part[order] // max(num_rounds, 1)]
+    nothing = np.zeros(len(rank), np.int64)
+    return _Rows(rank, wait[order], work[order], send[order], nothing, np.full(len(rank), REDUCE)), messages
 
 
-def _messages(
-    plan: Plan, model: CostModel, rank_PS: Array, route_M: Array, sends: list[tuple[int, int, int]]
-) -> dict[str, Any]:
+def _messages(plan: Plan, model: CostModel, rank_PS: Array, route_M: Array, others: Array) -> dict[str, Any]:
     """Every message's ends, link, and seconds on link and NICs; pipeline messages first."""
     bytes_2PE = np.zeros((2, len(plan.routes), len(plan.stages) - 1))
     for p, path in enumerate(rank_PS.tolist()):
@@ -239,7 +278,6 @@ def _messages(
             bytes_2PE[1, p, e] = plan.boundary_bytes(e, b, a, "gradient")
     path_MS = rank_PS[route_M]
     up_EM, down_EM = path_MS[:, :-1].T, path_MS[:, 1:].T
-    others = np.array(sends, dtype=np.int64).reshape(-1, 3)
     source_X = np.concatenate((up_EM.reshape(-1), down_EM.reshape(-1), others[:, 0]))
     target_X = np.concatenate((down_EM.reshape(-1), up_EM.reshape(-1), others[:, 1]))
     bytes_X = np.concatenate((bytes_2PE[:, route_M].transpose(0, 2, 1).reshape(-1), others[:, 2]))

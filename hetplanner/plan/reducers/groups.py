@@ -10,6 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.plan.model import Plan
@@ -46,6 +50,15 @@ class Round:
     def num_elements(self) -> int:
         """Elements that the rank packs or unpacks."""
         return sum(m.transfer.end - m.transfer.first for m in (*self.sends, *self.takes))
+
+
+class ProgramTable(NamedTuple):
+    """The transfers of a program, by column: for whoever reads all of very many."""
+
+    round_T: NDArray[np.int64]
+    sender_T: NDArray[np.int64]
+    receiver_T: NDArray[np.int64]
+    num_elements_T: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,11 @@ class ReductionGroup:
             first += elements
         return tuple(transfers)
 
+    @property
+    def table(self) -> ProgramTable:
+        """The program by column."""
+        return _table(self.reducer, self.members, self.parts)
+
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The program in sum, for the closed form."""
@@ -134,6 +152,18 @@ class ReductionGroup:
     def rounds_of(self, rank: int) -> tuple[Round, ...]:
         """What a member sends and takes, round by round; rounds without it are left out."""
         return _rounds_by_member(self).get(self.ranks.index(rank), ())
+
+
+@lru_cache(maxsize=32)
+def _table(reducer: ReducerName, members: Members, parts: tuple[int, ...]) -> ProgramTable:
+    columns: list[list[NDArray[np.int64]]] = []
+    rounds = 0
+    for elements in parts:
+        program = REDUCERS[reducer].make_program(members, elements)
+        rows = np.array([(t.round + rounds, t.sender, t.receiver, t.end - t.first) for t in program], np.int64)
+        columns.append(list(rows.reshape(-1, 4).T))
+        rounds = program[-1].round + rounds + 1 if program else rounds
+    return ProgramTable(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 @lru_cache(maxsize=128)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ copy: the receiver's range is replaced by the sender's. The first copy of a rang
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """Elements `first` to `end` (exclusive) of the bucket from one member to another, in one round.
 
     A copy from a member to itself moves nothing: it rounds the range as copies elsewhere are rounded.

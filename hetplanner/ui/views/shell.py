@@ -236,6 +236,7 @@ class Shell:
     def _start_beat(self) -> None:
         # Only once the browser has drawn the page: what is added before would reach it twice or not at all. By Bokeh:
         # Panel's own callback counts every beat as being busy, a sixth of the server's work.
+        assert pn.state.curdoc is not None
         pn.state.curdoc.add_periodic_callback(self._beat, POLL_MS)
 
     def _fill(self, name: str) -> None:
