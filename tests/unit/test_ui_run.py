@@ -31,7 +31,7 @@ from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.views.run.away import seen_s
 from hetplanner.ui.views.run.events import Events, _hit, event_list
 from hetplanner.ui.views.run.launch import command_words, proposal_words
-from hetplanner.ui.views.run.page import BEATS_OUT_OF_SIGHT, BEATS_PER_SECTION, RunView, phase_chips
+from hetplanner.ui.views.run.page import phase_chips
 from hetplanner.ui.views.run.tables import html_table
 
 
@@ -578,20 +578,3 @@ def test_what_others_wrote_is_never_markup(app, model, tmp_path):
     assert "while the page was closed" in event_list(events, 0.5)
     assert "while the page was closed" not in event_list(events, 2.0)
     assert "float32" in proposal_words(model.launch.proposal), "the precision is shown"
-
-
-def test_sections_are_made_ahead_one_by_one_sooner_on_the_open_page(app, tmp_path):
-    view = RunView(app)
-
-    def beat(times):
-        for _ in range(times):
-            view.beat()
-
-    beat(2 * BEATS_OUT_OF_SIGHT)
-    assert list(view.sections) == ["progress"], "there is no run to look at, and nobody looks"
-    app.run.select(make_run(tmp_path, plan_4()))
-    beat(BEATS_OUT_OF_SIGHT)
-    assert list(view.sections) == ["progress", "timeline"]
-    app.session.page = "run"
-    beat(2 * BEATS_PER_SECTION)
-    assert list(view.sections) == ["progress", "timeline", "network", "memory"]

@@ -68,7 +68,7 @@ _TITLES = {
 _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
 
-BEATS_PER_SECTION, BEATS_OUT_OF_SIGHT = 4, 15
+BEATS_PER_SECTION = 8
 
 
 class RunView(PageView):
@@ -183,12 +183,10 @@ class RunView(PageView):
         section.show()
 
     def beat(self) -> None:
-        """While nobody asks for one, sections are made one by one, as each takes a while; sooner on the open page."""
+        """While nobody asks for one, the sections of the open page are made one by one: each takes a while."""
         self._beats += 1
         waiting = [name for name in SECTIONS if name not in self.sections]
-        is_open = self.session.page == "run"
-        pace = BEATS_PER_SECTION if is_open else BEATS_OUT_OF_SIGHT
-        if waiting and (is_open or self.model.selected) and self._beats % pace == 0:
+        if waiting and self.session.page == "run" and self._beats % BEATS_PER_SECTION == 0:
             self._make(waiting[0])
 
     def _make(self, name: str) -> Section:
