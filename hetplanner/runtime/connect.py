@@ -140,13 +140,16 @@ def _address_of(probe: socket.socket, interface: str) -> str | None:
     return socket.inet_ntoa(found[20:24])
 
 
-def agree(data: bytes, what: str) -> None:
-    """Makes sure that all ranks hold the same bytes (their digest). Raises InvalidInput."""
+def agree(data: bytes | None, what: str) -> None:
+    """Makes sure that all ranks that hold any hold the same bytes (their digest). Raises InvalidInput on all ranks."""
     from hashlib import sha256
 
-    mine = torch.frombuffer(bytearray(sha256(data).digest()), dtype=torch.uint8)
+    mine = torch.frombuffer(bytearray(bytes(32) if data is None else sha256(data).digest()), dtype=torch.uint8)
     all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(all_ranks, mine)
-    differing = [r for r, other in enumerate(all_ranks) if not torch.equal(other, all_ranks[0])]
+    holders = [rank for rank, other in enumerate(all_ranks) if other.any()]
+    differing = [rank for rank in holders if not torch.equal(all_ranks[rank], all_ranks[holders[0]])]
     if differing:
-        raise InvalidInput(f"{what}: rank {differing[0]} has another one than rank 0; give every host the same file")
+        raise InvalidInput(
+            f"{what}: rank {differing[0]} has another one than rank {holders[0]}; give every host the same file"
+        )

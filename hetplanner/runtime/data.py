@@ -21,6 +21,10 @@ VALIDATION_SEED = 0
 """Validation takes the same samples whatever the run's seed is, so that runs can be compared."""
 
 
+COMPARED_SAMPLES = 16
+"""Of a split, by which hosts find out whether they read the same data."""
+
+
 @dataclass(frozen=True)
 class Batches:
     """Draws micro-batches; micro-batch m of step t is a pure function of (seed, t, m), whatever the plan.
@@ -55,6 +59,16 @@ class Batches:
     def sample_ids(self, step: int, micro_batch: int, split: Split = "train") -> np.ndarray:
         """Which samples these are [B] (int64): one id is one sample for ever, and returns once an epoch."""
         return self.orders[split].ids(step, micro_batch)
+
+    def sample_bytes(self) -> bytes:
+        """Numbers of samples and some of them: the same on hosts whose data are the same, and hardly ever else."""
+        parts = []
+        for split in ("train", "validation"):
+            count = self.source.num_samples(split)
+            ids_B = np.unique(np.linspace(0, count - 1, COMPARED_SAMPLES).astype(np.int64))
+            inputs, labels = self.source.inputs(split, ids_B), self.source.labels(split, ids_B)
+            parts += [str(count).encode(), inputs.tobytes(), labels.tobytes()]
+        return b" ".join(parts)
 
     @cached_property
     def orders(self) -> dict[Split, SampleOrder]:

@@ -138,6 +138,8 @@ class Session:
         chunks = build_chunks(plan, rank, self.config, device)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches = open_batches(self.config, workload) if needs_batch else None
+        # One rank reads inputs and another their labels; the default is the sources of each host's own Python.
+        agree(batches.sample_bytes() if batches else None, "data")
         emulator = LinkEmulator(plan.problem.cluster, plan.ranks, self.run_dir) if self.config.emulate_links else None
         if emulator:
             self.watcher.on_request = emulator.draining.set

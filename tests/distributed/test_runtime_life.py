@@ -159,14 +159,26 @@ def test_wrong_number_of_ranks_is_refused(tmp_path: Path) -> None:
 
 
 def torchrun(
-    plan: Path, out: Path, port: int, *, steps: int, nodes: int = 1, node: int = 0, ranks: int = 4
+    plan: Path, out: Path, port: int, *more: str, steps: int, nodes: int = 1, node: int = 0, ranks: int = 4, cwd=None
 ) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner-loopback"]
     command += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
     command += [f"--rdzv-conf=rank={node}"] if nodes > 1 else []
-    command += ["-m", "hetplanner.runtime.worker", str(plan), "--steps", str(steps), "--emulate-links", "-o", str(out)]
+    command += [
+        "-m",
+        "hetplanner.runtime.worker",
+        str(plan),
+        "--steps",
+        str(steps),
+        "--emulate-links",
+        "-o",
+        str(out),
+        *more,
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def listening(process: psutil.Process) -> set[str]:
@@ -210,3 +222,24 @@ def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
         sum('"type": "step"' in x for x in (run_dir / f"rank-{r}.jsonl").read_text().splitlines()) for r in range(4)
     ]
     assert steps == [3, 3, 3, 3]
+
+
+def test_hosts_with_other_data_under_the_same_name_are_told_so(tmp_path: Path) -> None:
+    save_plan(chain_plan([4], [2]), tmp_path / "plan.json")
+    run_dir, port, agents = tmp_path / "run", free_loopback_port(), []
+    for node, text in enumerate(("to be, or not to be. " * 200, "to be, and not to be. " * 200)):
+        host = tmp_path / f"host-{node}"
+        host.mkdir()
+        (host / "text.txt").write_text(text)
+        data = ("--data", "/proc/self/cwd/text.txt")  # the same path on either host
+        agents.append(
+            torchrun(tmp_path / "plan.json", run_dir, port, *data, steps=3, nodes=2, node=node, ranks=1, cwd=host)
+        )
+    try:
+        outputs = [agent.communicate(timeout=90)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill() if agent.poll() is None else None
+    assert all(agent.returncode for agent in agents), outputs
+    assert "data: rank 1 has another one than rank 0; give every host the same file" in "".join(outputs)
+    assert not any('"type": "step"' in path.read_text() for path in run_dir.glob("rank-*.jsonl"))
