@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,10 @@ def rehearse(
     Of an elastic plan: a small swarm under the same rules.
     """
     from hetplanner.cli.elastic import print_elastic
+    from hetplanner.cost.calm import calm_plan
     from hetplanner.cost.swarm_rules import under_rules_of
     from hetplanner.plan.elastic import ElasticPlan
-    from hetplanner.plan.files import load_any_plan, save_plan
+    from hetplanner.plan.files import AnyPlan, load_any_plan, save_plan
     from hetplanner.plan.rehearsal import rehearsal_problem
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.registry import make_planner
@@ -41,7 +43,10 @@ def rehearse(
     like = plan if isinstance(plan, ElasticPlan) else None
     planner = make_planner("evolution") if like is None else make_planner("swarm", {"mode": "elastic"})
     result = solve(planner, problem, seed, Budget.parse(budget))
-    small = result.plan if result.elastic is None else under_rules_of(result.elastic, like)
+    small: AnyPlan = result.plan
+    if result.elastic is not None:  # what is told of it is under the rules, too
+        small = under_rules_of(result.elastic, like)
+        result = replace(result, plan=calm_plan(small))
     save_plan(small, out)
     if as_json:
         print_json(result_data(result, out) | ({} if like is None else {"mode": "elastic"}))

@@ -216,7 +216,8 @@ def test_a_rehearsal_of_an_elastic_plan_is_a_swarm_under_its_rules(call, tmp_pat
     small = load_elastic_plan(tmp_path / "small.json")
     assert small.problem.rehearsal_of
     assert (small.rebalancing.policy, small.delayed_updates, len(small.stages)) == ("queue", True, 2)
-    assert json.loads(call("rehearse", "plan.json", "--budget", "0.2s", "--json").stdout)["mode"] == "elastic"
+    told = json.loads(call("rehearse", "plan.json", "--budget", "0.2s", "-o", "other.json", "--json").stdout)
+    assert (told["mode"], told["step_s"]) == ("elastic", load_elastic_plan(tmp_path / "other.json").estimate.step_s)
 
 
 def test_runs_list_of_a_new_home_is_empty(call):
