@@ -17,7 +17,8 @@ TOKEN = "TEST-LAUNCH-TOKEN"
 PATIENCE_MS = 120_000  # the first search of an installation compiles its kernels
 
 SHOWN_JS = """() => {
-  const seen = n => n.nodeType == Node.TEXT_NODE || n.checkVisibility?.({visibilityProperty: true})
+  const boxless = n => n.nodeType == Node.ELEMENT_NODE && getComputedStyle(n).display == "contents"
+  const seen = n => n.nodeType == Node.TEXT_NODE || boxless(n) || n.checkVisibility?.({visibilityProperty: true})
   const read = n => [...n.childNodes].filter(c => !/^(STYLE|SCRIPT|OPTION)$/.test(c.nodeName) && seen(c))
     .map(c => c.nodeType == Node.TEXT_NODE ? c.data : read(c.shadowRoot ?? c)).join(" ")
   return read(document.body)

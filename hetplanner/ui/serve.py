@@ -1,6 +1,7 @@
 """`hetplanner dashboard`: the page behind a gate, on the loopback interface unless another is asked for."""
 
 import secrets
+import signal
 import socket
 import sys
 import webbrowser
@@ -82,6 +83,9 @@ def serve_dashboard(
     sys.stdout.flush()
     if open_browser:
         webbrowser.open(link)
+    for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what waits to be written is, before the process ends
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.getsignal(signal.SIGINT))
     server.start()
     server.io_loop.start()
 

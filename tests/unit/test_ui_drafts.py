@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import threading
 
 import pytest
 from factories import small_cluster
@@ -96,6 +97,25 @@ def test_the_oldest_go_and_a_huge_one_is_not_written(tmp_path, files, monkeypatc
     files.note(drafts[1])
     files.flush()
     assert files.load(drafts[1].id) is None, "rather none than an old one"
+
+
+def test_the_end_of_the_server_waits_for_what_is_being_written(tmp_path, files, monkeypatch):
+    begun, go_on, real = threading.Event(), threading.Event(), draft_files.write_text
+
+    def slow(path, text):
+        begun.set()
+        assert go_on.wait(10)
+        real(path, text)
+
+    monkeypatch.setattr(draft_files, "write_text", slow)
+    editor = edited(files)
+    timer = threading.Thread(target=files.flush)
+    timer.start()
+    assert begun.wait(10)
+    threading.Timer(0.2, go_on.set).start()
+    files.flush()
+    assert (tmp_path / "drafts" / f"{editor.draft_id}.json").is_file()
+    timer.join()
 
 
 def test_a_folder_that_cannot_be_written_costs_no_edit(tmp_path, caplog):

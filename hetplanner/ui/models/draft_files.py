@@ -47,6 +47,7 @@ class DraftFiles:
         self._due: dict[str, Draft] = {}
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._writing = threading.Lock()
         atexit.register(self.flush)
 
     def note(self, draft: Draft) -> None:
@@ -59,13 +60,14 @@ class DraftFiles:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Writes what has changed."""
-        with self._lock:
-            due, self._due, self._timer = list(self._due.values()), {}, None
-        for draft in due:
-            self._guarded(partial(self._write, draft), draft.id)
-        if due:
-            self._guarded(self._prune, "old ones")
+        """Writes what has changed; returns once it, and what another thread had begun to write, is on the disk."""
+        with self._writing:
+            with self._lock:
+                due, self._due, self._timer = list(self._due.values()), {}, None
+            for draft in due:
+                self._guarded(partial(self._write, draft), draft.id)
+            if due:
+                self._guarded(self._prune, "old ones")
 
     def load(self, draft_id: str) -> Draft | None:
         """A draft as it was last written; None if there is none that can be read."""
