@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetplanner.cli.output import console, print_json, table
 from hetplanner.cli.planning import price_text, print_terms, result_data
@@ -34,19 +34,21 @@ class SwarmChoices:
     local_steps: int = 1
 
     def apply_to(self, plan: ElasticPlan) -> ElasticPlan:
-        """The plan as chosen. Raises InvalidInput where choices do not go together, or with the model."""
-        if self.rebalancing is not None:
-            plan = plan.replace(rebalancing=Rebalancing.model_validate({"policy": self.rebalancing}))
-        if self.local_steps == 1:
-            return plan.replace(delayed_updates=self.delayed_updates)
-        from hetplanner.cost.calm import calm_plan
-        from hetplanner.cost.estimate import estimate_plan
+        """The plan as chosen, with an estimate of its own.
+
+        Raises:
+            InvalidInput: choices do not go together, or with the model.
+            Infeasible: a device cannot hold its stage under them.
+        """
+        from hetplanner.cost.swarm_rules import checked_swarm
         from hetplanner.plan.model import OuterOptimizer
 
-        plan = plan.replace(
-            delayed_updates=self.delayed_updates, local_steps=self.local_steps, outer=OuterOptimizer(), estimate=None
-        )
-        return plan.replace(estimate=estimate_plan(calm_plan(plan)))
+        chosen: dict[str, Any] = {"delayed_updates": self.delayed_updates}
+        if self.rebalancing is not None:
+            chosen["rebalancing"] = Rebalancing.model_validate({"policy": self.rebalancing})
+        if self.local_steps > 1:
+            chosen |= {"local_steps": self.local_steps, "outer": OuterOptimizer()}
+        return checked_swarm(plan.replace(**chosen, estimate=None))
 
 
 def check_mode(mode: str, planner: str | None, choices: SwarmChoices) -> None:
@@ -70,18 +72,34 @@ def check_mode(mode: str, planner: str | None, choices: SwarmChoices) -> None:
 
 def finish_elastic(result: SearchResult, choices: SwarmChoices, out: Path | None, as_json: bool) -> None:
     """Writes and prints the elastic plan of a search."""
-    from hetplanner.plan.files import plan_to_data, save_plan
+    from hetplanner.plan.files import save_plan
 
     assert result.elastic is not None
     plan = choices.apply_to(result.elastic)
     if out is not None:
         save_plan(plan, out)
     if as_json:
-        print_json(result_data(result, out) | {"mode": "elastic"} | ({} if out else {"plan": plan_to_data(plan)}))
+        print_json(swarm_data(result, plan, out))
         return
     print_elastic(plan)
     if out is not None:
         console.print(f"plan written to {out}; try it over preemptions: hetplanner simulate {out} --lifetime 6h")
+
+
+def swarm_data(result: SearchResult, plan: ElasticPlan, out: Path | None) -> dict[str, Any]:
+    """What `--json` prints of a plan that a search found, as it is under the rules that it has now."""
+    from hetplanner.cost.calm import calm_plan
+    from hetplanner.plan.files import plan_to_data
+
+    calm = calm_plan(plan)
+    estimate = calm.estimate
+    assert estimate is not None
+    per_mtoken = estimate.usd_per_mtoken if calm.problem.objective == "cost" else None
+    value = estimate.step_s if per_mtoken is None else per_mtoken
+    data = result_data(replace(result, plan=calm, value=value), out) | {"mode": "elastic"}
+    if plan.is_local:  # the search's bound is of steps that all agree
+        data |= {"lower_bound": None, "gap": None}
+    return data if out is not None else data | {"plan": plan_to_data(plan)}
 
 
 def print_elastic(plan: ElasticPlan) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +25,7 @@ def rehearse(
 
     Of an elastic plan: a small swarm under the same rules.
     """
-    from hetplanner.cli.elastic import print_elastic
-    from hetplanner.cost.calm import calm_plan
+    from hetplanner.cli.elastic import print_elastic, swarm_data
     from hetplanner.cost.swarm_rules import under_rules_of
     from hetplanner.plan.elastic import ElasticPlan
     from hetplanner.plan.files import AnyPlan, load_any_plan, save_plan
@@ -44,12 +42,11 @@ def rehearse(
     planner = make_planner("evolution") if like is None else make_planner("swarm", {"mode": "elastic"})
     result = solve(planner, problem, seed, Budget.parse(budget))
     small: AnyPlan = result.plan
-    if result.elastic is not None:  # what is told of it is under the rules, too
+    if result.elastic is not None:
         small = under_rules_of(result.elastic, like)
-        result = replace(result, plan=calm_plan(small))
     save_plan(small, out)
     if as_json:
-        print_json(result_data(result, out) | ({} if like is None else {"mode": "elastic"}))
+        print_json(swarm_data(result, small, out) if isinstance(small, ElasticPlan) else result_data(result, out))
         return
     console.print(f"rehearsal of {problem.rehearsal_of}")
     if isinstance(small, ElasticPlan):

@@ -222,6 +222,9 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
     chosen = hp.load_elastic_plan("rounds.json")
     assert (chosen.local_steps, chosen.outer) == (8, OuterOptimizer())
     assert chosen.estimate.step_s < hp.estimate_plan(hp.calm_plan(chosen.replace(local_steps=1, outer=None))).step_s
+    told = json.loads(runner.invoke(app, [*rounds, "--json"]).stdout)
+    assert told["step_s"] == told["value"] == chosen.estimate.step_s
+    assert told["gap"] is None, "the bound of the search is of steps that all agree"
     refused = runner.invoke(app, [*plan, "--local-steps", "8"])
     assert "where stages share a weight" in str(refused.exception)
     late = runner.invoke(app, [*plan, "--delayed-updates", "-o", "late.json"])
