@@ -13,6 +13,8 @@ Legend of array suffixes: N ranks, C chunks (behind `tables`: device classes), S
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from hetplanner.codecs.spec import Codec
@@ -60,13 +62,13 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     held_N = np.bincount(rank_C, weights=params_S[stage_C], minlength=size)
     shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
     averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, params_S, 0.0)[stage_C], minlength=size)
-    codec = [[_worst_codec_s(plan, n, float(memory_N[n]), outgoing=out) for n in range(size)] for out in (True, False)]
+    encode_s_N, decode_s_N = _worst_codec_s(plan, memory_N)
     return Durations(
         forward_s_C=forward,
         backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
         optimizer_s_N=held_N * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_N,
-        encode_s_N=np.array(codec[0]),
-        decode_s_N=np.array(codec[1]),
+        encode_s_N=encode_s_N,
+        decode_s_N=decode_s_N,
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,
         outer_s_N=averaged_N * OUTER_TRAFFIC_BYTES_PER_PARAM / memory_N if plan.is_local else None,
         message_s=transfer.message if transfer else 0.0,
@@ -83,15 +85,6 @@ def reduce_codec_passes(codec: Codec, error_feedback: bool = False) -> float:
     return work.encode + 2.0 * work.decode + fed_back
 
 
-def _codec_s(
-    plan: Plan, ends: tuple[int, int], role: Role, boundary: int, memory_bytes_per_s: float, *, encodes: bool
-) -> float:
-    """Seconds to encode or to decode one message on one device."""
-    work = plan.codec_between(*ends, role).work(positions_known=role == "gradient")
-    dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
-    return (work.encode if encodes else work.decode) * dense / memory_bytes_per_s
-
-
 def _reduce_work(plan: Plan) -> np.ndarray:
     """What each chunk adds up and packs, as a share of its stage's bucket."""
     work_C = np.ones(len(plan.chunks))
@@ -103,21 +96,18 @@ def _reduce_work(plan: Plan) -> np.ndarray:
     return work_C
 
 
-def _worst_codec_s(plan: Plan, rank: int, memory_bytes_per_s: float, *, outgoing: bool) -> float:
-    """The slowest of the messages a rank sends (or takes), over its routes and both roles."""
+def _worst_codec_s(plan: Plan, memory_bytes_per_s_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the slowest message that each rank encodes, and decodes, over its routes and both roles."""
+    encode_s_N, decode_s_N = np.zeros(len(plan.ranks)), np.zeros(len(plan.ranks))
     if not plan.link_codecs:
-        return 0.0
-    worst = 0.0
+        return encode_s_N, decode_s_N
     for route in plan.routes:
-        for index, replica in plan.places_of_rank[rank]:
-            if route.replicas[index] != replica:
-                continue
-            for boundary, other in ((index, index + 1), (index - 1, index - 1)):
-                if not 0 <= other < len(plan.stages):
-                    continue
-                peer = plan.rank_at(other, route.replicas[other])
-                downstream = other > index
-                role: Role = "activation" if downstream == outgoing else "gradient"
-                ends = (rank, peer) if outgoing else (peer, rank)
-                worst = max(worst, _codec_s(plan, ends, role, boundary, memory_bytes_per_s, encodes=outgoing))
-    return worst
+        path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
+        for boundary, (above, below) in enumerate(pairwise(path)):
+            dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
+            ways: tuple[tuple[int, int, Role], ...] = ((above, below, "activation"), (below, above, "gradient"))
+            for source, target, role in ways:
+                work = plan.codec_between(source, target, role).work(positions_known=role == "gradient")
+                encode_s_N[source] = max(encode_s_N[source], work.encode * dense / memory_bytes_per_s_N[source])
+                decode_s_N[target] = max(decode_s_N[target], work.decode * dense / memory_bytes_per_s_N[target])
+    return encode_s_N, decode_s_N

@@ -183,10 +183,11 @@ class Plan(Noun):
                     )
                 used.append(replica[0])
         self._check_chunks(used)
-        if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != set(used):
+        in_use = set(used)
+        if len(self.ranks) != len(set(self.ranks)) or set(self.ranks) != in_use:
             raise ValueError("ranks: must list every device of the stages exactly once")
         for i, rule in enumerate(self.link_codecs):
-            if not {rule.from_device, rule.to_device} <= set(used):
+            if rule.from_device not in in_use or rule.to_device not in in_use:
                 raise ValueError(f"link_codecs[{i}]: {rule.from_device!r:.60} or {rule.to_device!r:.60} is in no stage")
 
     def _check_chunks(self, used: list[str]) -> None:
@@ -319,17 +320,8 @@ class Plan(Noun):
     @cached_property
     def route_of_micro_batch(self) -> tuple[int, ...]:
         """Route of every micro-batch of a step. Micro-batches are dealt so that routes fill evenly by share."""
-        remaining = [route.micro_batches for route in self.routes]
-        dealt = [0] * len(self.routes)
-        order = []
-        for _ in range(sum(remaining)):
-            route = min(
-                (r for r in range(len(dealt)) if dealt[r] < remaining[r]),
-                key=lambda r: ((dealt[r] + 1) / remaining[r], r),
-            )
-            dealt[route] += 1
-            order.append(route)
-        return tuple(order)
+        dealt = [(k / r.micro_batches, i) for i, r in enumerate(self.routes) for k in range(1, r.micro_batches + 1)]
+        return tuple(route for _, route in sorted(dealt))
 
     def path_of_micro_batch(self, micro_batch: int) -> tuple[int, ...]:
         """Ranks that a micro-batch visits, stage by stage."""

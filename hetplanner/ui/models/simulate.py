@@ -67,7 +67,7 @@ class SimulateModel(param.Parameterized):
     def __init__(self, session: Session, desk: Callable[[], SimulationDesk], **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self.base: Replay | None = None
+        self._found: tuple[Plan, Replay, list[int]] | None = None
         self.replay: Replay | None = None
         self.room: list[int] = []
         self.errors: dict[str, str] = {}
@@ -93,7 +93,7 @@ class SimulateModel(param.Parameterized):
             self.shown = event.new
             self.param.trigger("shown_changed")
             return
-        self.base = self.replay = None
+        self._found = self.replay = None
         self.original, self.shown = event.new, None
         self._set_controls(event.new)
         self.param.trigger("shown_changed")
@@ -209,6 +209,10 @@ class SimulateModel(param.Parameterized):
             return
         with self.session.reporting():
             wanted = self.wanted()
+            if wanted.is_empty and self._found is not None:  # known; an answer under way is to older controls
+                self._ticket, self.busy = None, False
+                self._show(*self._found)
+                return
             fields, self._asked_for = {"wanted": wanted.to_data()}, (self.original, wanted)
             slot = f"{self.session.id}/simulate"
             self._ticket = self._desk().ask(slot, "simulate", self.original, fields, self.session.answered)
@@ -237,17 +241,20 @@ class SimulateModel(param.Parameterized):
             return
         with self.session.reporting():
             made = derived_from_data(ticket.result["made"], original)
-            self.replay, self.room = Replay.from_data(ticket.result["replay"]), list(ticket.result["room"])
+            replay, room = Replay.from_data(ticket.result["replay"]), list(ticket.result["room"])
             if wanted.is_empty:
                 # The plan itself, with the desk's estimate where the file had none.
                 same = original.estimate is not None
                 made = original if same else made.replace(provenance=original.provenance)
-                self.base = self.replay
-            self.shown = made
-            with self._quietly():
-                self.in_flight = depths_text(made)
-            self._set_errors({})
-            self.param.trigger("shown_changed")
+                self._found = (made, replay, room)
+            self._show(made, replay, room)
+
+    def _show(self, made: Plan, replay: Replay, room: list[int]) -> None:
+        self.replay, self.room, self.shown = replay, room, made
+        with self._quietly():
+            self.in_flight = depths_text(made)
+        self._set_errors({})
+        self.param.trigger("shown_changed")
 
     def _set_errors(self, errors: dict[str, str]) -> None:
         if errors != self.errors:
@@ -255,6 +262,11 @@ class SimulateModel(param.Parameterized):
             self.param.trigger("errors_changed")
 
     # -- what becomes of it -----------------------------------------------------------------------
+
+    @property
+    def base(self) -> Replay | None:
+        """A step of the plan as it was found."""
+        return self._found[1] if self._found is not None else None
 
     @property
     def can_save(self) -> bool:

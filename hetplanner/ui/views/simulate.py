@@ -33,6 +33,8 @@ from hetplanner.ui.views.tools import Tools, save_tools, tool
 from hetplanner.units import short_bytes
 
 ORIGINAL = "the plan"
+DRAW_AFTER_MS = 20
+"""So long after the numbers, megabytes of spans follow: a browser shows what came before it takes them."""
 CHANGE = "Change a control to derive another plan from this one; it is simulated at once."
 
 
@@ -134,9 +136,16 @@ class SimulateView(PageView):
         if self._drawn and self._drawn[0] is plan and self._drawn[1] is replay:
             return
         self._drawn = (plan, replay)
-        self._draw_rows()
         if plan is not None:
             self._show_numbers()
+        if plan is not None and pn.state.curdoc and pn.state.curdoc.session_context:
+            pn.state.curdoc.add_timeout_callback(self._draw_soon, DRAW_AFTER_MS)
+        else:
+            self._draw_rows()
+
+    def _draw_soon(self) -> None:
+        with pn.io.hold():
+            self._draw_rows()
 
     def _draw_rest(self) -> None:
         """The figures below, a beat later: drawn with the others, they would keep a person waiting for the first."""
