@@ -9,12 +9,13 @@
     if (typeof prototype[method] !== "function") throw new Error(`${name} has no ${method}`)
     return prototype
   }
-  let sheet, visual, session, view
+  let sheet, visual, session, view, index
   try {
     sheet = known("core/dom", "InlineStyleSheet", "_update")
     visual = known("core/visuals/visual", "VisualProperties", "_get_css_value")
     session = known("client/session", "ClientSession", "_document_changed")
     view = known("models/layouts/layout_dom", "LayoutDOMView", "_after_resize")
+    index = known("core/view_manager", "ViewManager", "find_one_by_id")
     known("models/layouts/layout_dom", "LayoutDOMView", "_update_stylesheets")
     known("models/layouts/layout_dom", "LayoutDOMView", "invalidate_layout")
   } catch (error) {
@@ -46,6 +47,18 @@
     if (event.attr === "stylesheets") return
     if (event.attr === "dark_theme" && !this.document.roots().some(({data}) => data === event.model)) return
     document_changed.call(this, event)
+  }
+
+  // A change of theme asks for the view of every tool by its id; each question walked all views of the page. Those of
+  // one task walk once; what is not found might have come in the meantime.
+  const find_one_by_id = index.find_one_by_id
+  let found = null
+  index.find_one_by_id = function (id) {
+    if (found === null) {
+      found = new Map([...this.all_views()].reverse().map(each => [each.model.id, each]))  // the first of an id wins
+      queueMicrotask(() => { found = null })
+    }
+    return found.get(id) ?? find_one_by_id.call(this, id)
   }
 
   // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
