@@ -8,7 +8,7 @@ from panel.io.state import set_curdoc
 
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.binding import bind, on_click, upload_button
 from hetplanner.ui.views.buttons import Button
 
 
@@ -44,3 +44,15 @@ def test_a_click_acts_while_the_document_is_held():
         button.clicks += 1
     assert seen == [("clicks", "combine")]
     assert document.callbacks.hold_value is None
+
+
+def test_a_file_is_taken_while_the_document_is_held():
+    document, seen = Document(), []
+
+    def take(files):
+        seen.append((files, document.callbacks.hold_value))
+
+    button = upload_button("Import", ".csv", Session(LaunchGuard("a-launch-token")), take)
+    with set_curdoc(document):
+        button.param.update(filename="folder/links.csv", value=b"a,b")
+    assert seen == [({"links.csv": b"a,b"}, "combine")]

@@ -93,7 +93,8 @@ def upload_button(text: str, accept: str, session: Session, on_files: Any, *, mu
         button.clear()  # the same file may be given again after it was mended
         if sum(map(len, files.values())) > MAX_UPLOAD_BYTES:
             refuse()
-        else:
+            return
+        with pn.io.hold():  # what is sent unheld overtakes what Panel is still sending, such as the parts it changes
             on_files(files)
 
     def refuse(*_: Any) -> None:

@@ -76,8 +76,7 @@ class ExportView(PageView):
         return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.peers, self.text), lines))
 
     def _take(self, files: dict[str, bytes]) -> None:
-        with pn.io.hold():
-            self.model.upload(*next(iter(files.items())))
+        self.model.upload(*next(iter(files.items())))
 
     def _file(self) -> io.StringIO:
         plan = self.app.session.in_hand

@@ -219,4 +219,5 @@ class PlanView(PageView):
 
     def _join(self, event: Any) -> None:
         if event.new and event.new != self.model.job_id and not self.model.searching:
-            self.model.join(event.new)
+            with pn.io.hold():
+                self.model.join(event.new)

@@ -253,9 +253,9 @@ class Shell:
                 self._fill(name)
 
     def _beat(self) -> None:
-        self._fill_next()
         self._show_notices()
         with pn.io.hold():
+            self._fill_next()
             self.app.agent.beat()
             self.app.plan.poll()
             self.app.front.poll()

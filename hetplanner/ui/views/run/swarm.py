@@ -103,7 +103,8 @@ class PeerButtons:
         self.show()
 
     def _chosen(self, event: Any) -> None:
-        self._peers.param.update(peer=event.new or "", words="", refusal="")
+        with pn.io.hold():
+            self._peers.param.update(peer=event.new or "", words="", refusal="")
 
     def show(self, *_: Any) -> None:
         """Who can be chosen, and whether anything can be done."""
