@@ -84,8 +84,9 @@ def serve_dashboard(
     if open_browser:
         webbrowser.open(link)
     for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what waits to be written is, before the process ends
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.getsignal(signal.SIGINT))
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored
+            signal.signal(number, signal.getsignal(signal.SIGINT))
     server.start()
     server.io_loop.start()
 
