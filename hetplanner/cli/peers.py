@@ -23,7 +23,7 @@ def join(
     ] = None,
     host: Annotated[str, typer.Option(help="By which the other peers reach this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="To listen on; 0: a free one.")] = 0,
-    device: Annotated[str, typer.Option(help="What computes: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="What computes: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
     checkpoints: Annotated[Path, typer.Option(help="Folder of this peer's checkpoints.")] = Path("checkpoints"),
 ) -> None:
     """Join an elastic run with this machine. Ctrl-C leaves at a step boundary; SIGTERM at once."""

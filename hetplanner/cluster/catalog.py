@@ -135,6 +135,12 @@ def find_kind(name: str) -> DeviceKind | None:
     return _catalog().get(_key(name))
 
 
+def is_processor(kind: str) -> bool:
+    """Whether a device kind of the catalogue is a processor; a kind that it doesn't know is none."""
+    found = find_kind(kind)
+    return found is not None and found.grade == "cpu"
+
+
 def device_kind(name: str) -> DeviceKind:
     """The catalog's entry for a name or alias.
 

@@ -123,13 +123,19 @@ def interface_towards(address: str, port: int) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, port))  # sends nothing: it only chooses a route
-            mine = probe.getsockname()[0]
-            for _, name in socket.if_nameindex():
-                if _address_of(probe, name) == mine:
-                    return name
+            return interface_of(probe.getsockname()[0])
         except OSError:
             return None
-    return None
+
+
+def interface_of(host: str) -> str | None:
+    """Name of this host's network interface with an address (IPv4, or a name that has one); None: there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            address = socket.gethostbyname(host)
+            return next((name for _, name in socket.if_nameindex() if _address_of(probe, name) == address), None)
+        except OSError:
+            return None
 
 
 def _address_of(probe: socket.socket, interface: str) -> str | None:

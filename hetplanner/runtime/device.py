@@ -6,7 +6,7 @@ from hashlib import sha256
 import torch
 import torch.distributed as dist
 
-from hetplanner.cluster.catalog import find_kind
+from hetplanner.cluster.catalog import is_processor
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -15,36 +15,58 @@ from hetplanner.runtime.wire import CPU
 
 
 def choose_device(plan: Plan, config: TrainConfig, place: Place) -> torch.device:
-    """The rank's device: the GPU of its local rank among those that CUDA_VISIBLE_DEVICES leaves, or the processor.
+    """The rank's device: the processor where its plan has one and `config.device` is auto, else see `named_device`.
 
-    With `config.device` auto a GPU is taken where the plan has one and torch sees one.
+    Torch takes it for its own where none is named.
 
     Raises:
         InvalidInput: a GPU was asked for, and torch sees none.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if config.device == "cuda" and not count:
-        raise InvalidInput(
-            f"device: must be auto or cpu on {socket.gethostname()}, where torch sees no GPU, got cuda;"
-            " install a torch with CUDA, or look at CUDA_VISIBLE_DEVICES"
-        )
-    if not count or config.device == "cpu" or (config.device == "auto" and _is_planned_on_cpu(plan, place.rank)):
-        return CPU
-    device = torch.device("cuda", place.local_rank % count)
-    torch.cuda.set_device(device)
+    cluster = plan.problem.cluster
+    kind = cluster.devices[cluster.device_index(plan.ranks[place.rank])].kind
+    wanted = "cpu" if config.device == "auto" and is_processor(kind) else config.device
+    device = named_device(wanted, place.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     return device
 
 
-def _is_planned_on_cpu(plan: Plan, rank: int) -> bool:
-    cluster = plan.problem.cluster
-    kind = find_kind(cluster.devices[cluster.device_index(plan.ranks[rank])].kind)
-    return kind is not None and kind.grade == "cpu"
+def named_device(name: str, turn: int = 0) -> torch.device:
+    """A device of this host.
+
+    Args:
+        name: cpu; cuda, one of the GPUs that CUDA_VISIBLE_DEVICES leaves; cuda:N, exactly that one; auto, a GPU if
+            torch sees one.
+        turn: number of the process on this host: GPUs are taken in turn.
+
+    Raises:
+        InvalidInput: it is none of these, or torch sees no such GPU.
+    """
+    kind, _, number = name.partition(":")
+    if name not in ("cpu", "cuda", "auto") and not (kind == "cuda" and number.isdecimal() and len(number) < 5):
+        raise InvalidInput(f"device: must be auto, cpu, cuda or cuda:N, got {name!r:.40}")
+    count = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not count):
+        return CPU
+    if not count:
+        raise InvalidInput(
+            f"device: must be auto or cpu on {socket.gethostname()}, where torch sees no GPU, got {name};"
+            " install a torch with CUDA, or look at CUDA_VISIBLE_DEVICES"
+        )
+    index = int(number) if number else turn % count
+    if index >= count:
+        raise InvalidInput(f"device: must be cuda:0 to cuda:{count - 1} on {socket.gethostname()}, got {name}")
+    return torch.device("cuda", index)
+
+
+def gpu_id(device: torch.device) -> str:
+    """What tells a GPU from all others, whichever hosts they are in; empty for the processor."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def have_own_gpus(device: torch.device) -> bool:
     """Whether every rank has a GPU that no other rank uses, the same answer on all; they must all ask."""
-    name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
-    mine = torch.frombuffer(bytearray(sha256(name.encode()).digest()), dtype=torch.uint8)
+    mine = torch.frombuffer(bytearray(sha256(gpu_id(device).encode()).digest()), dtype=torch.uint8)
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     ids = {bytes(one.tolist()) for one in everyone}

@@ -1,9 +1,9 @@
-"""Gradients summed over the peers of a stage, by a gloo group that is made anew whenever the peers change.
+"""Gradients summed over the peers of a stage, by a group that is made anew whenever the peers change.
 
 A weight that several stages hold is summed over the peers of all of them, in a second group.
 
 The first of a group holds the store at which the others meet; a group that has worked is used again for the same peers.
-gloo and its store know no authentication: they belong on loopback, a private network or an encrypted overlay.
+gloo, nccl and the store know no authentication: they belong on loopback, a private network or an encrypted overlay.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.elastic.identity import Member, Seat, Stamp
 from hetplanner.runtime.connect import loopback_store
+from hetplanner.runtime.wire import CPU
+from hetplanner.swarm.collective import Carriers, Collective
 from hetplanner.swarm.engine import Sum
 from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.endpoint import Lost, is_loopback
@@ -33,7 +35,8 @@ from hetplanner.swarm.wire.endpoint import Lost, is_loopback
 log = logging.getLogger(__name__)
 
 Group = tuple[Seat, ...]
-Gloo: Any = torch.distributed.ProcessGroupGloo  # torch's stubs say little of it
+Open = dict[str, tuple[Group, Collective]]
+"""Groups by what they sum, to be used again for the same peers."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,17 @@ class Averager:
         timeout_s: of one all-reduce.
         codec: of gradients on their way: none, or int8 by block (all gather, then everybody sums the same bytes).
         links: that are emulated; None: none are.
+        device: where gradients are.
     """
 
-    def __init__(self, host: str, timeout_s: float, codec: Codec, links: Links | None = None) -> None:
+    def __init__(
+        self, host: str, timeout_s: float, codec: Codec, links: Links | None = None, device: torch.device = CPU
+    ) -> None:
         self._host, self._timeout, self._codec = host, timedelta(seconds=timeout_s), codec
         self._links = links
+        self._carriers = Carriers(host, self._timeout, device)
         self._store: TCPStore | None = None
-        self._ready: dict[str, tuple[Group, Any]] = {}
+        self._open: Open = {}
         self._lock = threading.Lock()
         self._sent_bytes = 0
 
@@ -103,8 +110,15 @@ class Averager:
             return self._store.port
 
     def drop(self) -> None:
-        """The groups are not used again: an all-reduce was aborted."""
-        self._ready = {}
+        """All groups end, and are not used again: an all-reduce was aborted."""
+        self._end(self._open)
+
+    def _end(self, groups: Open) -> None:
+        """Ends groups of one attempt, which may be over long since, and leaves those of a later one alone."""
+        if self._open is groups:
+            self._open = {}
+        for _, collective in list(groups.values()):
+            collective.abort()
 
     def reduce(self, total: Sum, meeting: Meeting) -> Sum:
         """The sum over everybody who folded something of the same stage.
@@ -113,68 +127,74 @@ class Averager:
             RuntimeError: somebody is gone, or it took too long; nobody may use the result.
         """
         gradient, numbers = total.gradient, torch.tensor([total.count, total.loss_sum], dtype=torch.float64)
+        groups = self._open
         try:
             if len(meeting.stage) > 1:
-                pg = self._group("stage", meeting.stage, meeting)
-                size = len(meeting.stage)
-                with self._on_links(pg, 2 * (size - 1), 8 * numbers.numel() / size):
-                    pg.allreduce([numbers]).wait(self._timeout)
+                stage = self._collective(groups, "stage", meeting.stage, meeting)
+                numbers = self._sum(stage, numbers)
                 own = gradient[: meeting.own_end]
-                own.copy_(self._sum(pg, own, size))
-                self._ready["stage"] = (meeting.stage, pg)
+                own.copy_(self._coded_sum(stage, own))
             for tied in meeting.tied:  # in the same order everywhere, so that nobody waits in a ring
-                pg = self._group(tied.owner, tied.group, meeting)
+                collective = self._collective(groups, tied.owner, tied.group, meeting)
                 part = gradient[tied.first : tied.end]
-                part.copy_(self._sum(pg, part, len(tied.group)))
-                self._ready[tied.owner] = (tied.group, pg)
+                part.copy_(self._coded_sum(collective, part))
         except RuntimeError:
-            self.drop()
+            self._end(groups)
             raise
         return Sum(gradient, int(numbers[0]), float(numbers[1]))
 
-    def _group(self, name: str, group: Group, meeting: Meeting) -> Any:
-        ready = self._ready.pop(name, None)
-        if ready is not None and ready[0] == group:
-            return ready[1]
+    def _collective(self, groups: Open, name: str, group: Group, meeting: Meeting) -> Collective:
+        known = groups.get(name)
+        if known is not None:
+            if known[0] == group:
+                return known[1]
+            known[1].abort()
         rank = [seat.member for seat in group].index(meeting.me)
-        options = Gloo._Options()
-        options._timeout = self._timeout
-        options._devices = [Gloo.create_device(hostname=self._host)]
         store = self._meet(group[0].address, rank == 0, meeting.port_of)
         prefix = f"{name}/{meeting.attempt.boot}.{meeting.attempt.number}"
-        return Gloo(PrefixStore(prefix, store), rank, len(group), options)
+        made = self._carriers.open(PrefixStore(prefix, store), rank, len(group))
+        groups[name] = (group, made)
+        if groups is not self._open:
+            raise RuntimeError("averaging: aborted while the group came together")
+        return made
 
     def _meet(self, address: str, is_mine: bool, port_of: Callable[[str], int]) -> Store:
         if is_mine:
             self.open_store()
             assert self._store is not None
-            return self._store
+            store: Any = self._store  # whose stub does not know `clone`
+            return store.clone()  # one client lets nobody else ask while it waits for somebody who is gone
         host = address.rpartition(":")[0]
         if is_loopback(host):
             return loopback_store(port_of(address), None, self._timeout, is_master=False)
         return TCPStore(host, port_of(address), None, is_master=False, timeout=self._timeout, wait_for_workers=False)
 
-    def _sum(self, pg: Any, gradient: Tensor, size: int) -> Tensor:
-        on_host = gradient.cpu()
+    def _sum(self, collective: Collective, tensor: Tensor) -> Tensor:
+        """The sum over the group, as it is; maybe in place."""
+        size, here = collective.size, tensor.to(collective.device)
+        with self._on_links(collective, 2 * (size - 1), here.nbytes / size):
+            collective.sum(here)
+        return here.to(tensor.device)
+
+    def _coded_sum(self, collective: Collective, gradient: Tensor) -> Tensor:
+        """The sum over the group of what arrives of the gradients; maybe in place."""
+        size, numel = collective.size, gradient.numel()
         if self._codec.name == "none":
-            self._sent_bytes += 2 * (size - 1) * 4 * gradient.numel() // size
-            with self._on_links(pg, 2 * (size - 1), 4 * gradient.numel() / size):
-                pg.allreduce([on_host]).wait(self._timeout)
-            return on_host.to(gradient.device)
-        codec, numel = tensor_codec(self._codec), gradient.numel()
-        mine = torch.empty(self._codec.wire_bytes(numel, 4), dtype=torch.uint8)
-        codec.encode(on_host, mine)
+            self._sent_bytes += 2 * (size - 1) * 4 * numel // size
+            return self._sum(collective, gradient)
+        codec = tensor_codec(self._codec)
+        mine = torch.empty(self._codec.wire_bytes(numel, 4), dtype=torch.uint8, device=collective.device)
+        codec.encode(gradient.to(collective.device), mine)
         self._sent_bytes += (size - 1) * mine.numel()
-        everyone = [torch.empty_like(mine) for _ in range(size)]
-        with self._on_links(pg, size - 1, mine.numel()):
-            pg.allgather([everyone], [mine]).wait(self._timeout)
+        with self._on_links(collective, size - 1, mine.numel()):
+            everyone = collective.gather(mine)
         added = codec.decode(everyone[0], numel)
         for part in everyone[1:]:
             added.add_(codec.decode(part, numel))
         return added.to(gradient.device)
 
     @contextlib.contextmanager
-    def _on_links(self, pg: Any, rounds: int, chunk_bytes: float) -> Iterator[None]:
+    def _on_links(self, collective: Collective, rounds: int, chunk_bytes: float) -> Iterator[None]:
         """What is done inside takes at least as long as a ring of so many rounds over the emulated links.
 
         One member books all rounds, since nobody's begin before somebody else's end. Raises RuntimeError: it would
@@ -183,14 +203,13 @@ class Averager:
         if self._links is None:
             yield
             return
-        mine = torch.tensor([time.monotonic(), self._links.here], dtype=torch.float64)
-        everyone = [torch.empty_like(mine) for _ in range(pg.size())]
-        pg.allgather([everyone], [mine]).wait(self._timeout)
-        end = torch.zeros(1, dtype=torch.float64)
-        if pg.rank() == 0:
+        now = torch.tensor([time.monotonic(), self._links.here], dtype=torch.float64, device=collective.device)
+        everyone = [found.cpu() for found in collective.gather(now)]
+        end = torch.zeros(1, dtype=torch.float64, device=collective.device)
+        if collective.rank == 0:
             ranks = [int(other[1]) for other in everyone]
             end[0] = self._links.ring_s(ranks, rounds, chunk_bytes, max(float(other[0]) for other in everyone))
-        pg.broadcast([end]).wait(self._timeout)
+        end = collective.gather(end)[0]
         yield
         left_s = float(end[0]) - time.monotonic()
         if left_s > self._timeout.total_seconds():

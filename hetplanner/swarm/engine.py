@@ -244,6 +244,8 @@ class StageEngine:
             key = DrawKey(spec.train.seed, 0, number)
             output = self._runner.forward(number, x if stage else None, (tokens, tokens), key)
             self._runner.backward(number, None if self.model.is_last else torch.ones_like(output))
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # kernels are only begun above
             seconds.append(time.monotonic() - began_s)
         self.version = None
         return 1.0 / max(min(seconds), 1e-6)

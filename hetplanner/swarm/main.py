@@ -58,7 +58,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
             )
             one.add_argument("--links", type=Path, help="folder of a rehearsal whose links are emulated")
             one.add_argument("--at", help="device of the rehearsal's cluster that this peer stands for")
-            one.add_argument("--device", default="cpu", help="what computes: cpu or cuda")
+            one.add_argument("--device", default="cpu", help="what computes: cpu, cuda, cuda:N, or auto")
+            one.add_argument("--turn", type=int, default=0, help="number of this peer on its host: GPUs go in turn")
             one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
         else:
             one.add_argument("--slots", type=int, default=4, help="micro-batches under way at once")
@@ -141,11 +142,14 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
 async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None) -> None:
     import torch
 
+    from hetplanner.runtime.device import named_device
+
     torch.set_num_threads(1)
+    device = named_device(parsed.device, parsed.turn) if parsed.role == "peer" else None
     spec = await _ask_spec(parsed.address, credentials, parsed.proxy)
     name = parsed.name or f"{parsed.role}-{secrets.token_hex(4)}"
     process: Driver
-    if parsed.role == "peer":
+    if device is not None:
         from hetplanner.swarm.links import Links
         from hetplanner.swarm.peer_process import PeerProcess
 
@@ -156,7 +160,7 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
             credentials,
             parsed.checkpoints,
             parsed.speed,
-            parsed.device,
+            device,
             parsed.seed,
             Links(parsed.links, parsed.at) if parsed.links else None,
             parsed.proxy,

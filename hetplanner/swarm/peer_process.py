@@ -41,6 +41,7 @@ from hetplanner.elastic.peer_events import (
     UpdateApplied,
 )
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.runtime.wire import CPU
 from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_beside
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
@@ -96,7 +97,7 @@ class PeerProcess(Driver):
         credentials: Credentials | None,
         folder: Path,
         speeds: Sequence[float] | None = None,
-        device: str = "cpu",
+        device: torch.device = CPU,
         seed: int | None = None,
         links: Links | None = None,
         proxy: str = "",
@@ -105,7 +106,7 @@ class PeerProcess(Driver):
         self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._random = random.Random(seed)
-        self.engine = StageEngine(spec, torch.device(device), speeds)
+        self.engine = StageEngine(spec, device, speeds)
         self._torch = WorkThread("torch")
         self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
         self._calls = OpenCalls()
@@ -124,7 +125,8 @@ class PeerProcess(Driver):
         speeds = self.engine.speeds
         speed = speeds[stage] if speeds is not None else await self._compute(self.engine.measure)
         address = await self.endpoint.start(host, port)
-        self._averager = Averager(host, self.spec.settings.reduce_s, self.spec.averaging_codec, self._links)
+        spec = self.spec
+        self._averager = Averager(host, spec.settings.reduce_s, spec.averaging_codec, self._links, self.engine.device)
         process = self._random.getrandbits(62)
         self.machine = Peer(
             self.name, process, self.spec.fingerprint, speed, self.coordinator, self.spec.settings, self._random

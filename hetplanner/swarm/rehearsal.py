@@ -140,15 +140,26 @@ class Rehearsal:
         """Starts a trainer."""
         self._start(name, ["trainer", self.address, f"--name={name}", "--slots", str(slots)])
 
-    def start_peer(self, name: str, speed: Speed | None = None, plant: Callable[[], None] | None = None) -> None:
-        """Starts a peer; it takes 1/speed seconds for a micro-batch at least. `plant`: see `start_coordinator`."""
+    def start_peer(
+        self,
+        name: str,
+        speed: Speed | None = None,
+        plant: Callable[[], None] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Starts a peer; it takes 1/speed seconds for a micro-batch at least.
+
+        `plant`: see `start_coordinator`. `device`: cpu, cuda or auto; peers take this machine's GPUs in turn.
+        """
         speeds = [speed] if isinstance(speed, int | float) else speed
         emulated = [] if speeds is None else ["--speed", ",".join(map(str, speeds))]
         if self.cluster is not None:
             emulated += ["--links", str(self.run_dir), f"--at={self._place(name, self.cluster)}"]
         folder = str(self.run_dir / "checkpoints")
         self.peers.add(name)
-        self._start(name, ["peer", self.address, f"--name={name}", "--checkpoints", folder, *emulated], plant)
+        computing = ["--device", device, "--turn", str(len(self.peers - {name}))]
+        arguments = ["peer", self.address, f"--name={name}", "--checkpoints", folder, *computing, *emulated]
+        self._start(name, arguments, plant)
 
     def _place(self, name: str, cluster: Cluster) -> str:
         """The device that a peer stands for. Raises InvalidInput: there is none left."""

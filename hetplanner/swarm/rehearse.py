@@ -16,8 +16,10 @@ import sys
 import time
 from pathlib import Path
 
+from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError, RunError
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
@@ -51,8 +53,15 @@ def rehearse(run_dir: Path) -> None:
         for number in range(plan.wiring.trainers):
             rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
         for peer in plan.peers:
-            rehearsal.start_peer(peer, speeds.get(peer))
+            rehearsal.start_peer(peer, speeds.get(peer), device=_device_for(peer, plan, config))
         _watch(rehearsal, run_dir)
+
+
+def _device_for(peer: str, plan: ElasticPlan, config: TrainConfig) -> str:
+    """What computes for a peer: with auto never a GPU where the plan has a processor."""
+    cluster = plan.problem.cluster
+    is_planned_on_cpu = is_processor(cluster.devices[cluster.device_index(peer)].kind)
+    return "cpu" if config.device == "auto" and is_planned_on_cpu else config.device
 
 
 def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:

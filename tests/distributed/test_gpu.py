@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from swarm_runs import check_end, small_spec
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -13,6 +14,7 @@ from hetplanner.runtime.data import open_batches
 from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.stage import StageRunner
+from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
 from tests.factories import chain_plan, small_cluster, tiny_workload
@@ -93,3 +95,22 @@ def test_a_gpu_for_every_rank_speaks_nccl(shape: str, tmp_path: Path) -> None:
     shares, cuts = ([8], [5]) if shape == "2x1" else ([5, 3], [])
     plan = chain_plan(shares, cuts, cluster=small_cluster(2), workload=workload())
     assert messages(trained(plan, tmp_path)) == {"nccl"}
+
+
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_a_swarm_averages_by_nccl_where_every_peer_of_a_stage_has_a_gpu(codec: str, tmp_path: Path) -> None:
+    train_swarm(tmp_path, codec, "nccl" if NUM_GPUS > 1 else "gloo", "cuda")
+
+
+def train_swarm(tmp_path: Path, codec: str, carrier: str, device: str) -> None:
+    """Two peers of one stage."""
+    spec = small_spec(steps=8, micro_batches=8, stages=1, codec=codec)
+    with Rehearsal(spec, tmp_path) as rehearsal:
+        rehearsal.start_coordinator()
+        rehearsal.start_trainer("trainer-0")
+        for name in ("a", "b"):
+            rehearsal.start_peer(name, speed=40.0, device=device)
+        rehearsal.wait(120)
+    check_end(rehearsal, 5e-4 if codec == "none" else 0.02)
+    told = (tmp_path / "log-of-a.txt").read_text()
+    assert f"averaging: a group of 2 by {carrier}" in told

@@ -102,7 +102,10 @@ def test_a_rehearsed_peer_is_told_its_speed_in_every_stage(tmp_path, monkeypatch
         raising=False,
     )
     rehearsal.start_peer("a", speed)
-    assert parse_arguments(started[0]).speed == told
+    rehearsal.start_peer("b", device="auto")
+    first, second = map(parse_arguments, started)
+    assert (first.speed, first.device, first.turn) == (told, "cpu", 0)
+    assert (second.speed, second.device, second.turn) == (None, "auto", 1)
     rehearsal.processes.clear()
 
 
