@@ -41,10 +41,21 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/planner"
+        return f"http://localhost:{self.port}/planner"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "panel", "serve", "apps/planner.py", "--address", "127.0.0.1"]
+        tell = REPOSITORY / "tests" / "tell_unheld.py"
+        return [
+            sys.executable,
+            "-m",
+            "panel",
+            "serve",
+            "apps/planner.py",
+            "--address",
+            "127.0.0.1",
+            "--setup",
+            str(tell),
+        ]
 
     def start(self) -> None:
         log = (self.home / "server.txt").open("ab")
@@ -72,6 +83,8 @@ class Server:
             self.process = None
             said = (self.home / "server.txt").read_text()
             assert "unexpected error in a session" not in said, said
+            unheld = sorted(set(re.findall("unheld change: .*", said)))
+            assert not unheld, "\n".join(unheld)  # see tell_unheld.py
 
 
 class Dashboard(Server):

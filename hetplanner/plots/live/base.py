@@ -1,6 +1,8 @@
 """What all live figures share: parts made once, data replaced, light and dark."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -47,9 +49,13 @@ class LiveFigure:
         dark: colours for a dark page; `set_dark` changes them later.
         height: pixels; the width follows the page.
         options: passed to `bokeh.plotting.figure`.
+
+    Attributes:
+        holding: in which a change is made that a page's own message brings about; a server's page sets it.
     """
 
     def __init__(self, *, dark: bool = False, height: int = 320, **options: Any) -> None:
+        self.holding: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
         self.look: Look = look_of(dark)
         self.figure = figure(
             **{
@@ -147,9 +153,10 @@ class LiveFigure:
     def _resized(self, _attr: str, _old: object, width: float) -> None:
         if width >= SMALLEST_FRAME_PX and abs(width - self._width_px) >= SMALLEST_RESIZE_PX:
             self._width_px = width
-            self._fit_legend()
-            if self._again is not None:
-                self._again()
+            with self.holding():
+                self._fit_legend()
+                if self._again is not None:
+                    self._again()
 
     def _fit_legend(self) -> None:
         """As many columns as fit: Bokeh lets a legend run out of the figure."""

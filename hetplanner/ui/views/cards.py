@@ -4,7 +4,8 @@ Text and frames are HTML with the theme's CSS variables, not Material components
 seconds to appear. What came from a file or a person goes through `escape` before it becomes part of HTML.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from html import escape
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ class Coloured(Protocol):
     """A live figure that follows the page's theme."""
 
     figure: figure
+    holding: Callable[[], AbstractContextManager[Any]]
 
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page."""
@@ -79,6 +81,7 @@ def frame(*objects: Any, margin: Any = 0) -> pn.Column:
 
 def chart(live: Coloured) -> pn.pane.Bokeh:
     """A live figure that fills its card's width."""
+    live.holding = pn.io.hold  # see `binding.on_click`
     return pn.pane.Bokeh(live.figure, sizing_mode="stretch_width", margin=(0, 8, 4, 8))
 
 

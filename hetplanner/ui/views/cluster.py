@@ -13,6 +13,7 @@ from hetplanner.ui.views.binding import bind
 from hetplanner.ui.views.cards import Words, card, colour_all, frame, full_width, page
 from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.island import Island
+from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 from hetplanner.ui.views.page_view import PageView
@@ -94,7 +95,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
             elif event.column == DELETE:
                 app.drawing.delete_devices([device])
 
-    model.param.watch(show, "cluster")
+    model.param.watch(Later()(show), "cluster")
     model.editor.param.watch(mark, "excluded")
     table.on_click(click)
     show()

@@ -11,10 +11,11 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.texts import percent_text
 from hetplanner.ui.models.whatif import WhatIfModel
 from hetplanner.ui.models.why import Part
-from hetplanner.ui.views.binding import bind, on_click
+from hetplanner.ui.views.binding import at_once, bind, on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
 from hetplanner.ui.views.controls import Controls, button
+from hetplanner.ui.views.later import Later
 
 _SMALL: dict[str, Any] = {"margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
@@ -100,6 +101,7 @@ class WhatIfCard:
         self.again = Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
         self.keep = Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
         self.clear = Button(label="Clear", icon="close", variant="text", **_SMALL)
+        self._draw_soon = Later()(self._draw)
         self._wire()
         self.card = self._layout()
         self.show_choices()
@@ -120,6 +122,8 @@ class WhatIfCard:
         bind(self.ratio, model, "ratio", session)
         bind_choice(self.link, model, "link")
         bind_choice(self.where, model, "where")
+        for choice in (self.drop, self.link, self.where, self.codec):
+            at_once(choice)
         self.drop.param.watch(self._drop, "value")
         on_click(self.again, lambda _: self.app.search_again())
         on_click(self.keep, lambda _: self.app.explain.keep_outcome())
@@ -184,14 +188,19 @@ class WhatIfCard:
         model = self.model
         outcome = model.outcome
         set_html(self.answer, self._answer_html())
+        self._draw_soon()
+        self.again.disabled = outcome is None or self.app.plan.searching
+        self.keep.disabled = outcome is None
+        self.clear.disabled = not model.changes.changes
+
+    def _draw(self) -> None:
+        model = self.model
+        outcome = model.outcome
         if outcome is not None and model.plan is not None and model.plan.estimate and outcome.plan.estimate:
             self.bars.visible = True  # and stays: its coming and going would move what is below
             self.figure.update({"now": model.plan.estimate, "what if": outcome.plan.estimate})
         else:
             self.figure.update({})
-        self.again.disabled = outcome is None or self.app.plan.searching
-        self.keep.disabled = outcome is None
-        self.clear.disabled = not model.changes.changes
 
     def _answer_html(self) -> str:
         model = self.model

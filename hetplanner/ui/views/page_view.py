@@ -1,9 +1,11 @@
 """What the shell asks of a page."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hetplanner.ui.views.cards import Coloured, colour_all
+from hetplanner.ui.views.later import Later
 
 
 class PageView:
@@ -18,6 +20,11 @@ class PageView:
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page."""
         colour_all(self.figures, dark)
+
+    def change_theme(self, dark: bool) -> None:
+        """The page is in sight: its first figure has the new colours at once, everything else a moment later."""
+        colour_all(self.figures[:1], dark)
+        Later()(partial(self.set_dark, dark))()
 
     def beat(self) -> None:
         """Called a few times a second, also while another page is in sight."""

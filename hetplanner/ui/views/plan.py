@@ -27,6 +27,7 @@ from hetplanner.ui.views.explain import WhatIfCard, WhyCard
 from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.kept import KeptCards
+from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.units import short_bytes
 
@@ -84,9 +85,10 @@ class PlanView(PageView):
         on_click(self.gone, lambda _: self.app.explain.whatif.drop(self.app.explain.focus[1]))
         self.recent.param.watch(self._join, "value")
         self.app.explain.param.watch(self.show_focus, "focus")
-        model.param.watch(self.show_curve, ["points_changed", "baselines_changed", "lower_bound", "state"])
-        model.param.watch(self.show_plan, ["plan", "cluster"])
-        model.param.watch(self.show_costs, ["plan", "baselines_changed"])
+        later = Later()
+        model.param.watch(later(self.show_curve), ["points_changed", "baselines_changed", "lower_bound", "state"])
+        model.param.watch(later(self.show_plan), ["plan", "cluster"])
+        model.param.watch(later(self.show_costs), ["plan", "baselines_changed"])
         model.param.watch(self.show_numbers, ["plan", "value", "lower_bound", "baselines_changed", "state"])
         model.param.watch(self.show_recent, ["job_id", "state"])
         model.param.watch(self.show_swarm, "plan")

@@ -26,6 +26,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES
+from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
 from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
@@ -210,7 +211,7 @@ class Shell:
         note_when_closed(self.app.run)
         session.param.watch(self._queue_notice, "notice")
         session.param.watch(self._open_page, "page")
-        self.tabs.param.watch(self._tab_chosen, "active")
+        at_once(self.tabs, "active").param.watch(self._tab_chosen, "active")
         self.page.on_theme = self._set_dark
         self.page.param.watch(lambda event: self._set_dark(event.new), "dark_theme")
         self.app.agent.param.watch(self._show_alarm, "words")
@@ -298,9 +299,10 @@ class Shell:
     def _set_dark(self, dark: bool) -> None:
         if dark == self._is_dark:
             return
-        self._is_dark, self._colours_due = dark, set(self._views)
+        page = self.app.session.page
+        self._is_dark, self._colours_due = dark, {*self._views} - {page}
         with pn.io.hold():
-            self._colour_page(self.app.session.page)
+            self._views[page].change_theme(dark)
 
     def _colour_page(self, name: str) -> None:
         """Gives a page's figures the theme, if they lack it: those out of sight wait until they are looked at."""

@@ -27,14 +27,13 @@ from hetplanner.ui.views.cards import (
     toolbar,
 )
 from hetplanner.ui.views.island import Island
+from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.simulate_controls import ControlsPanel
 from hetplanner.ui.views.tools import Tools, save_tools, tool
 from hetplanner.units import short_bytes
 
 ORIGINAL = "the plan"
-DRAW_AFTER_MS = 20
-"""So long after the numbers, megabytes of spans follow: a browser shows what came before it takes them."""
 CHANGE = "Change a control to derive another plan from this one; it is simulated at once."
 
 
@@ -69,6 +68,7 @@ class SimulateView(PageView):
         self._stale = True
         self._drawn: tuple[Any, ...] = ()
         self._rest_is_due = False
+        self._draw_soon = Later()(self._draw_rows)
         self._wire()
         self.view = self._layout()
         self.show()
@@ -138,13 +138,8 @@ class SimulateView(PageView):
         self._drawn = (plan, replay)
         if plan is not None:
             self._show_numbers()
-        if plan is not None and pn.state.curdoc and pn.state.curdoc.session_context:
-            pn.state.curdoc.add_timeout_callback(self._draw_soon, DRAW_AFTER_MS)
+            self._draw_soon()
         else:
-            self._draw_rows()
-
-    def _draw_soon(self) -> None:
-        with pn.io.hold():
             self._draw_rows()
 
     def _draw_rest(self) -> None:

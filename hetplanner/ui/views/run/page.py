@@ -15,7 +15,7 @@ from hetplanner.runs.telemetry import PHASES
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.run import SECTIONS
 from hetplanner.ui.models.texts import change_text, count_text, seconds_text
-from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.binding import at_once, on_click
 from hetplanner.ui.views.buttons import Button, FileDownload
 from hetplanner.ui.views.cards import (
     BORDER,
@@ -134,7 +134,7 @@ class RunView(PageView):
         )
         on_click(self.stop, lambda _: self.model.stop())
         on_click(self.restart, lambda _: self.model.restart())
-        self.name.param.watch(self._chosen, "value")
+        at_once(self.name).param.watch(self._chosen, "value")
         self.message = Words()
         # Report stands at the end: the two others come and go, and would move it away from under a click.
         bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.restart, self.stop, self.report, margin=0))
@@ -148,7 +148,7 @@ class RunView(PageView):
         model.param.watch(self.show_steps, ["steps_changed", "status"])
         self.session.param.watch(self.show_status, "unlocked")
         model.param.watch(self._open_section, "section")
-        self.choice.param.watch(self._section_chosen, "value")
+        at_once(self.choice).param.watch(self._section_chosen, "value")
         signals = {name for kind in _KINDS.values() for name in kind.signals}
         model.param.watch(self._redraw, sorted(signals), queued=False)
         self.session.param.watch(lambda e: self._open_section() if e.new == "run" else None, "page")
