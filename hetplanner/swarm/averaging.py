@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -159,15 +158,11 @@ class Averager:
         return made
 
     def _meet(self, address: str, is_mine: bool, port_of: Callable[[str], int]) -> Store:
-        if is_mine:
-            self.open_store()
-            assert self._store is not None
-            store: Any = self._store  # whose stub does not know `clone`
-            return store.clone()  # one client lets nobody else ask while it waits for somebody who is gone
-        host = address.rpartition(":")[0]
+        """A connection of this meeting's own: nobody else can ask by one that waits for somebody who is gone."""
+        host, port = address.rpartition(":")[0], self.open_store() if is_mine else port_of(address)
         if is_loopback(host):
-            return loopback_store(port_of(address), None, self._timeout, is_master=False)
-        return TCPStore(host, port_of(address), None, is_master=False, timeout=self._timeout, wait_for_workers=False)
+            return loopback_store(port, None, self._timeout, is_master=False)
+        return TCPStore(host, port, None, is_master=False, timeout=self._timeout, wait_for_workers=False)
 
     def _sum(self, collective: Collective, tensor: Tensor) -> Tensor:
         """The sum over the group, as it is; maybe in place."""
