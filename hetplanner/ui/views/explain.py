@@ -26,6 +26,9 @@ EMPTY_WHATIF = (
     " it can, so a search under the same changes may do better."
 )
 _CHOOSE = "choose …"
+_ARROW = """select.bk-input { background-image: url('data:image/svg+xml;utf8,<svg version="1.1" viewBox="0 0 25 20"\
+ xmlns="http://www.w3.org/2000/svg"><path d="M 0,0 25,0 12.5,20 Z" fill="gray"/></svg>') !important }"""
+"""A list's arrow: Panel's is black, on dark pages too."""
 NO_PLAN = "Press Search first; what-if is about the best plan found."
 
 
@@ -112,7 +115,8 @@ class WhatIfCard:
         return pn.widgets.FloatInput(name=label, start=bounds[0], end=bounds[1], width=130, margin=(4, 6))
 
     def _select(self, label: str, options: list[str], width: int) -> Any:
-        return pn.widgets.Select(name=label, options=options, width=width, margin=(4, 6))  # a plain one opens at once
+        # A plain one opens at once.
+        return pn.widgets.Select(name=label, options=options, width=width, margin=(4, 6), stylesheets=[_ARROW])
 
     def _wire(self) -> None:
         model, session = self.model, self.app.session
