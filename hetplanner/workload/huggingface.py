@@ -19,6 +19,8 @@ from hetplanner.workload.workload import Workload
 MAX_CONFIG_BYTES = 2**20
 
 _MISSING = object()
+MOST_INTEGER, MOST = 10**15, 1e300
+"""Beyond these arithmetic with floats overflows; no model is near."""
 
 
 class _Fields:
@@ -36,12 +38,16 @@ class _Fields:
             raise self.refuse(field, "required field is missing; add it")
         if value is not default and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise self.refuse(field, f"must be a whole number above 0, got {value!r:.60}")
+        if value is not default and value > MOST_INTEGER:
+            raise self.refuse(field, f"must be at most {MOST_INTEGER:.0e}, got a number of {len(str(value))} digits")
         return value
 
     def number(self, field: str, default: float) -> float:
         value = self.data.get(field, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.refuse(field, f"must be a number, got {value!r:.60}")
+        if not abs(value) <= MOST:
+            raise self.refuse(field, f"must be between {-MOST:g} and {MOST:g}, got {value!r:.60}")
         return value
 
     def one_of(self, field: str, default: Any, allowed: tuple[Any, ...], remedy: str) -> Any:
