@@ -13,9 +13,13 @@ class Later:
     """Puts drawing off, and does all that was put off at once; `later(draw)` is what watches a signal.
 
     Where there is no session (a notebook, a test) everything is drawn at once.
+
+    Args:
+        after_ms: how long it is put off.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after_ms: int = AFTER_MS) -> None:
+        self._after_ms = after_ms
         self._due: dict[Callable[[], object], None] = {}
 
     def __call__(self, draw: Callable[[], object]) -> Callable[..., None]:
@@ -27,7 +31,7 @@ class Later:
                 draw()
                 return
             if not self._due:
-                document.add_timeout_callback(self._draw, AFTER_MS)
+                document.add_timeout_callback(self._draw, self._after_ms)
             self._due[draw] = None
 
         return put_off
