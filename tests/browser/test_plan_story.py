@@ -49,6 +49,16 @@ def metric(page, name: str) -> str:
     return page.locator(f"[data-metric='{name}']").filter(visible=True).first.inner_text()
 
 
+COLOURED_BEFORE_LAID_OUT_JS = """() => {
+  const bar = [...Bokeh.index.all_views()].find(view => view.model.type == "ColorBar" && view.layout)
+  const layout = bar.layout
+  bar.layout = undefined
+  bar.model.major_label_text_color = "#123456"
+  bar.layout = layout
+}"""
+"""As when the theme changes while the heat map is on its way: an error would stop the message."""
+
+
 def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit):
     one = visit(server.url)
     page = one.page
@@ -180,3 +190,6 @@ def test_dark_mode_recolours_the_maps_and_widgets_miss_nothing_while_they_are_dr
 
     one.page.evaluate(CHANGED_WHILE_DRAWN_JS)
     one.page.wait_for_function("() => window.shown_after_change?.()")
+
+    one.page.wait_for_function("() => [...Bokeh.index.all_views()].some(v => v.model.type == 'ColorBar' && v.layout)")
+    one.page.evaluate(COLOURED_BEFORE_LAID_OUT_JS)

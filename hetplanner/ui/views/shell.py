@@ -55,7 +55,7 @@ TITLES = {
 }
 SCRIPTS = {
     name: "data:text/javascript," + quote(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8"))
-    for name in ("thrift", "catch_up")
+    for name in ("thrift", "catch_up", "colour_bar")
 }
 """What mends Bokeh and Panel in the browser; needs no route of its own."""
 THEME = {
