@@ -44,18 +44,8 @@ class Server:
         return f"http://localhost:{self.port}/planner"
 
     def command(self) -> list[str]:
-        tell = REPOSITORY / "tests" / "tell_unheld.py"
-        return [
-            sys.executable,
-            "-m",
-            "panel",
-            "serve",
-            "apps/planner.py",
-            "--address",
-            "127.0.0.1",
-            "--setup",
-            str(tell),
-        ]
+        serve = ["panel", "serve", "apps/planner.py", "--address", "127.0.0.1", "--setup", "tests/tell_unheld.py"]
+        return [sys.executable, "-m", *serve]
 
     def start(self) -> None:
         log = (self.home / "server.txt").open("ab")

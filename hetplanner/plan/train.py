@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from hetplanner.cluster.catalog import is_processor
 from hetplanner.dtypes import DType
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.trainable import check_captured
@@ -55,6 +56,10 @@ class TrainConfig(Noun):
     resume: Text | None = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
+
+    def device_for(self, kind: str) -> str:
+        """What computes where the plan has a device of this kind: `device`, but with auto no GPU for a processor."""
+        return "cpu" if self.device == "auto" and is_processor(kind) else self.device
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step (from 0). Source for cosine: Loshchilov and Hutter 2017 (SGDR), without restarts."""

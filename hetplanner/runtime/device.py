@@ -6,7 +6,6 @@ from hashlib import sha256
 import torch
 import torch.distributed as dist
 
-from hetplanner.cluster.catalog import is_processor
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -15,17 +14,14 @@ from hetplanner.runtime.wire import CPU
 
 
 def choose_device(plan: Plan, config: TrainConfig, place: Place) -> torch.device:
-    """The rank's device: the processor where its plan has one and `config.device` is auto, else see `named_device`.
-
-    Torch takes it for its own where none is named.
+    """The rank's device, see `TrainConfig.device_for`; torch takes it for its own where none is named.
 
     Raises:
         InvalidInput: a GPU was asked for, and torch sees none.
     """
     cluster = plan.problem.cluster
     kind = cluster.devices[cluster.device_index(plan.ranks[place.rank])].kind
-    wanted = "cpu" if config.device == "auto" and is_processor(kind) else config.device
-    device = named_device(wanted, place.local_rank)
+    device = named_device(config.device_for(kind), place.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

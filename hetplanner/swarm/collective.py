@@ -39,7 +39,7 @@ class Collective:
         pg: torch's backend for the group.
         device: where its tensors have to be.
         timeout: of one call.
-        on_first: called when the first sum is done.
+        on_sum: called when a sum is done.
 
     Attributes:
         name, device: as given.
@@ -47,10 +47,10 @@ class Collective:
     """
 
     def __init__(
-        self, name: str, pg: Any, device: torch.device, timeout: timedelta, on_first: Callable[[], None] = lambda: None
+        self, name: str, pg: Any, device: torch.device, timeout: timedelta, on_sum: Callable[[], None] = lambda: None
     ) -> None:
         self.name, self.device, self.rank, self.size = name, device, pg.rank(), pg.size()
-        self._pg, self._timeout, self._on_first = pg, timeout, on_first
+        self._pg, self._timeout, self._on_sum = pg, timeout, on_sum
         self._is_aborted = False
         # A kernel that waits for somebody who is gone must not hold up the passes of other micro-batches.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -62,7 +62,7 @@ class Collective:
             RuntimeError: somebody is gone, it took too long, or `abort` was called; the tensor is worth nothing.
         """
         self._do(lambda: self._pg.allreduce([tensor]))
-        self._on_first()
+        self._on_sum()
 
     def gather(self, mine: Tensor) -> list[Tensor]:
         """What every member gave, by rank, of equal shapes. Raises RuntimeError as `sum` does."""
@@ -85,7 +85,8 @@ class Collective:
     def abort(self) -> None:
         """The group is used no more; what nccl has under way ends, gloo's does at its timeout. Does not wait."""
         self._is_aborted = True
-        threading.Thread(target=self._pg.abort, name="abort", daemon=True).start()
+        if self.name != "gloo":  # which has nothing to abort, in some versions of torch with an error
+            threading.Thread(target=self._pg.abort, name="abort", daemon=True).start()
 
 
 class Carriers:
@@ -111,7 +112,7 @@ class Carriers:
         Raises:
             RuntimeError: somebody did not come in time.
         """
-        store.set(f"gpu/{rank}", self._gpu)
+        store.set(f"gpu/{rank}", self._own_gpu())
         gpus = store.multi_get([f"gpu/{other}" for other in range(size)])
         has_own = all(gpus) and len(set(gpus)) == size
         collective = self._open_nccl(store, rank, size) if has_own else self._open_gloo(store, rank, size)
@@ -121,8 +122,7 @@ class Carriers:
     def _open_gloo(self, store: Store, rank: int, size: int) -> Collective:
         return Collective("gloo", make_gloo(store, rank, size, self._host, self._timeout), CPU, self._timeout)
 
-    @property
-    def _gpu(self) -> str:
+    def _own_gpu(self) -> str:
         """Of which GPU the others are told."""
         if self._unproven < MAX_UNPROVEN:
             return gpu_id(self._device)

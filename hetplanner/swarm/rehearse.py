@@ -16,10 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from hetplanner.cluster.catalog import is_processor
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError, RunError
-from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
@@ -47,21 +45,15 @@ def rehearse(run_dir: Path) -> None:
     """Plays a run to its end, or until it is stopped. Raises InvalidInput, RunError."""
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
     speeds = expected_speeds(plan) if config.emulate_links else {}
-    cluster = plan.problem.cluster if config.emulate_links else None
-    with Rehearsal(spec_of(plan, config), run_dir, cluster=cluster) as rehearsal:
+    cluster = plan.problem.cluster
+    with Rehearsal(spec_of(plan, config), run_dir, cluster=cluster if config.emulate_links else None) as rehearsal:
         rehearsal.start_coordinator()
         for number in range(plan.wiring.trainers):
             rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
         for peer in plan.peers:
-            rehearsal.start_peer(peer, speeds.get(peer), device=_device_for(peer, plan, config))
+            kind = cluster.devices[cluster.device_index(peer)].kind
+            rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
         _watch(rehearsal, run_dir)
-
-
-def _device_for(peer: str, plan: ElasticPlan, config: TrainConfig) -> str:
-    """What computes for a peer: with auto never a GPU where the plan has a processor."""
-    cluster = plan.problem.cluster
-    is_planned_on_cpu = is_processor(cluster.devices[cluster.device_index(peer)].kind)
-    return "cpu" if config.device == "auto" and is_planned_on_cpu else config.device
 
 
 def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:

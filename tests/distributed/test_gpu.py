@@ -99,18 +99,13 @@ def test_a_gpu_for_every_rank_speaks_nccl(shape: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "int8"])
 def test_a_swarm_averages_by_nccl_where_every_peer_of_a_stage_has_a_gpu(codec: str, tmp_path: Path) -> None:
-    train_swarm(tmp_path, codec, "nccl" if NUM_GPUS > 1 else "gloo", "cuda")
-
-
-def train_swarm(tmp_path: Path, codec: str, carrier: str, device: str) -> None:
-    """Two peers of one stage."""
     spec = small_spec(steps=8, micro_batches=8, stages=1, codec=codec)
     with Rehearsal(spec, tmp_path) as rehearsal:
         rehearsal.start_coordinator()
         rehearsal.start_trainer("trainer-0")
         for name in ("a", "b"):
-            rehearsal.start_peer(name, speed=40.0, device=device)
+            rehearsal.start_peer(name, speed=40.0, device="cuda")
         rehearsal.wait(120)
     check_end(rehearsal, 5e-4 if codec == "none" else 0.02)
-    told = (tmp_path / "log-of-a.txt").read_text()
-    assert f"averaging: a group of 2 by {carrier}" in told
+    carrier = "nccl" if NUM_GPUS > 1 else "gloo"
+    assert f"averaging: a group of 2 by {carrier}" in (tmp_path / "log-of-a.txt").read_text()

@@ -8,6 +8,7 @@ import torch
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.device import named_device
 
 
@@ -55,6 +56,12 @@ def test_a_peer_on_a_device_that_is_none_ends_before_it_asks_anybody():
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == InvalidInput.exit_code
     assert "device: must be auto, cpu, cuda or cuda:N, got 'gpu'" in ended.stderr
+
+
+def test_auto_takes_no_gpu_where_the_plan_has_a_processor():
+    auto, asked = TrainConfig(), TrainConfig(device="cuda")
+    assert [auto.device_for(kind) for kind in ("CPU generic", "A100-80", "nobody knows it")] == ["cpu", "auto", "auto"]
+    assert asked.device_for("CPU generic") == "cuda"
 
 
 def test_processors_are_told_from_gpus():

@@ -42,10 +42,8 @@ def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -
 
 def at_once(widget: Any, name: str = "value") -> Any:
     """Has a widget's property told of as it comes: Panel otherwise waits 50 ms for others that may come with it."""
-    widget._priority_changes = [
-        name,
-        f"data.{name}",
-    ]  # Material's widgets keep their properties in a model of their own
+    # Material's widgets keep their properties in a model of their own.
+    widget._priority_changes = [name, f"data.{name}"]
     return widget
 
 
