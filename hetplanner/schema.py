@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from hetplanner import units
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -213,12 +214,9 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a file, replacing the one before whole or not at all. Raises InvalidInput if it cannot be written."""
     file = Path(path)
-    draft = file.with_name(f".{file.name}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
+        write_whole(file, text)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise InvalidInput(one_line(f"{path}: cannot be written: {error.strerror}")) from None
 
 

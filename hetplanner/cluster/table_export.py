@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.device_table import csv_of_inventory
 from hetplanner.cluster.files import cluster_to_data, json_by_lines
 from hetplanner.cluster.matrices import csv_of_matrix
@@ -44,7 +45,7 @@ def export_tables(cluster: Cluster, folder: str | os.PathLike[str], form: TableF
         path.mkdir(parents=True, exist_ok=True)
         files = [(path / name, content) for name, content in tables_of(cluster, form).items()]
         for file, content in files:
-            file.write_bytes(content)
+            write_whole(file, content)
     except OSError as error:
         raise InvalidInput(one_line(f"{path}: cannot be written: {error.strerror}")) from None
     return [file for file, _ in files]

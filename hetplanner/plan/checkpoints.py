@@ -8,7 +8,6 @@ writes all that it needs itself: hosts that share no folder resume too, and repl
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from hetplanner.atomic_files import synchronise, write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
 
@@ -110,25 +110,12 @@ def check_rank_file(folder: Path, manifest: Manifest, rank: int) -> None:
 def publish(temporary: Path, folder: Path, manifest: Manifest) -> None:
     """Makes a checkpoint of a folder that holds all ranks' files: writes its manifest, then gives it its name."""
     text = manifest.model_dump_json(indent=1)
-    path = temporary / MANIFEST
-    with path.open("w", encoding="utf-8") as file:
-        file.write(f'{{\n "format": "hetplanner/checkpoint@{VERSION}",' + text.removeprefix("{") + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    synchronise_folder(temporary)
+    head = f'{{\n "format": "hetplanner/checkpoint@{VERSION}",'
+    write_whole(temporary / MANIFEST, head + text.removeprefix("{") + "\n", sync=True)
     if folder.exists():  # one that could not be read, or was written before a restart
         shutil.rmtree(folder)
     temporary.rename(folder)
-    synchronise_folder(folder.parent)
-
-
-def synchronise_folder(path: Path) -> None:
-    """Makes sure that names in a folder survive a crash of the machine."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    synchronise(folder.parent)
 
 
 def prune(run_dir: Path, kept: int) -> None:

@@ -22,6 +22,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
 from hetplanner.launchers.registry import make_launcher
@@ -299,7 +300,7 @@ def serve_agent(
         raise RunError(f"an agent is running already{_holder(folder)}") from None
     try:
         holder = {"pid": os.getpid(), "version": package_version(), "began_s": created_unix_s(os.getpid())}
-        (folder / AGENT_FILE).write_text(json.dumps(holder), encoding="utf-8")
+        write_whole(folder / AGENT_FILE, json.dumps(holder), mode=0o600)
         agent = Agent(Supervisor(home, max_running, max_queued, launcher), idle_exit_s)
         logger.info("agent %d of %s starts", os.getpid(), home)
         asyncio.run(agent.run(socket_path(home)))

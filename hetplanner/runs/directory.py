@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
@@ -139,7 +140,7 @@ def _empty_folder(out: Path) -> Path:
 def save_config(config: TrainConfig, path: Path) -> None:
     """Writes `run.json`."""
     data = {"format": f"hetplanner/run@{CONFIG_VERSION}"} | config.model_dump(mode="json")
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def load_config(path: Path) -> TrainConfig:

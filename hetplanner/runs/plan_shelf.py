@@ -7,11 +7,11 @@ only under a name that is free, so no page can lose another's plan.
 import json
 import os
 import re
-import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, load_any_plan, plan_to_data
 from hetplanner.runs.home import plans_directory
@@ -73,17 +73,13 @@ class PlanShelf:
         name = checked_name(name)
         if len(self.kept()) >= MAX_KEPT:
             raise InvalidInput(f"kept plans: there are {MAX_KEPT} already; delete some first")
-        folder = plans_directory(self._home)
-        draft = folder / f".{secrets.token_hex(8)}.draft"
+        plans_directory(self._home)
         try:
-            draft.write_text(json.dumps(plan_to_data(plan), indent=1) + "\n", encoding="utf-8")
-            os.link(draft, self._path(name))  # unlike a rename this never replaces a file
+            write_whole(self._path(name), json.dumps(plan_to_data(plan), indent=1) + "\n", replace=False)
         except FileExistsError:
             raise InvalidInput(_TAKEN.format(name=name)) from None
         except OSError as error:
             raise InvalidInput(f"kept plans: {name!r:.80} cannot be written: {error.strerror}") from None
-        finally:
-            draft.unlink(missing_ok=True)
         return name
 
     def rename(self, name: str, new: str) -> str:

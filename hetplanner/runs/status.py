@@ -1,13 +1,12 @@
 """The status of a run: one small file, written atomically by its owner (the agent), read by all."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 
 State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "failed"]
@@ -56,14 +55,7 @@ class RunStatus(Noun):
 def write_status(path: Path, status: RunStatus) -> None:
     """Replaces the file at `path` in one step: a reader sees the old status or the new, never half of one."""
     data = {"format": f"hetplanner/status@{STATUS_VERSION}"} | status.model_dump(mode="json")
-    handle, temporary = tempfile.mkstemp(prefix=".status-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data, indent=1) + "\n")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(data, indent=1) + "\n", mode=0o600)
 
 
 def read_status(path: Path) -> RunStatus:

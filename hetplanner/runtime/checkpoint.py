@@ -4,7 +4,6 @@ Data and every random draw are functions of (seed, step, micro-batch), so the nu
 """
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
+from hetplanner.atomic_files import synchronise
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.checkpoints import (
     PART,
@@ -35,6 +34,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.connect import Place
 from hetplanner.runtime.executor import Executor
 from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.tensor_files import save_tensors
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +93,10 @@ class Checkpoints:
         tensors, numbers = state_of(executor)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, path, metadata={name: repr(number) for name, number in numbers.items()})
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            save_tensors(tensors, path, {name: repr(number) for name, number in numbers.items()})
+            synchronise(path)
             return path.stat().st_size, file_digest(path)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             log.warning("the checkpoint of step %d cannot be written: %s", executor.completed_steps, error)
             return 0, "0" * 64
 

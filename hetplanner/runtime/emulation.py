@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.model import Cluster
 from hetplanner.simulator.network import NetworkClock
 
@@ -31,7 +32,7 @@ PATIENCE_S = 0.05
 
 def create_clocks(cluster: Cluster, devices: Sequence[str], run_dir: Path) -> None:
     """Writes the clock file, all links free. One process calls it before the others open it."""
-    (run_dir / CLOCK_FILE).write_bytes(bytes(8 * NetworkClock.num_clocks(cluster, devices)))
+    write_whole(run_dir / CLOCK_FILE, bytes(8 * NetworkClock.num_clocks(cluster, devices)))
 
 
 class LinkEmulator:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, exchanges_norms
@@ -42,6 +43,4 @@ def _clip_seconds(plan: Plan) -> float:
 
 def write_prediction(fields: dict[str, object], run_dir: Path) -> None:
     """Writes the file once. Raises FileExistsError when there is one."""
-    with (run_dir / PREDICTION_FILE).open("x", encoding="utf-8") as file:
-        json.dump(fields, file, indent=1)
-        file.write("\n")
+    write_whole(run_dir / PREDICTION_FILE, json.dumps(fields, indent=1) + "\n", replace=False)

@@ -5,7 +5,6 @@ own (length, JSON header, bytes); it is written by hand because the library want
 """
 
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,14 +13,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from hetplanner.atomic_files import drafted, write_whole
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.aten import DTYPES
 from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.layout import saved_tensors
 from hetplanner.runtime.running import merge_running
+from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.runtime.transport import Topic, tag_of
 from hetplanner.workload.workload import Workload
 
@@ -104,10 +104,8 @@ def save_parts(chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
     for chunk in chunks:
         if chunk.replica:
             continue
-        path = run_dir / part_file(chunk.stage)
-        temporary = path.with_suffix(".tmp")
-        save_file(chunk.model.saved_tensors(), temporary, metadata=metadata)
-        os.replace(temporary, path)
+        with drafted(run_dir / part_file(chunk.stage)) as draft:
+            save_tensors(chunk.model.saved_tensors(), draft, metadata)
 
 
 def join_parts(workload: Workload, num_stages: int, run_dir: Path, deadline_s: float) -> bool:
@@ -139,12 +137,10 @@ def join_parts(workload: Workload, num_stages: int, run_dir: Path, deadline_s: f
 
 
 def _write_model(workload: Workload, pieces: Iterable[Tensor], run_dir: Path) -> None:
-    temporary = run_dir / (MODEL_FILE + ".part")
-    with temporary.open("wb") as file:
+    with drafted(run_dir / MODEL_FILE) as draft, draft.open("wb") as file:
         file.write(_header(workload))
         for piece in pieces:
             file.write(piece.numpy().data)
-    os.replace(temporary, run_dir / MODEL_FILE)
 
 
 def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:
@@ -158,6 +154,4 @@ def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:
     if workload.reads_tokens:
         info["tokenizer"] = "bytes"
     info["steps_of_stages"] = steps
-    temporary = run_dir / (MODEL_INFO_FILE + ".part")
-    temporary.write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, run_dir / MODEL_INFO_FILE)
+    write_whole(run_dir / MODEL_INFO_FILE, json.dumps(info, indent=1) + "\n")

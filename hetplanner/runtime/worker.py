@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
@@ -81,7 +82,7 @@ def write_settings(plan: "Plan", config: "TrainConfig", run_dir: Path) -> None:
 
     save_plan(plan, run_dir / "plan.json")
     fields = {"format": f"hetplanner/run@{RUN_VERSION}"} | config.model_dump(mode="json")
-    (run_dir / "run.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    write_whole(run_dir / "run.json", json.dumps(fields, indent=1) + "\n")
 
 
 def redirect_output(run_dir: Path, rank: int) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
+from hetplanner.atomic_files import drafted
 from hetplanner.elastic.identity import Seat, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.save import FORMAT, join_parts, part_file
+from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.schema import parse_json
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.state import StageState, receive_state
@@ -60,8 +59,6 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
 def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:
     # Inside a round of local steps replicas have in common what the last outer step left.
     model.flat.copy_(state.tensors.get("anchor", state.tensors["weights"]))
-    path = run_dir / part_file(state.stage)
-    draft = path.with_suffix(".tmp")
     metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(state.version.step)}
-    save_file({name: t.clone() for name, t in model.saved_tensors().items()}, draft, metadata=metadata)
-    os.replace(draft, path)
+    with drafted(run_dir / part_file(state.stage)) as draft:
+        save_tensors({name: t.clone() for name, t in model.saved_tensors().items()}, draft, metadata)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.swarm.links import create_links
@@ -115,7 +116,7 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        (self.run_dir / SPEC_FILE).write_text(self.spec.to_json(), encoding="utf-8")
+        write_whole(self.run_dir / SPEC_FILE, self.spec.to_json())
         if self.cluster is not None:
             create_links(self.cluster, self.run_dir)
         with socket.socket() as probe:  # kept for a coordinator that starts again

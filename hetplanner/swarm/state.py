@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from hetplanner.atomic_files import drafted
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput
+from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.schema import parse_json
 
 PIECE_BYTES = 2**20
@@ -121,14 +121,8 @@ def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
     """Writes a state durably, whole or not at all, and removes the stage's older ones but `kept`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(folder, state.stage, state.version)
-    draft = path.with_suffix(f".part-{os.getpid()}")
-    save_file(dict(state.tensors), draft, metadata={"num_steps": str(state.num_steps)})
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)
-    handle = os.open(folder, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
+    with drafted(path, sync=True) as draft:
+        save_tensors(state.tensors, draft, {"num_steps": str(state.num_steps)})
     mine = sorted(folder.glob(f"stage-{state.stage}-*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
     for old in mine[: -max(1, kept)]:
         old.unlink(missing_ok=True)

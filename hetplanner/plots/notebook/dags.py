@@ -11,6 +11,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plots.data.dags import DagLayout
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, NO_AXES, boxes, ready, table, texts, tooltips
 from hetplanner.plots.theme import LIGHT, OP_COLOURS
+from hetplanner.schema import write_text
 from hetplanner.workload.workload import Workload
 
 WIDTH = 1100
@@ -83,10 +84,7 @@ def write_dag(workload: Workload | Plan, path: Path | str, plan: Plan | None = N
     head = "".join(f"<script>{code}</script>" for code in Resources(mode="inline", components=["bokeh"]).js_raw)
     page = PAGE.format(title=escape(name), head=head, script=script, place=place)
     target = Path(path)
-    try:
-        target.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"{target}: cannot be written: {error.strerror}") from error
+    write_text(target, page)
     return target
 
 

@@ -1,0 +1,73 @@
+"""Files that are there whole or not at all: written under another name, which nobody can foresee, then given theirs.
+
+A draft is made anew (O_EXCL), so a link that somebody has put there is never followed, and it goes when it cannot be
+finished, so a full disk gets its space back at once. Only a killed writer leaves one: see `remove_drafts`.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+DRAFT_PATTERNS = (".*.draft", ".tmp??????")
+"""Names of drafts: ours, and those that safetensors makes beside the file it writes."""
+
+
+@contextlib.contextmanager
+def drafted(path: Path, *, mode: int = 0o666, sync: bool = False, replace: bool = True) -> Iterator[Path]:
+    """An empty file to be written, which becomes `path` when the block is left.
+
+    Args:
+        path: what the file is called in the end.
+        mode: of the file; the process's umask is taken off, as for any new file.
+        sync: return only when content and name survive a crash of the machine.
+        replace: take the place of a file that is there.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
+        FileExistsError: `path` is there, and is not to be replaced.
+    """
+    draft = path.with_name(f".{secrets.token_hex(8)}.draft")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
+    try:
+        yield draft
+        if sync:
+            synchronise(draft)
+        if replace:
+            draft.replace(path)
+        else:
+            os.link(draft, path)  # unlike a rename this never replaces a file
+        if sync:
+            synchronise(path.parent)
+    finally:
+        with contextlib.suppress(OSError):  # where it can be neither written nor removed, the first error counts
+            draft.unlink(missing_ok=True)
+
+
+def write_whole(
+    path: Path, content: str | bytes, *, mode: int = 0o666, sync: bool = False, replace: bool = True
+) -> None:
+    """Writes a file as `drafted` does; text as UTF-8."""
+    with drafted(path, mode=mode, sync=sync, replace=replace) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def synchronise(path: Path) -> None:
+    """Makes sure that a file's content, or the names in a folder, survive a crash of the machine. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_drafts(folder: Path) -> list[Path]:
+    """Removes the drafts that killed writers left in a folder, and gives their paths; nobody may be writing there."""
+    removed = []
+    for pattern in DRAFT_PATTERNS:
+        for path in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed.append(path)
+    return removed
