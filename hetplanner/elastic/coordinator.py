@@ -26,6 +26,7 @@ from hetplanner.elastic.coordinator_events import (
 from hetplanner.elastic.cut_links import CutLinks, Link
 from hetplanner.elastic.decisions import (
     Booted,
+    CheckpointLost,
     CheckpointSaved,
     Committed,
     Decision,
@@ -52,6 +53,7 @@ from hetplanner.elastic.messages import (
     Reduced,
     Refused,
     Released,
+    Save,
     Saved,
     Send,
     Unreached,
@@ -74,6 +76,8 @@ class Coordinator:
         propose: rebalancing policy; None: no peer is moved.
         places: stages of peers by id, as long as no step is committed; others go where they are needed.
         steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
+        may_begin_anew: a stage that nobody holds and that no checkpoint has sets all stages back to their initial
+            weights; else the swarm waits for a peer that returns with a copy.
 
     Attributes:
         failures: how often peers were lost, by reason.
@@ -90,8 +94,11 @@ class Coordinator:
         propose: ProposeMove | None = None,
         steps: int | None = None,
         places: Mapping[str, int] | None = None,
+        *,
+        may_begin_anew: bool = False,
     ) -> None:
         self.settings = settings
+        self._may_begin_anew = may_begin_anew
         self._steps = steps
         self.ledger = replay_decisions(decisions)
         self.boot = self.ledger.boot + 1
@@ -135,6 +142,19 @@ class Coordinator:
     def finish(self) -> None:
         """Makes the last committed step the last one."""
         self._steps = self.version.step
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether every stage has a checkpoint of the last commit."""
+        return self.ledger.newest_checkpoint(self.settings.stages) == self.version.step
+
+    def save(self) -> list[CoordinatorAction]:
+        """Asks one peer of every stage without one for a checkpoint; inside a round of local steps there is none."""
+        if self.version.step == 0 or not self.settings.ends_round(self.version.step - 1):
+            return []
+        saved = self.ledger.checkpoints.get(self.version.step, {})
+        firsts = [seats[0] for stage, seats in enumerate(self.membership.view.stages) if seats and stage not in saved]
+        return [Send(seat.address, Save(seat.member, self.version)) for seat in firsts]
 
     @property
     def in_flight_bound(self) -> int:
@@ -206,6 +226,10 @@ class Coordinator:
                     self._out.append(Send(record.address, self.membership.view))
             case Ready(version=version):
                 self._out += self._seating.ready(record, version, now_s)
+                for stage, saved in self._seating.lost_checkpoints():
+                    lost = CheckpointLost(self.boot, stage, saved)
+                    if lost not in self._queue:
+                        self._queue.append(lost)
             case Prepared(attempt=attempt, version=version, missing=missing):
                 if attempt == self.transaction.attempt and version != self.transaction.version:
                     return self._lose(record, "out of step", now_s)
@@ -366,6 +390,7 @@ class Coordinator:
                 self._is_booted = True
             case Committed(version=version):
                 self.journal.begin_step()
+                self._seating.forget_places()
                 self._out += self.transaction.persisted(version, now_s)
                 self._conclude(self.transaction.end_if_answered(), [], now_s)  # If all have died meanwhile.
             case SetBack():
@@ -375,7 +400,7 @@ class Coordinator:
                 self._out += self._seating.reseat_everyone()
 
     def _watch_lost_stages(self, now_s: float) -> None:
-        """A stage without a live copy: after a while all stages are set back to the newest common checkpoint."""
+        """A stage without a live copy: after a while all stages are set back to what all of them have saved."""
         hopeless = [s for s in self.paused if not self.membership.in_state(PeerState.JOINING, s)]
         is_lost = bool(hopeless) and self.version.step > 0 and self.transaction.phase is Phase.RUN
         if not is_lost or self._is_setting_back:
@@ -383,6 +408,8 @@ class Coordinator:
             return
         self._lost_since_s = now_s if self._lost_since_s is None else self._lost_since_s
         step = self.ledger.newest_checkpoint(self.settings.stages)
+        if step is None and self._may_begin_anew:
+            step = 0
         enough = len(self.membership.everyone()) >= self.settings.stages
         if step is not None and enough and now_s - self._lost_since_s >= self.settings.restore_s:
             self._is_setting_back = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from hetplanner.elastic.identity import Stamp, Version
@@ -54,8 +54,35 @@ class CheckpointSaved:
     version: Version
 
 
-Decision = Booted | Committed | SetBack | CheckpointSaved
-KINDS: dict[str, type[Decision]] = {kind.__name__: kind for kind in (Booted, Committed, SetBack, CheckpointSaved)}
+@dataclass(frozen=True, slots=True)
+class CheckpointLost:
+    """Nobody can read this checkpoint of a stage any more."""
+
+    boot: int
+    stage: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The first of a log: the swarm begins with the checkpoints of another run, which follow as CheckpointSaved."""
+
+    boot: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The model of this version is saved: of a run of so many steps nothing is left to do."""
+
+    boot: int
+    version: Version
+
+
+Decision = Booted | Committed | SetBack | CheckpointSaved | CheckpointLost | Resumed | Finished
+KINDS: dict[str, type[Decision]] = {
+    kind.__name__: kind for kind in (Booted, Committed, SetBack, CheckpointSaved, CheckpointLost, Resumed, Finished)
+}
 
 
 @dataclass
@@ -68,6 +95,8 @@ class Ledger:
         last_attempt: that led to it; None before the first commit and after a set-back.
         last_norm: the gradient's in that attempt, for a peer that still has to step by it.
         checkpoints: versions by committed steps, then stage, of the current lineage's past.
+        resumed: steps that another run had done.
+        finished: the version whose model is saved.
     """
 
     boot: int = 0
@@ -75,6 +104,8 @@ class Ledger:
     last_attempt: Stamp | None = None
     last_norm: float | None = None
     checkpoints: dict[int, dict[int, Version]] = field(default_factory=dict)
+    resumed: int = 0
+    finished: Version | None = None
 
     def take(self, decision: Decision) -> None:
         """Learns a decision; one of a coordinator that had been replaced, or told twice, changes nothing."""
@@ -91,6 +122,18 @@ class Ledger:
                 self.checkpoints = {k: v for k, v in self.checkpoints.items() if k <= version.step}
             case CheckpointSaved(stage=stage, version=version) if version.step <= self.version.step:
                 self.checkpoints.setdefault(version.step, {})[stage] = version
+            case CheckpointLost(stage=stage, version=version):
+                by_stage = self.checkpoints.get(version.step, {})
+                if by_stage.get(stage) == version:
+                    del by_stage[stage]
+            case Resumed(version=version) if self.version == Version(0, 0):
+                self.version, self.resumed = version, version.step
+            case Finished(version=version):
+                self.finished = version
+
+    def is_finished(self, steps: int) -> bool:
+        """Whether the model is saved and holds so many steps."""
+        return self.finished == self.version and self.version.step >= steps
 
     def newest_checkpoint(self, stages: int) -> int | None:
         """Committed steps of the newest checkpoint that all stages have; None if there is none."""
@@ -103,6 +146,35 @@ def replay_decisions(decisions: Iterable[Decision]) -> Ledger:
     for decision in decisions:
         ledger.take(decision)
     return ledger
+
+
+def decisions_of_a_restart(
+    ledger: Ledger, stages: int, is_whole: Callable[[int, Version], bool]
+) -> list[CheckpointLost | SetBack]:
+    """What to decide before all processes of a swarm are started again, when none is left that holds a state.
+
+    All stages go back to the newest checkpoint that is whole; without one to the initial weights.
+
+    Args:
+        ledger: of the log; learns what is decided.
+        stages: of the model.
+        is_whole: whether the checkpoint of a stage that was saved as a version can still be read.
+    """
+    found: list[CheckpointLost | SetBack] = []
+
+    def decide(decision: CheckpointLost | SetBack) -> None:
+        ledger.take(decision)
+        found.append(decision)
+
+    while (step := ledger.newest_checkpoint(stages)) is not None:
+        lost = [(stage, v) for stage, v in ledger.checkpoints[step].items() if not is_whole(stage, v)]
+        if not lost:
+            break
+        for stage, version in lost:
+            decide(CheckpointLost(ledger.boot, stage, version))
+    if ledger.version.step != (step or 0):
+        decide(SetBack(ledger.boot, Version(ledger.version.lineage + 1, step or 0)))
+    return found
 
 
 def encode_decision(decision: Decision) -> bytes:

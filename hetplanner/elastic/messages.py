@@ -227,6 +227,14 @@ class Decide:
     grad_norm: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a checkpoint of your stage if it is at `version`, then say Saved."""
+
+    member: Member
+    version: Version
+
+
 # Between trainers and the coordinator.
 
 
@@ -341,7 +349,7 @@ class Sent:
 
 PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Unreached | Accuse | Sent
 TrainerToCoordinator = Ask | Done | GaveUp | Accuse
-CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Ended | View
+CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Save | Ended | View
 CoordinatorToTrainer = Grant | Settled | Ended | View
 Message = (
     PeerToCoordinator | TrainerToCoordinator | CoordinatorToPeer | CoordinatorToTrainer | Work | Worked | WorkFailed

@@ -29,6 +29,7 @@ from hetplanner.elastic.messages import (
     Reduced,
     Refused,
     Released,
+    Save,
     Saved,
     Send,
     Unreached,
@@ -183,6 +184,8 @@ class Peer:
                 return self._reduce(message)
             case Decide():
                 return self._decide(message)
+            case Save(member=member, version=version) if member == self.member and version == self.version:
+                return [SaveCheckpoint(self.stage, version)]
         return []
 
     # Membership.

@@ -40,11 +40,12 @@ class Seating:
         stamp: Callable[[], Stamp],
         places: Mapping[str, int],
     ) -> None:
-        self._places = places
+        self._places: Mapping[str, int] = places if ledger.last_attempt is None else {}
         self._settings = settings
         self._ledger = ledger
         self._members = membership
         self._stamp = stamp
+        self._unread: dict[tuple[int, Version], set[str]] = {}  # checkpoints -> peers that could not read them
 
     def welcome(self, address: str, hello: Hello) -> list[Send]:
         """A peer joins or returns; one that is joining already gets its order again."""
@@ -60,8 +61,8 @@ class Seating:
         return self._seat(record, stage, source or self._find_source(stage, member))
 
     def _stage_for(self, peer: str) -> int:
-        """Where it was planned to be at the start, later where it is needed most."""
-        planned = self._places.get(peer) if self._ledger.version.step == 0 else None
+        """Where it was planned to be as long as all begin together, later where it is needed most."""
+        planned = self._places.get(peer)
         return self._members.neediest_stage() if planned is None else planned
 
     def ready(self, record: PeerRecord, version: Version | None, now_s: float) -> list[Send]:
@@ -69,9 +70,27 @@ class Seating:
         if record.state is not PeerState.JOINING:
             return []
         if version is None:
+            source = record.become.source if record.become is not None else None
+            if isinstance(source, FromCheckpoint):
+                self._unread.setdefault((record.stage, source.version), set()).add(record.member.peer)
             return self._seat(record, record.stage, self._find_source(record.stage, record.member))
         record.held = version
         return []
+
+    def lost_checkpoints(self) -> list[tuple[int, Version]]:
+        """Stages and versions of checkpoints that no peer of the stage could read."""
+        known = {(stage, v) for by_stage in self._ledger.checkpoints.values() for stage, v in by_stage.items()}
+        self._unread = {saved: peers for saved, peers in self._unread.items() if saved in known}
+        at = [(r.stage, r.member.peer) for r in self._members.everyone()]
+        return [
+            (stage, version)
+            for (stage, version), peers in self._unread.items()
+            if (here := {peer for s, peer in at if s == stage}) and here <= peers
+        ]
+
+    def forget_places(self) -> None:
+        """From the first step on a newcomer goes where it is needed most."""
+        self._places = {}
 
     def admit(self, is_running: bool, now_s: float) -> list[Send]:
         """Lets joiners with the current version serve, the others fetch again; seats those who wait for a source.
@@ -130,22 +149,28 @@ class Seating:
             richest = max(at.values(), key=len)
             if len(richest) > 1:
                 at[stage].append(richest.pop())
-        saved = self._ledger.checkpoints[self._ledger.version.step]
         return [
             send
             for stage, here in at.items()
             for record in here
-            for send in self._seat(record, stage, FromCheckpoint(saved[stage]))
+            for send in self._seat(record, stage, self._saved_source(stage))
         ]
 
-    def _find_source(self, stage: int, joiner: Member) -> Source | None:
+    def _saved_source(self, stage: int) -> Source | None:
+        """What needs no other peer."""
         if self._ledger.version.step == 0:
             return FromSeed()
-        serving = [r for r in self._members.in_state(PeerState.SERVING, stage) if r.member.peer != joiner.peer]
-        if serving:
-            return FromPeer(max(serving, key=lambda r: (not r.draining, r.speed)).seat)
         saved = self._ledger.checkpoints.get(self._ledger.version.step, {})
         return FromCheckpoint(saved[stage]) if stage in saved else None
+
+    def _find_source(self, stage: int, joiner: Member) -> Source | None:
+        serving = [r for r in self._members.in_state(PeerState.SERVING, stage) if r.member.peer != joiner.peer]
+        if serving and self._ledger.version.step > 0:
+            return FromPeer(max(serving, key=lambda r: (not r.draining, r.speed)).seat)
+        source = self._saved_source(stage)
+        if isinstance(source, FromCheckpoint) and joiner.peer in self._unread.get((stage, source.version), ()):
+            return None  # it has tried; another peer may be able to read it
+        return source
 
     def _fetch_again(self, record: PeerRecord, now_s: float) -> list[Send]:
         if record.fetches >= MAX_FETCHES:

@@ -319,7 +319,8 @@ class PeerHost(Host):
 
     def _save(self, stage: int, version: Version, weights: int | None) -> None:
         if weights is not None:
-            self.world.checkpoints[stage, version] = weights
+            is_damaged = self.world.faults.damage > 0 and self.world.random.random() < self.world.faults.damage
+            self.world.checkpoints[stage, version] = None if is_damaged else weights
             self.on_event(CheckpointDone(stage, version))
 
     def _load(self, order: FetchState | LoadCheckpoint | InitState) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from random import Random
@@ -18,12 +17,19 @@ import numpy as np
 
 from hetplanner.elastic.coordinator import Coordinator
 from hetplanner.elastic.coordinator_events import PeerFailed, SwarmPeer
-from hetplanner.elastic.decisions import decode_decisions, replay_decisions
+from hetplanner.elastic.decisions import (
+    cut_torn_line,
+    decisions_of_a_restart,
+    decode_decisions,
+    encode_decision,
+    replay_decisions,
+)
 from hetplanner.elastic.identity import Seat, Stamp, Token, Version
 from hetplanner.elastic.messages import Message
 from hetplanner.elastic.peer_events import LeaveAsked
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.simulated_checks import Checks
+from hetplanner.elastic.simulated_faults import CALM, NEVER, Faults, SimulatedMove
 from hetplanner.elastic.simulated_hosts import COORDINATOR, CoordinatorHost, Host, PeerHost, Reduction, TrainerHost
 from hetplanner.elastic.simulated_links import CutPairs
 from hetplanner.elastic.simulated_model import MODULUS
@@ -34,69 +40,6 @@ BROKEN_S = (0.01, 1.2)
 """Until a call over a link that is cut fails, as measured with gRPC's keepalive."""
 NOTICED_S = (0.04, 0.39)
 """Between a kill and a broken connection at the coordinator, as measured with gRPC on loopback."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Bad luck: mean seconds between faults of a kind (inf: never), shares of messages, chances.
-
-    Attributes:
-        kill_s, hang_s, cut_s, leave_s, twin_s: of a peer; a twin is a second process with a live peer's id.
-        link_s: a peer and another, or a trainer, cannot reach one another for a while; the coordinator reaches both.
-        trainer_s: kills of a trainer.
-        disk_full_s: the disk is full for a while.
-        phase_kill: chance that the coordinator dies at a change of phase.
-        lost, late, doubled: shares of messages.
-        reduce: chance that an all-reduce fails, for all or some of its members.
-        move: chance of a random move at a step boundary.
-        noticed: chance that the coordinator's connection to a killed peer breaks before its silence tells.
-        fetch_s: mean seconds to get a stage's state.
-    """
-
-    kill_s: float = 12.0
-    hang_s: float = 15.0
-    cut_s: float = 25.0
-    link_s: float = 15.0
-    leave_s: float = 60.0
-    twin_s: float = 60.0
-    trainer_s: float = 60.0
-    disk_full_s: float = 200.0
-    phase_kill: float = 0.01
-    lost: float = 0.003
-    late: float = 0.003
-    doubled: float = 0.01
-    reduce: float = 0.02
-    move: float = 0.1
-    noticed: float = 0.7
-    fetch_s: float = 0.5
-
-
-NEVER = float("inf")
-CALM = Faults(
-    kill_s=NEVER,
-    hang_s=NEVER,
-    cut_s=NEVER,
-    link_s=NEVER,
-    leave_s=NEVER,
-    twin_s=NEVER,
-    trainer_s=NEVER,
-    disk_full_s=NEVER,
-    phase_kill=0.0,
-    lost=0.0,
-    late=0.0,
-    doubled=0.0,
-    reduce=0.0,
-    move=0.0,
-    noticed=1.0,
-)
-
-
-@dataclass(frozen=True)
-class SimulatedMove:
-    """A move that the simulation's random policy proposes."""
-
-    peer: str
-    to_stage: int
 
 
 class Simulation:
@@ -140,7 +83,7 @@ class Simulation:
         self.checks = Checks(settings)
         self.now_s = self.disk_full_until_s = 0.0
         self.disk = bytearray()
-        self.checkpoints: dict[tuple[int, Version], int] = {}
+        self.checkpoints: dict[tuple[int, Version], int | None] = {}  # None: damaged
         self.happened: Counter[str] = Counter()
         self.stuck = self.lost = False
         self._host_kind = host_kind
@@ -150,7 +93,7 @@ class Simulation:
         self._hosts: dict[str, Host] = {}
         self.links = CutPairs()
         self._reductions: dict[tuple[Stamp, tuple[Seat, ...]], Reduction] = {}
-        self._number = 0
+        self._number = self._generation = 0
         self._begin()
 
     def run(self, commits: int) -> None:
@@ -263,12 +206,20 @@ class Simulation:
 
     # Life and death.
 
-    def _begin(self) -> None:
+    def _start_everybody(self) -> None:
         self._start_coordinator()
         for number in range(self._trainers):
             self._start_trainer(number)
         for number in range(self._peers):  # One after the other, so that the coordinator places them in order.
-            self.later(0.1 + 0.05 * number, None, lambda: self._join(f"peer-{self._number}"))
+            self._later_of_these(0.1 + 0.05 * number, lambda: self._join(f"peer-{self._number}"))
+
+    def _later_of_these(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Starts a process after a while, unless all have died meanwhile and are started again anyway."""
+        generation = self._generation
+        self.later(delay_s, None, lambda: act() if generation == self._generation else None)
+
+    def _begin(self) -> None:
+        self._start_everybody()
         kinds = {
             "kill": self._kill_peer,
             "hang": self._hang,
@@ -278,6 +229,7 @@ class Simulation:
             "twin": self._start_twin,
             "trainer": self._kill_trainer,
             "disk_full": self._fill_disk,
+            "everybody": self._kill_everybody,
         }
         for name, act in kinds.items():
             self._repeat(name, act)
@@ -320,7 +272,7 @@ class Simulation:
         self.happened[f"coordinator {when}"] += 1
         self._hosts[COORDINATOR].is_alive = False
         self.disk.extend(b"0" * int(self.rng.integers(0, 9)))  # A line that was cut off, or was not.
-        self.later(self.rng.uniform(0.3, 2.0), None, self._start_coordinator)
+        self._later_of_these(self.rng.uniform(0.3, 2.0), self._start_coordinator)
 
     def _living(self) -> list[PeerHost]:
         return [h for h in self._hosts.values() if isinstance(h, PeerHost) and h.is_alive]
@@ -344,7 +296,7 @@ class Simulation:
                     if isinstance(other, PeerHost):
                         self.later(0.16, other, partial(other.fold_done, attempt, None, None))
         name = host.machine.name if self.random.random() < 0.5 else f"peer-{self._number}"
-        self.later(self.rng.exponential(2.0), None, lambda: self._refill(name))
+        self._later_of_these(self.rng.exponential(2.0), lambda: self._refill(name))
 
     def _refill(self, name: str) -> None:
         if len(self._living()) < self._peers:
@@ -420,8 +372,26 @@ class Simulation:
         victim = trainers[int(self.rng.integers(len(trainers)))]
         victim.is_alive = False
         del self._hosts[victim.address]
-        self.later(self.rng.uniform(0.5, 3.0), None, lambda: self._start_trainer(self._number))
+        self._later_of_these(self.rng.uniform(0.5, 3.0), lambda: self._start_trainer(self._number))
         return True
+
+    def _kill_everybody(self) -> bool:
+        """As when the process that started them all is killed: the log and the checkpoints are what is left."""
+        for host in self._hosts.values():
+            host.is_alive = False
+        self._hosts.clear()
+        self._reductions.clear()
+        self._generation += 1
+        self.disk[:] = cut_torn_line(bytes(self.disk))
+        ledger = replay_decisions(decode_decisions(bytes(self.disk)))
+        for decision in decisions_of_a_restart(ledger, self.settings.stages, self._is_whole):
+            self.disk.extend(encode_decision(decision))
+            self.checks.durable(decision)
+        self._start_everybody()
+        return True
+
+    def _is_whole(self, stage: int, version: Version) -> bool:
+        return self.checkpoints.get((stage, version)) is not None
 
     def _fill_disk(self) -> bool:
         self.disk_full_until_s = self.now_s + self.rng.uniform(0.5, 3.0)

@@ -14,7 +14,17 @@ from hetplanner.elastic.coordinator_events import (
     Tick,
     TrainerFailed,
 )
-from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, SetBack, replay_decisions
+from hetplanner.elastic.decisions import (
+    Booted,
+    CheckpointLost,
+    CheckpointSaved,
+    Committed,
+    Finished,
+    Resumed,
+    SetBack,
+    decisions_of_a_restart,
+    replay_decisions,
+)
 from hetplanner.elastic.identity import Entry, Holding, Member, Stamp, Token, Version
 from hetplanner.elastic.messages import (
     Ask,
@@ -38,6 +48,8 @@ from hetplanner.elastic.messages import (
     Reduced,
     Refused,
     Released,
+    Save,
+    Saved,
     Send,
     Unreached,
     WhoAreYou,
@@ -54,10 +66,10 @@ ONE_STEP = (Booted(1), Committed(1, LAST, Version(0, 1)))
 class Desk:
     """A coordinator, its disk, and all that it sent."""
 
-    def __init__(self, decisions=(), settings=SETTINGS, propose=None, steps=None, places=None):
+    def __init__(self, decisions=(), settings=SETTINGS, propose=None, steps=None, places=None, **options):
         self.now_s = 0.0
         self.sent, self.disk, self.unwritten = [], list(decisions), []
-        self.machine = Coordinator(settings, decisions, "v1", self.now_s, propose, steps, places)
+        self.machine = Coordinator(settings, decisions, "v1", self.now_s, propose, steps, places, **options)
         self._note(self.machine.start())
         self.write()
 
@@ -294,6 +306,89 @@ def test_a_lost_stage_sets_all_back_to_the_newest_common_checkpoint():
     for name, stage in (("a", 0), ("b", 1)):
         order = desk.last(Become, f"{name}:1")
         assert (order.stage, order.version, order.source) == (stage, Version(1, 1), FromCheckpoint(Version(0, 1)))
+
+
+def test_without_a_checkpoint_a_lost_stage_sets_all_back_to_initial_weights_where_a_run_may_begin_anew():
+    for may in (False, True):
+        desk = Desk(ONE_STEP, may_begin_anew=may)
+        desk.join("a", Holding(0, Version(0, 1), None))
+        desk.hello("b")
+        desk.tick(1.0)
+        desk.tick(SETTINGS.restore_s + 0.1)
+        assert desk.disk[-1] == (SetBack(2, Version(1, 0)) if may else Booted(2))
+    for name, stage in (("a", 0), ("b", 1)):
+        order = desk.last(Become, f"{name}:1")
+        assert (order.stage, order.version, order.source) == (stage, Version(1, 0), FromSeed())
+
+
+def test_a_checkpoint_that_no_peer_of_its_stage_can_read_is_lost_and_the_one_before_is_taken():
+    saved = [CheckpointSaved(1, stage, Version(0, step)) for step in (1, 2) for stage in (0, 1)]
+    desk = Desk((*ONE_STEP, *saved[:2], Committed(1, Stamp(1, 78), Version(0, 2)), *saved[2:]))
+    desk.join("a", Holding(0, Version(0, 2), None))
+    orders = [desk.hello(name) for name in "bc"]
+    assert [order.source for order in orders if order.stage == 1] == [FromCheckpoint(Version(0, 2))]
+    mates = [desk.hello(name) for name in "de"]
+    tried = [order for order in (*orders, *mates) if order.source == FromCheckpoint(Version(0, 2))]
+    assert len(tried) >= 2
+    for count, order in enumerate(tried, start=1):
+        desk.tell(f"{order.member.peer}:1", Ready(order.member, None))
+        assert (CheckpointLost(2, 1, Version(0, 2)) in desk.disk) == (count == len(tried))
+    desk.tick(1.0)
+    desk.tick(SETTINGS.restore_s + 0.1)
+    assert desk.disk[-1] == SetBack(2, Version(1, 1))
+    assert desk.last(Become, f"{tried[0].member.peer}:1").source == FromCheckpoint(Version(0, 1))
+    assert replay_decisions(desk.disk).newest_checkpoint(2) == 1
+
+
+def test_before_it_ends_a_coordinator_asks_each_stage_for_a_checkpoint_and_not_inside_a_round(swarm):
+    assert swarm.machine.save() == []
+    swarm.step()
+    firsts = [seats[0] for seats in swarm.machine.membership.view.stages]
+    assert swarm.machine.save() == [Send(seat.address, Save(seat.member, Version(0, 1))) for seat in firsts]
+    swarm.tell(firsts[0].address, Saved(firsts[0].member, 0, Version(0, 1)))
+    assert not swarm.machine.is_saved
+    assert [send.address for send in swarm.machine.save()] == [firsts[1].address]
+    swarm.tell(firsts[1].address, Saved(firsts[1].member, 1, Version(0, 1)))
+    assert swarm.machine.is_saved
+    assert swarm.machine.save() == []
+    inside = Desk(ONE_STEP, replace(SETTINGS, round_steps=2))
+    inside.join("a", Holding(0, Version(0, 1), None))
+    assert inside.machine.save() == []
+
+
+def test_when_all_are_started_again_they_begin_with_the_newest_whole_checkpoint_of_all_stages():
+    saved = [CheckpointSaved(1, stage, Version(0, step)) for step in (1, 2) for stage in (0, 1)]
+    commits = [Committed(1, Stamp(1, 70 + step), Version(0, step)) for step in (1, 2, 3)]
+    log = [Booted(1), *commits, *saved]
+
+    def restart(is_whole):
+        return decisions_of_a_restart(replay_decisions(log), 2, is_whole)
+
+    assert restart(lambda stage, version: True) == [SetBack(1, Version(1, 2))]
+    lost = CheckpointLost(1, 1, Version(0, 2))
+    assert restart(lambda stage, version: (stage, version.step) != (1, 2)) == [lost, SetBack(1, Version(1, 1))]
+    assert restart(lambda stage, version: False)[-1] == SetBack(1, Version(1, 0))
+    assert decisions_of_a_restart(replay_decisions(()), 2, lambda *_: True) == []
+    at_the_checkpoint = [Booted(1), *commits[:2], *saved]
+    assert decisions_of_a_restart(replay_decisions(at_the_checkpoint), 2, lambda *_: True) == []
+
+
+def test_a_resumed_swarm_begins_with_the_steps_and_checkpoints_of_another():
+    began = [Resumed(0, Version(0, 7)), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
+    desk = Desk(began, places={"a": 1})
+    order = desk.hello("a")
+    assert (order.stage, order.version, order.source) == (1, Version(0, 7), FromCheckpoint(Version(0, 7)))
+    assert desk.machine.ledger.resumed == 7
+    late = replay_decisions([*ONE_STEP, *began])
+    assert (late.version, late.resumed) == (Version(0, 1), 0)
+
+
+def test_a_run_is_finished_when_the_model_of_its_last_step_is_saved():
+    ledger = replay_decisions([*ONE_STEP, Finished(1, Version(0, 1))])
+    assert ledger.is_finished(1)
+    assert not ledger.is_finished(2)
+    ledger.take(Committed(1, Stamp(1, 78), Version(0, 2)))
+    assert not ledger.is_finished(2)
 
 
 def test_a_step_commits_only_when_written_down(swarm):

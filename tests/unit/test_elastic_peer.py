@@ -27,6 +27,7 @@ from hetplanner.elastic.messages import (
     Reduce,
     Reduced,
     Released,
+    Save,
     Send,
     Settled,
     Unreached,
@@ -298,6 +299,13 @@ def test_the_first_replica_of_a_stage_writes_the_checkpoint_when_it_is_due():
         bench.receive("c:1", Decide(attempt, True, version))
         saves = [a for a in bench.do(UpdateApplied(attempt)) if isinstance(a, SaveCheckpoint)]
         assert saves == ([SaveCheckpoint(0, version)] if step == 2 else [])
+
+
+def test_a_peer_saves_when_it_is_asked_and_is_at_the_version():
+    bench = Bench()
+    assert bench.receive("c:1", Save(bench.member, bench.peer.version)) == [SaveCheckpoint(0, bench.peer.version)]
+    assert bench.receive("c:1", Save(bench.member, Version(0, 9))) == []
+    assert bench.receive("c:1", Save(Member("me", Stamp(0, 1)), bench.peer.version)) == []
 
 
 @pytest.mark.parametrize("version", [V0, None])

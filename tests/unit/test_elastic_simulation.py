@@ -146,3 +146,21 @@ def test_wrong_behaviour_is_seen(name):
         if seen >= EXPECTED[name]:
             return
     pytest.fail(f"not seen in {SEEDS} seeds")
+
+
+@pytest.mark.parametrize("checkpoint_steps", [0, 2])
+def test_when_all_processes_die_and_checkpoints_are_damaged_the_swarm_goes_on_from_what_is_left(checkpoint_steps):
+    settings = replace(SETTINGS, checkpoint_steps=checkpoint_steps)
+    faults = Faults(everybody_s=25.0 if checkpoint_steps else 60.0, damage=0.2)
+    times = 0
+    for seed in range(1, 4):
+        world = Simulation(settings, faults, seed, peers=9, prepare_coordinator=_may_begin_anew)
+        world.run(50)
+        assert world.checks.commits == 50
+        assert world.checks.violations == []
+        times += world.happened["everybody"]
+    assert times >= 5
+
+
+def _may_begin_anew(coordinator):
+    coordinator._may_begin_anew = True
