@@ -19,6 +19,7 @@ from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.schema import parse_json
+from hetplanner.swarm.checkpoint_files import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
 
 PIECE_BYTES = 2**20
 MAX_HEAD_BYTES = 4096
@@ -112,25 +113,20 @@ def _checked_head(piece: bytes, stage: int, elements: int) -> dict[str, Any]:
     return head
 
 
-def checkpoint_path(folder: Path, stage: int, version: Version) -> Path:
-    """Where a stage's checkpoint is."""
-    return folder / f"stage-{stage}-lineage-{version.lineage}-step-{version.step}.safetensors"
-
-
 def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
-    """Writes a state durably, whole or not at all, and removes the stage's older ones but `kept`."""
+    """Writes a state durably, whole or not at all, and removes the stage's older ones but `kept`. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = checkpoint_path(folder, state.stage, state.version)
-    with drafted(path, sync=True) as draft:
-        save_tensors(state.tensors, draft, {"num_steps": str(state.num_steps)})
-    mine = sorted(folder.glob(f"stage-{state.stage}-*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
-    for old in mine[: -max(1, kept)]:
-        old.unlink(missing_ok=True)
+    digest = digest_of(state.tensors[name].numpy().data for name in sorted(state.tensors))
+    metadata = {"num_steps": str(state.num_steps), DIGEST: digest}
+    with drafted(checkpoint_path(folder, state.stage, state.version), sync=True) as draft:
+        save_tensors(state.tensors, draft, metadata)
+    prune(folder, state.stage, kept)
 
 
 def load_checkpoint(folder: Path, stage: int, version: Version, names: tuple[str, ...]) -> StageState:
     """Reads a checkpoint with these tensors. Raises InvalidInput."""
     path = checkpoint_path(folder, stage, version)
+    check_checkpoint(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in names}

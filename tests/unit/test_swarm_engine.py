@@ -1,10 +1,12 @@
 """The torch half of a peer: three engines in one process train as one does; state, checkpoints and bad input."""
 
 import json
+import os
 
 import pytest
 import torch
 from own_loop import finish
+from safetensors.torch import save_file
 from swarm_runs import (
     engines_of,
     reference_losses,
@@ -20,11 +22,12 @@ from hetplanner.elastic.decisions import Booted, Committed
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.runtime.data import open_batches
+from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.decision_file import DecisionFile
 from hetplanner.swarm.engine import StageEngine
 from hetplanner.swarm.parts import check_finite
 from hetplanner.swarm.spec import read_spec
-from hetplanner.swarm.state import checkpoint_path, load_checkpoint, receive_state, save_checkpoint
+from hetplanner.swarm.state import load_checkpoint, receive_state, save_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -134,6 +137,38 @@ def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):
         load_checkpoint(tmp_path, 0, Version(0, 3), ("weights",))
     with pytest.raises(InvalidInput, match="in_use"):
         load_checkpoint(tmp_path, 0, Version(0, 2), ("weights", "in_use"))
+
+
+def test_a_checkpoint_with_other_bytes_than_were_written_is_refused_and_one_of_an_older_version_is_read(tmp_path):
+    state = engines_of(small_spec())[0].state()
+    save_checkpoint(state, tmp_path, kept=1)
+    path = checkpoint_path(tmp_path, 0, state.version)
+    check_checkpoint(path)
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\x00\x00\x80\x3f")
+    for read in (check_checkpoint, lambda _: load_checkpoint(tmp_path, 0, state.version, ("weights",))):
+        with pytest.raises(InvalidInput, match="is damaged, its digest is another"):
+            read(path)
+    save_file(dict(state.tensors), path, metadata={"num_steps": "0"})
+    assert load_checkpoint(tmp_path, 0, state.version, ("weights",)).num_steps == 0
+
+
+def test_checkpoints_that_all_stages_have_stay_while_one_stage_saves_nothing(tmp_path):
+    state = engines_of(small_spec())[0].state()
+
+    def save(stage, step):
+        save_checkpoint(type(state)(stage, Version(0, step), 5, state.tensors), tmp_path, kept=1)
+
+    for stage, step in ((0, 1), (1, 1), (0, 2), (0, 3), (0, 4)):
+        save(stage, step)
+    assert {p.name for p in tmp_path.glob("*step-1.*")} == {
+        f"stage-{stage}-lineage-0-step-1.safetensors" for stage in (0, 1)
+    }
+    save(1, 4)
+    save(0, 5)
+    assert sorted(int(p.stem.rsplit("-", 1)[1]) for p in tmp_path.glob("stage-0-*")) == [4, 5]
+    assert [p.name for p in tmp_path.glob("stage-1-*")] == ["stage-1-lineage-0-step-4.safetensors"]
 
 
 def test_bad_tensors_are_refused():

@@ -1,0 +1,79 @@
+"""Checkpoints of a swarm's stages on a disk: their names, which of them are kept, and whether one is whole. No torch.
+
+    RUN/checkpoints/stage-0-lineage-0-step-200.safetensors
+
+One file a stage, written by one of its peers. A swarm can begin with those of all stages at a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from hetplanner.elastic.identity import Version
+from hetplanner.errors import InvalidInput
+
+FOLDER = "checkpoints"
+DIGEST = "sha256"
+"""Of the tensors' bytes, in the order of their names; files of older versions have none."""
+_NAME = re.compile(r"^stage-(\d{1,6})-lineage-(\d{1,9})-step-(\d{1,9})\.safetensors$")
+
+
+def checkpoint_path(folder: Path, stage: int, version: Version) -> Path:
+    """Where a stage's checkpoint is."""
+    return folder / f"stage-{stage}-lineage-{version.lineage}-step-{version.step}.safetensors"
+
+
+def digest_of(parts: Iterable[Any]) -> str:
+    """SHA-256 of the bytes of some arrays, one after the other."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def check_checkpoint(path: Path) -> None:
+    """Refuses a checkpoint that is not what its peer has written. Raises InvalidInput, saying how it differs."""
+    try:
+        with safe_open(path, framework="np") as file:
+            wanted = (file.metadata() or {}).get(DIGEST)
+            found = digest_of(file.get_tensor(name).data for name in sorted(file.keys()))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error}") from None
+    if wanted not in (None, found):
+        raise InvalidInput(f"{path}: is damaged, its digest is another")
+
+
+def is_whole(folder: Path, stage: int, version: Version) -> bool:
+    """Whether a stage's checkpoint can be read."""
+    try:
+        check_checkpoint(checkpoint_path(folder, stage, version))
+    except InvalidInput:
+        return False
+    return True
+
+
+def prune(folder: Path, stage: int, kept: int) -> None:
+    """Removes a stage's older checkpoints, so that `kept` stay of those that all stages have.
+
+    Where the others' are elsewhere the last `kept` of this stage stay.
+    """
+    saved: dict[Version, set[int]] = defaultdict(set)
+    for path in folder.iterdir():
+        if found := _NAME.match(path.name):
+            saved[Version(int(found[2]), int(found[3]))].add(int(found[1]))
+    everyone = set().union(*saved.values())
+    mine = sorted(version for version, stages in saved.items() if stage in stages)
+    common = [version for version in mine if saved[version] == everyone]
+    if len(common) < kept and len(everyone) > 1:
+        return
+    oldest = common[-max(1, kept) :][0]
+    for version in mine:
+        if version < oldest:
+            checkpoint_path(folder, stage, version).unlink(missing_ok=True)
