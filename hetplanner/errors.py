@@ -1,4 +1,4 @@
-"""The three ways a request can fail; each knows the exit code the command line ends with."""
+"""The ways a request can fail; each knows the exit code the command line ends with."""
 
 
 class HetplannerError(Exception):
@@ -23,3 +23,9 @@ class RunError(HetplannerError):
     """A run, a worker or the agent failed. The text names the rank or process and its last words."""
 
     exit_code = 4
+
+
+class Preempted(RunError):
+    """A run, or a process of one, was told to end from outside (SIGTERM) and has saved what it could."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: "try again"
