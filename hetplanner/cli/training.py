@@ -103,6 +103,8 @@ def train(
 
     from hetplanner.runs.client import AgentClient
 
+    for warning in _request(plan, config, launcher, out).warnings:
+        notices.print(f"warning: {warning}")
     run = AgentClient().start(plan, config, out, launcher=launcher)
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
@@ -146,8 +148,10 @@ def _request(plan: AnyPlan, config: TrainConfig, launcher: str, out: Path | None
 def _print_request(request: LaunchRequest, as_json: bool) -> None:
     if as_json:
         commands = [{"host": c.host, "argv": list(c.argv), "env": dict(c.env)} for c in request.commands]
-        print_json_line({"run": str(request.run_dir), "commands": commands})
+        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": list(request.warnings)})
     else:
+        for warning in request.warnings:
+            notices.print(f"warning: {warning}")
         sys.stdout.write(request.script())
 
 

@@ -45,11 +45,16 @@ class HostCommand:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """Everything that a launch would run. Its text *is* the script."""
+    """Everything that a launch would run. Its text *is* the script.
+
+    Attributes:
+        warnings: one line each of what a person should know before they launch it.
+    """
 
     launcher: str
     run_dir: Path
     commands: tuple[HostCommand, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def num_ranks(self) -> int:

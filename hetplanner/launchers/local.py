@@ -1,11 +1,13 @@
-"""The local launcher: `torchrun` on this machine, everything on the loopback interface."""
+"""The local launcher: `torchrun` on this machine, on a loopback interface that other users do not reach."""
 
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -13,6 +15,10 @@ from hetplanner.plan.train import TrainConfig, check_runnable
 LOOPBACK = "127.0.0.1"
 RENDEZVOUS = "hetplanner-loopback"
 """Our rendezvous backend (an entry point of `torchrun.handlers`): torch's own listens on every interface."""
+OPEN = (
+    "the machine's other users reach this run's connections on 127.0.0.1: it has no network of its own ({why:.200});"
+    " launch on a shared machine only if you trust its users"
+)
 
 
 class LocalLauncher:
@@ -41,7 +47,7 @@ class LocalLauncher:
         """
         if isinstance(plan, ElasticPlan):
             argv = (sys.executable, "-m", SWARM_MODULE, str(run_dir))
-            return LaunchRequest(self.name, run_dir, (HostCommand("localhost", argv, loopback_environment()),))
+            return self._closed(run_dir, (HostCommand("localhost", argv, loopback_environment()),))
         check_runnable(plan)
         num_ranks = len(plan.ranks)
         if self.nodes > num_ranks:
@@ -55,7 +61,15 @@ class LocalLauncher:
             HostCommand("localhost", self._argv(run_dir, port, node, size), loopback_environment(), size)
             for node, size in enumerate(sizes)
         )
-        return LaunchRequest(self.name, run_dir, commands)
+        return self._closed(run_dir, commands)
+
+    def _closed(self, run_dir: Path, commands: tuple[HostCommand, ...]) -> LaunchRequest:
+        """The commands in a network of their own, or with a warning that they are not."""
+        why = why_open() if len(commands) == 1 else f"{len(commands)} torchruns that are started one by one share it"
+        if why is not None:
+            return LaunchRequest(self.name, run_dir, commands, (OPEN.format(why=why),))
+        (one,) = commands
+        return LaunchRequest(self.name, run_dir, (replace(one, argv=isolated(one.argv)),))
 
     def _argv(self, run_dir: Path, port: int, node: int, size: int) -> tuple[str, ...]:
         # Without --rdzv-conf torchrun hands the node's rank to its static rendezvous only.

@@ -282,7 +282,8 @@ class Supervisor:
     def _spawn(self, run: OwnedRun, request: LaunchRequest) -> None:
         (command,) = request.commands
         self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
-        run.directory.launcher_log.write_text(f"$ {command.script()}\n", encoding="utf-8")
+        warnings = "".join(f"# warning: {warning}\n" for warning in request.warnings)
+        run.directory.launcher_log.write_text(f"{warnings}$ {command.script()}\n", encoding="utf-8")
         env = dict(command.env) | ({ATTEMPT_VARIABLE: str(run.status.restarts)} if run.status.restarts else {})
         run.process = start_in_session(command.argv, env, run.directory.path, run.directory.launcher_log)
         self._set(

@@ -9,6 +9,7 @@ from factories import chain_plan
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
 from hetplanner.launchers.interface import HostCommand, LaunchRequest
+from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
 from hetplanner.launchers.registry import LAUNCHERS, make_launcher
 from hetplanner.plan.train import TrainConfig
@@ -64,8 +65,12 @@ def test_an_unknown_launcher_is_refused_with_the_known_ones():
 
 
 def test_local_is_what_a_person_would_type(plan):
-    (command,) = LocalLauncher(port=29_555).request(plan, RUN_DIR, TrainConfig()).commands
+    request = LocalLauncher(port=29_555).request(plan, RUN_DIR, TrainConfig())
+    (command,) = request.commands
+    closed = (sys.executable, "-m", "hetplanner.launchers.isolate", "--") if why_open() is None else ()
+    assert bool(request.warnings) == (not closed)
     assert command.argv[:-3] == (
+        *closed,
         *(sys.executable, "-m", "torch.distributed.run"),
         "--rdzv-backend=hetplanner-loopback",
         "--rdzv-endpoint=127.0.0.1:29555",

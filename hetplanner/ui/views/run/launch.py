@@ -174,7 +174,7 @@ def proposal_words(proposal: Proposal) -> str:
 
 def command_words(proposal: Proposal) -> str:
     """HTML: which hosts run which command."""
-    parts = []
+    parts = [f'<p style="margin:6px 0"><b>Warning</b> {html.escape(text)}</p>' for text in proposal.request.warnings]
     for command in proposal.request.commands:
         host = html.escape(command.host)
         processes = "one process" if command.num_ranks == 1 else f"{command.num_ranks} processes"
