@@ -5,8 +5,10 @@ finished, so a full disk gets its space back at once. Only a killed writer leave
 """
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +53,21 @@ def write_whole(
     """Writes a file as `drafted` does; text as UTF-8."""
     with drafted(path, mode=mode, sync=sync, replace=replace) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_free(folder: Path, num_bytes: int) -> None:
+    """Refuses to begin a file that cannot fit, so that others need not run out of space for it. Raises OSError."""
+    if num_bytes > shutil.disk_usage(folder).free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def reserve(file: int, num_bytes: int) -> None:
+    """Has the file system keep so many bytes for an open file, which has that size then. Raises OSError."""
+    try:
+        os.posix_fallocate(file, 0, num_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems without it
+            raise
 
 
 def synchronise(path: Path) -> None:

@@ -222,6 +222,8 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
         console.print(f"checkpoint skipped: {text}")
     if summary["late"]:
         console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
+    if summary["lost_lines"]:
+        console.print(f"{summary['lost_lines']} lines of telemetry lost: the disk did not take them")
     if run.directory.model_file.exists():
         text = run.plan.problem.workload.reads_tokens
         hint = f'; try: hetplanner runs sample {run.id} "def main("' if text else ""

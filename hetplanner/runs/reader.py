@@ -204,6 +204,11 @@ class RunReader:
         return sum(t.corrupted + t.tail.long_lines for t in self.ranks)
 
     @property
+    def lost_lines(self) -> int:
+        """Telemetry lines that the ranks could not write."""
+        return sum(t.lost for t in self.ranks)
+
+    @property
     def restarts(self) -> int:
         """How often the run was started again after a rank had died."""
         return max(t.attempt for t in self.ranks)
@@ -310,6 +315,7 @@ class RunReader:
             "catalog_step_s": (self.prediction() or {}).get("catalog_step_s"),
             "late": late,
             "late_s": late_s,
+            "lost_lines": self.lost_lines,
             "restarts": self.restarts,
             "resumed_step": resumed[0] if resumed else None,
             "checkpoints_skipped": list(resumed[2]) if resumed else [],

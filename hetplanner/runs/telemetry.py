@@ -62,7 +62,7 @@ class Happening:
     """Something a rank said that is no step.
 
     Attributes:
-        kind: phase, checkpoint, restart, resumed or error.
+        kind: phase, checkpoint, restart, resumed, degraded (the run goes on without something) or error.
         time_s: unix time; of a run that did not write it, when the last step before it ended. None where that is not
             known either.
         text: the phase's name, or words for a person.
@@ -91,6 +91,7 @@ class RankTelemetry:
         validation: step -> (loss_sum in nats, num_tokens).
         profile: the rank's own measured durations, as written.
         corrupted: lines that could not be read.
+        lost: lines that the rank says it could not write.
         boundary_bytes, reduce_bytes, late, late_s: totals over all steps.
         attempt: how often the run was started again; phases and error are those of the last attempt.
         resumed_step: steps that were done already when this attempt began to train; None where nothing was resumed.
@@ -114,6 +115,7 @@ class RankTelemetry:
     error: ErrorRecord | None = None
     origin_unix_s: float | None = None
     corrupted: int = 0
+    lost: int = 0
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     late: int = 0
@@ -151,6 +153,7 @@ class RankTelemetry:
             "resumed": self._resumed,
             "checkpoint": self._checkpoint,
             "error": self._error,
+            "lost": self._lost,
         }
 
     def poll(self, max_bytes: int) -> bool:
@@ -240,10 +243,15 @@ class RankTelemetry:
     def _checkpoint(self, record: dict[str, Any]) -> None:
         step = _whole(record["step"])
         if "error" in record:
-            self._happened("error", record, f"checkpoint of step {step}: {str(record['error'])[:200]}")
+            self._happened("degraded", record, f"checkpoint of step {step}: {str(record['error'])[:200]}")
             return
         self.checkpoint_step = step
         self._happened("checkpoint", record, f"checkpoint of step {step}")
+
+    def _lost(self, record: dict[str, Any]) -> None:
+        self.lost += _whole(record["lines"])
+        text = f"{record['lines']} lines of rank {self.rank}'s telemetry lost: the disk did not take them"
+        self._happened("degraded", record, text)
 
     def _span(self, record: dict[str, Any]) -> None:
         self._span_lines.append(json.dumps(record).encode())

@@ -3,10 +3,12 @@
 Data and every random draw are functions of (seed, step, micro-batch), so the number of steps done is their state.
 """
 
+import errno
 import logging
+import os
+import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
 
-from hetplanner.atomic_files import synchronise
+from hetplanner.atomic_files import check_free, synchronise
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.checkpoints import (
     PART,
@@ -46,7 +48,7 @@ class Checkpoints:
     """Writes one rank's part of a run's checkpoints; all ranks call the same methods after the same steps.
 
     Attributes:
-        seconds: that the last one took; infinite before there is one.
+        seconds: that the last one took that was written; infinite before there is one.
     """
 
     def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
@@ -64,56 +66,67 @@ class Checkpoints:
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
-        with suppress(OSError):  # who goes on from here finds all steps before it told, even if this rank is killed
-            self.telemetry.flush()
+        self.telemetry.flush()  # who goes on from here finds all steps before it told, even if this rank is killed
         folder = checkpoint_folder(self.run_dir, step)
         temporary = folder.with_name(folder.name + PART)
-        files, digest = [], executor.plan.digest()
-        for rank, (size, sha256) in enumerate(_gathered(self._write_file(executor, temporary))):
-            if not size:
-                self.telemetry.write(
-                    "checkpoint", step=step, error=f"rank {rank} could not write its part", time_s=time.time()
-                )
-                return
-            files.append(RankFile(file=rank_file(rank), bytes=size, sha256=sha256))
+        written = _gathered(self._write_file(executor, temporary))
+        failed = [(rank, -size) for rank, (size, _) in enumerate(written) if size <= 0]
+        error = f"rank {failed[0][0]} could not write its part: {os.strerror(failed[0][1])}" if failed else ""
         if self.place.local_rank == 0:  # one of every host
-            manifest = Manifest(step=step, plan=digest, seed=self.config.seed, ranks=tuple(files))
-            try:
-                publish(temporary, folder, manifest)
-                prune(self.run_dir, self.config.checkpoints_kept)
-            except OSError as error:
-                log.warning("the checkpoint of step %d cannot be finished: %s", step, error)
-        self.seconds = _greatest(time.monotonic() - began_s)
-        size = files[self.place.rank].bytes
-        self.telemetry.write("checkpoint", step=step, seconds=round(self.seconds, 6), bytes=size, time_s=time.time())
+            error = error or self._publish(temporary, folder, executor.plan.digest(), written)
+            if error:  # what is of no use gives its space back at once
+                shutil.rmtree(temporary, ignore_errors=True)
+        seconds, failures = _greatest(time.monotonic() - began_s, float(bool(error)))
+        if failures:
+            error = error or "another host could not finish it"
+            self.telemetry.write("checkpoint", step=step, error=error, time_s=time.time())
+            return
+        self.seconds = seconds
+        if self.place.local_rank == 0:  # not before all hosts have the new one
+            prune(self.run_dir, self.config.checkpoints_kept)
+        size = written[self.place.rank][0]
+        self.telemetry.write("checkpoint", step=step, seconds=round(seconds, 6), bytes=size, time_s=time.time())
+
+    def _publish(self, temporary: Path, folder: Path, digest: str, written: list[tuple[int, str]]) -> str:
+        """Finishes this host's folder. Returns why it cannot be finished."""
+        files = [RankFile(file=rank_file(rank), bytes=size, sha256=sha) for rank, (size, sha) in enumerate(written)]
+        manifest = Manifest(step=self._last_step, plan=digest, seed=self.config.seed, ranks=tuple(files))
+        try:
+            publish(temporary, folder, manifest)
+        except OSError as error:
+            log.warning("the checkpoint of step %d cannot be finished: %s", self._last_step, error)
+            return f"rank {self.place.rank} could not finish it: {error.strerror or error}"
+        return ""
 
     def _write_file(self, executor: Executor, folder: Path) -> tuple[int, str]:
-        """Size and digest of this rank's file; size 0 where it could not be written."""
+        """Size and digest of this rank's file; where it could not be written minus the system's number for why."""
         path = folder / rank_file(self.place.rank)
         tensors, numbers = state_of(executor)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            check_free(folder, sum(tensor.nbytes for tensor in tensors.values()))
             save_tensors(tensors, path, {name: repr(number) for name, number in numbers.items()})
             synchronise(path)
             return path.stat().st_size, file_digest(path)
         except OSError as error:
             log.warning("the checkpoint of step %d cannot be written: %s", executor.completed_steps, error)
-            return 0, "0" * 64
+            return -(error.errno or errno.EIO), "0" * 64
 
 
 def _gathered(mine: tuple[int, str]) -> list[tuple[int, str]]:
     """Every rank's size and digest, on every rank."""
-    row = torch.tensor([*mine[0].to_bytes(8, "little"), *bytes.fromhex(mine[1])], dtype=torch.uint8)
+    row = torch.tensor([*mine[0].to_bytes(8, "little", signed=True), *bytes.fromhex(mine[1])], dtype=torch.uint8)
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, row)
     found = [bytes(row.tolist()) for row in rows]
-    return [(int.from_bytes(data[:8], "little"), data[8:].hex()) for data in found]
+    return [(int.from_bytes(data[:8], "little", signed=True), data[8:].hex()) for data in found]
 
 
-def _greatest(seconds: float) -> float:
-    value = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(value, dist.ReduceOp.MAX)
-    return float(value)
+def _greatest(*values: float) -> list[float]:
+    """Of each number the greatest of all ranks."""
+    greatest = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(greatest, dist.ReduceOp.MAX)
+    return [float(value) for value in greatest]
 
 
 def state_of(executor: Executor) -> tuple[dict[str, Tensor], dict[str, float]]:

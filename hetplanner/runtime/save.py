@@ -5,17 +5,21 @@ own (length, JSON header, bytes); it is written by hand because the library want
 """
 
 import json
+import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import IntEnum
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
 
-from hetplanner.atomic_files import drafted, write_whole
+from hetplanner.atomic_files import drafted, reserve, write_whole
+from hetplanner.errors import RunError
 from hetplanner.plan.model import Plan
 from hetplanner.runtime.aten import DTYPES
 from hetplanner.runtime.chunk import Chunk
@@ -25,9 +29,13 @@ from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.runtime.transport import Topic, tag_of
 from hetplanner.workload.workload import Workload
 
+log = logging.getLogger(__name__)
+
 MODEL_FILE = "model.safetensors"
 MODEL_INFO_FILE = "model.json"
 PIECE_BYTES = 4 * 2**20
+WAIT_FOR_SPACE_S, RETRY_S = 600.0, 1.0
+"""How long a trained model waits for space to be written; how often it is tried."""
 HEADER_TYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
                 "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}  # fmt: skip
 """Safetensors' names of element types."""
@@ -39,8 +47,17 @@ def part_file(stage: int) -> str:
     return f"model-stage-{stage}.safetensors"
 
 
-def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_dir: Path) -> None:
+def save_model(
+    plan: Plan,
+    rank: int,
+    chunks: Sequence[Chunk],
+    step: int,
+    run_dir: Path,
+    is_over: Callable[[], bool] = lambda: True,
+) -> None:
     """Writes model.safetensors and model.json, running statistics merged over replicas; all ranks must call it.
+
+    What is trained must not be lost to a full disk: without space for it all ranks wait, for WAIT_FOR_SPACE_S at most.
 
     Args:
         plan: says which rank holds what.
@@ -48,18 +65,61 @@ def save_model(plan: Plan, rank: int, chunks: Sequence[Chunk], step: int, run_di
         chunks: what it holds, in stage order.
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
+        is_over: whether rank 0 shall wait no longer.
+
+    Raises:
+        OSError: on rank 0, the model cannot be written.
+        RunError: on the others, rank 0 could not write it.
     """
     merge_running(plan, rank, chunks)
     if rank == 0:
-        _write_model(plan.problem.workload, _all_tensors(plan, chunks), run_dir)
-        write_info(plan.problem.workload, [step] * len(plan.stages), run_dir)
+        with ExitStack() as stack:
+            file = _opened_model(plan, step, run_dir, is_over, stack)
+            _write_pieces(file, _all_tensors(plan, chunks))
         return
+    while (answer := _from_rank_0(Answer.WAIT)) is Answer.WAIT:
+        pass
+    if answer is Answer.GIVE_UP:
+        raise RunError(f"rank {rank}: its weights are not saved, since rank 0 cannot write the model")
     for chunk in chunks:
         if chunk.replica or _rank_0_holds(plan, chunk.stage):
             continue
         for tensor in chunk.model.saved_tensors().values():
             for piece in _pieces(tensor):
                 dist.send(piece, 0, tag=tag_of(Topic.WEIGHTS, 0))
+
+
+class Answer(IntEnum):
+    """What rank 0 says before the others send."""
+
+    SEND = 0
+    WAIT = 1
+    GIVE_UP = 2
+
+
+def _from_rank_0(answer: Answer) -> Answer:
+    told = torch.tensor([int(answer)])
+    dist.broadcast(told, src=0)
+    return Answer(int(told))
+
+
+def _opened_model(plan: Plan, step: int, run_dir: Path, is_over: Callable[[], bool], stack: ExitStack) -> BinaryIO:
+    """Rank 0's: the file with space for all weights, as soon as there is; the others are told. Raises OSError."""
+    workload, since_s = plan.problem.workload, time.monotonic()
+    while True:
+        try:
+            write_info(workload, [step] * len(plan.stages), run_dir)
+            file = stack.enter_context(_model_file(workload, run_dir))
+        except OSError as error:
+            if is_over() or time.monotonic() - since_s > WAIT_FOR_SPACE_S:
+                _from_rank_0(Answer.GIVE_UP)
+                raise
+            log.warning("the model cannot be written, it is tried again: %s", error)
+            _from_rank_0(Answer.WAIT)
+            time.sleep(RETRY_S)
+        else:
+            _from_rank_0(Answer.SEND)
+            return file
 
 
 def _rank_0_holds(plan: Plan, stage: int) -> bool:
@@ -137,10 +197,24 @@ def join_parts(workload: Workload, num_stages: int, run_dir: Path, deadline_s: f
 
 
 def _write_model(workload: Workload, pieces: Iterable[Tensor], run_dir: Path) -> None:
-    with drafted(run_dir / MODEL_FILE) as draft, draft.open("wb") as file:
-        file.write(_header(workload))
-        for piece in pieces:
-            file.write(piece.numpy().data)
+    with _model_file(workload, run_dir) as file:
+        _write_pieces(file, pieces)
+
+
+@contextmanager
+def _model_file(workload: Workload, run_dir: Path) -> Iterator[BinaryIO]:
+    """model.safetensors with its header, and space for the rest. Raises OSError."""
+    tensor_bytes = sum(DTYPES[t.dtype].itemsize * t.num_elements for t in saved_tensors(workload))
+    header = _header(workload)
+    with drafted(run_dir / MODEL_FILE) as draft, draft.open("r+b") as file:
+        reserve(file.fileno(), len(header) + tensor_bytes)
+        file.write(header)
+        yield file
+
+
+def _write_pieces(file: BinaryIO, pieces: Iterable[Tensor]) -> None:
+    for piece in pieces:
+        file.write(piece.numpy().data)
 
 
 def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:

@@ -183,7 +183,10 @@ class Session:
             on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
             durations = durations_from(profiles, shared=on_cores)
             if not (self.run_dir / PREDICTION_FILE).exists():  # after a restart the first one stays
-                write_prediction(predict(self.plan, self.config, durations), self.run_dir)
+                try:
+                    write_prediction(predict(self.plan, self.config, durations), self.run_dir)
+                except OSError as error:  # a full disk must not end the training
+                    log.warning("the prediction cannot be written: %s", error)
         gc.freeze()  # what is alive now stays; later collections need not look at it
         self._agree_on_origin()
 
@@ -279,7 +282,14 @@ class Session:
         self.telemetry.phase("saving")
         try:
             executor.transport.finish()
-            save_model(self.plan, self.place.rank, executor.chunks, executor.completed_steps, self.run_dir)
+            save_model(
+                self.plan,
+                self.place.rank,
+                executor.chunks,
+                executor.completed_steps,
+                self.run_dir,
+                self.watcher.requested.is_set,
+            )
             dist.barrier()
         except RuntimeError as error:
             if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
@@ -305,14 +315,20 @@ class Session:
         log.warning(
             "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
         )
-        rank = self.place.rank
+        try:
+            self._save_parts(executor)
+        except OSError as error:  # in the watcher's thread nobody would see it
+            log.error("the stage cannot be saved: %s", error)
+            os._exit(1)
+        self.telemetry.phase("done")
+        os._exit(0)
+
+    def _save_parts(self, executor: Executor) -> None:
         save_parts(executor.chunks, executor.completed_steps, self.run_dir)
         deadline_s = self.watcher.asked_s + JOIN_PARTS_S
         workload, num_stages = self.plan.problem.workload, len(self.plan.stages)
-        if rank == 0 and not join_parts(workload, num_stages, self.run_dir, deadline_s):
+        if self.place.rank == 0 and not join_parts(workload, num_stages, self.run_dir, deadline_s):
             write_info(workload, [executor.completed_steps] * num_stages, self.run_dir)
-        self.telemetry.phase("done")
-        os._exit(0)
 
 
 def _is_lost_peer(error: BaseException) -> bool:

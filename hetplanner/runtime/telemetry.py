@@ -1,21 +1,19 @@
 """Telemetry of one rank: appended to a queue by the training loop, written as JSON lines by a thread.
 
-The queue keeps the loop free of I/O; a line costs it about a microsecond. No torch.
+The queue keeps the loop free of I/O; a line costs it about a microsecond. A full disk never ends the training: lines
+wait for space, spans are the first to be dropped, and the file tells how many were. No torch.
 """
 
 import json
-import logging
 import threading
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+from hetplanner.line_files import LineFile
 
 FLUSH_S = 0.2
-MAX_QUEUED = 200_000
-"""Oldest lines are dropped beyond this, should the disk stop taking them."""
 ALL_SPANS_BELOW = 500
 
 
@@ -43,13 +41,10 @@ class Telemetry:
     def __init__(self, path: Path, rank: int, attempt: int = 0) -> None:
         self.rank = rank
         self.origin_s = 0.0
-        self._lines: deque[dict[str, Any] | tuple[Any, ...]] = deque(maxlen=MAX_QUEUED)
-        torn = attempt > 0 and path.exists() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a" if attempt else "x", encoding="utf-8")
+        self._lines: deque[dict[str, Any] | tuple[Any, ...]] = deque()
+        self._file = LineFile(path, _told, new=not attempt)
         self._writing = threading.Lock()
         self._closed = threading.Event()
-        if torn:  # the rank was killed inside a line
-            self._file.write("\n")
         if attempt:
             self.write("restart", attempt=attempt, time_s=time.time())
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -79,38 +74,32 @@ class Telemetry:
         """
         self._lines.append((kind, step, micro_batch, start_s, end_s, num_bytes, peer, stage, role, depth))
 
-    def flush(self) -> None:
-        """Writes what is queued."""
+    def flush(self) -> bool:
+        """Writes what is queued, as far as the disk takes it. Returns whether all of it is written; raises nothing."""
         with self._writing:
-            text = []
             while self._lines:
                 line = self._lines.popleft()
-                text.append(self._span(*line) if isinstance(line, tuple) else json.dumps(line))
-            if text and not self._file.closed:
-                self._file.write("\n".join(text) + "\n")
-                self._file.flush()
+                if isinstance(line, tuple):
+                    self._file.add(self._span(*line), may_be_lost=True)
+                else:
+                    self._file.add(json.dumps(line).encode())
+            return self._file.flush()
 
     def _span(
         self, kind: str, step: int, micro_batch: int, start_s: float, end_s: float, num_bytes: int, peer: int,
         stage: int, role: str, depth: tuple[int, int, int] | None,
-    ) -> str:  # fmt: skip
+    ) -> bytes:  # fmt: skip
         """The line; written by hand, as most lines are spans and `json.dumps` takes several times as long."""
         queues = "" if depth is None else f', "in_flight": {depth[0]}, "posted": {depth[1]}, "held": {depth[2]}'
         return (
             f'{{"type": "span", "rank": {self.rank}, "kind": "{kind}", "step": {step}, "micro_batch": {micro_batch},'
             f' "start_s": {start_s - self.origin_s:.6f}, "end_s": {end_s - self.origin_s:.6f}, "bytes": {num_bytes},'
             f' "peer": {peer}, "stage": {stage}, "role": "{role}"{queues}}}'
-        )
+        ).encode()
 
     def _run(self) -> None:
-        failed = False
         while not self._closed.wait(FLUSH_S):
-            try:
-                self.flush()
-            except OSError as error:  # a full disk must not end the training
-                if not failed:
-                    log.warning("telemetry cannot be written: %s", error)
-                failed = True
+            self.flush()
 
     def close(self) -> None:
         """Writes the rest and closes the file."""
@@ -119,3 +108,7 @@ class Telemetry:
         self.flush()
         with self._writing:
             self._file.close()
+
+
+def _told(lost: int) -> bytes:
+    return json.dumps({"type": "lost", "lines": lost, "time_s": time.time()}).encode()

@@ -5,6 +5,7 @@ start can be seen.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -161,6 +162,7 @@ def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
 if __name__ == "__main__":
     code = main()
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
+        sys.stdout.flush()
     # Interpreter shutdown would wait for gloo's threads and free every tensor one by one.
     os._exit(code)

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from hetplanner.line_files import append_line
+
 PeerAct = Literal["drain", "kill"]
 """Leave between two steps once nobody needs it there; or end at once, as a machine does that loses its power."""
 ASKED_FILE = "asked.jsonl"
@@ -27,8 +29,7 @@ class Asked:
 
 def ask(run_dir: Path, asked: Asked) -> None:
     """Adds a line. Raises OSError."""
-    with (run_dir / ASKED_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(asked)) + "\n")
+    append_line(run_dir / ASKED_FILE, json.dumps(asdict(asked)).encode())
 
 
 def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +17,8 @@ from hetplanner.elastic.identity import Member, Version
 from hetplanner.elastic.membership import PeerState
 from hetplanner.elastic.step_work import StepWork
 from hetplanner.elastic.transaction import Phase
+from hetplanner.line_files import LineFile
 from hetplanner.runtime.telemetry import Telemetry
-
-log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.jsonl"
 MAX_TOLD_PEERS, MAX_TOLD_PAIRS = 512, 2048
@@ -43,10 +40,7 @@ class Chronicle:
         attempt = _attempts(path)
         self.telemetry = Telemetry(path, 0, attempt)
         self._path = run_dir / EVENTS_FILE
-        torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
-        self._events = self._path.open("a", encoding="utf-8")
-        if torn:  # the coordinator was killed inside a line
-            self._events.write("\n")
+        self._events = LineFile(self._path, lambda lost: _line("lost", {"lines": lost}))
         self._seats: dict[str, tuple[Member, int, PeerState]] = {}
         self._draining: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -58,11 +52,8 @@ class Chronicle:
 
     def event(self, kind: str, **fields: Any) -> None:
         """One line of events.jsonl, in time."""
-        try:
-            self._events.write(json.dumps({"time_s": time.time(), "kind": kind} | fields) + "\n")
-            self._events.flush()
-        except OSError as error:  # a full disk must not end the training
-            log.warning("an event cannot be written: %s", error)
+        self._events.add(_line(kind, fields))
+        self._events.flush()
 
     def began(self, boot: int, version: Version, address: str, last: Committed | None) -> None:
         """A coordinator is up. The last commit in its log may be one that was never told of."""
@@ -114,8 +105,7 @@ class Chronicle:
             grad_norm=commit.grad_norm,
             memory_bytes=0,
         )
-        with contextlib.suppress(OSError):  # a full disk must not end the training
-            self.telemetry.flush()  # before the event, by which another coordinator sees what was told
+        self.telemetry.flush()  # before the event, by which another coordinator sees what was told
         loss = None if loss_sum is None else loss_sum / self._tokens
         parts = {} if work is None else _parts_of(work)
         self.event("commit", version=list(version), loss=loss, seconds=round(now - self._step_began_s, 6), **parts)
@@ -156,6 +146,10 @@ class Chronicle:
         self.telemetry.phase(phase)
         self.telemetry.close()
         self._events.close()
+
+
+def _line(kind: str, fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"time_s": time.time(), "kind": kind} | dict(fields)).encode()
 
 
 def _farewell(reason: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import logging
 import math
@@ -214,5 +215,6 @@ def _end_on(process: Driver, signals: tuple[signal.Signals, ...]) -> None:
 if __name__ == "__main__":
     code = main()
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # a full disk changes nothing of what was done
+        sys.stdout.flush()
     os._exit(code)  # interpreter shutdown would wait for gloo's threads

@@ -198,3 +198,22 @@ def test_what_happens_is_bounded(tmp_path):
     while telemetry.poll(2**20):
         pass
     assert len(telemetry.happenings) == 500
+
+
+def test_a_failed_checkpoint_and_lost_lines_are_told_and_end_no_phase(tmp_path):
+    run, status = a_run(tmp_path, state="finished", ended_unix_s=1010.0)
+    for rank in range(4):
+        write(tmp_path, rank, {"type": "phase", "name": "training", "time_s": 1001.0})
+        write(
+            tmp_path, rank, {"type": "checkpoint", "step": 2, "error": "rank 1 could not: disk full", "time_s": 1005.0}
+        )
+    write(tmp_path, 1, {"type": "lost", "lines": 37, "time_s": 1006.0})
+    told = [(e.kind, e.text) for e in run_events(run.read_all(), status) if e.kind == "degraded"]
+    assert told == [
+        ("degraded", "checkpoint of step 2: rank 1 could not: disk full"),
+        ("degraded", "37 lines of rank 1's telemetry lost: the disk did not take them (1 of 4 ranks)"),
+    ]
+    assert run.lost_lines == run.summary()["lost_lines"] == 37
+    assert run.corrupted_lines == 0
+    spans = {(s.rank, s.phase): s.end_s for s in life_spans(run, status, 2000.0)}
+    assert spans[1, "training"] == 1010.0
