@@ -1,10 +1,18 @@
 """The ways a request can fail; each knows the exit code the command line ends with."""
 
 
+def one_line(text: str) -> str:
+    """`text` with line breaks and other unprintable characters escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class HetplannerError(Exception):
-    """Base of every error raised on purpose; its text is one line for a person."""
+    """Base of every error raised on purpose; its text is one line for a person, whatever a file's words held."""
 
     exit_code = 1
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(one_line(str(text)))
 
 
 class InvalidInput(HetplannerError, ValueError):

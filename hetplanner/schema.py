@@ -25,6 +25,7 @@ from pydantic import (
 from hetplanner import units
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
+from hetplanner.errors import one_line as one_line
 
 MAX_FILE_BYTES = 64 * 2**20
 """Largest JSON file read; a 512-device cluster with every link given one by one is about 40 MB."""
@@ -32,6 +33,8 @@ MAX_DEPTH = 32
 """Deepest nesting read; our own files need 8."""
 MAX_CONTAINERS = 1_000_000
 """Most lists and objects in a file: bounds the memory that a small text can blow up to."""
+MAX_DIGITS = 40
+"""Of a whole number, its sign included: far beyond any count or rate, and floats still hold it."""
 _TOO_DEEP = f"{{place}}: must be nested at most {MAX_DEPTH} deep; is this one of our files?"
 
 
@@ -131,11 +134,6 @@ def _first_line(error: ValidationError, place: str) -> str:
     return one_line(": ".join(part for part in (place, path, text) if part) + more)
 
 
-def one_line(text: str) -> str:
-    """`text` with line breaks and other unprintable characters escaped: error messages are one line."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def _depth_is_fine(data: object) -> bool:
     """Whether containers nest at most MAX_DEPTH deep; level by level, so that no nesting exhausts the stack."""
     level: list[Any] = [data]
@@ -150,6 +148,12 @@ def _depth_is_fine(data: object) -> bool:
         if not level:
             return True
     return False
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a whole number has {len(digits)} digits, at most {MAX_DIGITS} are read; correct it")
+    return int(digits)
 
 
 def _no_constants(name: str) -> float:
@@ -178,7 +182,7 @@ def parse_json(text: str | bytes, place: str) -> Any:
             text = text.decode("utf-8-sig")
         if text.count("[") + text.count("{") > MAX_CONTAINERS:
             raise InvalidInput(f"{place}: must hold at most {MAX_CONTAINERS} lists and objects; is this our file?")
-        data = json.loads(text, parse_constant=_no_constants, object_pairs_hook=_no_duplicates)
+        data = json.loads(text, parse_int=_bounded, parse_constant=_no_constants, object_pairs_hook=_no_duplicates)
     except UnicodeDecodeError:
         raise InvalidInput(f"{place}: must be UTF-8 text; is this one of our files?") from None
     except json.JSONDecodeError as error:

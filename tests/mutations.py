@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hetplanner.errors import InvalidInput
 
-_ODD = [
+ODD = [
     None,
     True,
     0,
@@ -40,7 +40,7 @@ _ODD = [
 ]
 
 _LEAVES = st.one_of(
-    st.sampled_from(_ODD), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(["float32", "a", "b"])
+    st.sampled_from(ODD), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(["float32", "a", "b"])
 )
 ODD_VALUES = st.recursive(
     _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
@@ -53,7 +53,8 @@ def check_refusal(error: InvalidInput) -> None:
     assert len(str(error)) < 1200
 
 
-def _containers(data: Any) -> list[Any]:
+def containers(data: Any) -> list[Any]:
+    """All lists and objects in it that hold something, itself first."""
     found = [data]
     for item in found:
         children = item.values() if isinstance(item, dict) else item
@@ -66,7 +67,7 @@ def mutated(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
     """`valid` with one to three entries removed, renamed, doubled, moved or put to an odd value."""
     data = copy.deepcopy(valid)
     for _ in range(draw(st.integers(1, 3))):
-        options = _containers(data)
+        options = containers(data)
         inside = options[draw(st.integers(0, len(options) - 1))]
         if not inside:
             continue

@@ -16,6 +16,7 @@ from pydantic import Field
 from hetplanner.cluster.catalog import resolve_device
 from hetplanner.cluster.model import Cluster, Device, LinkValue, TransferCost
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import (
     BytesPerSecond,
     Name,
@@ -171,12 +172,14 @@ def calibration_to_data(calibration: Calibration) -> dict[str, Any]:
     return {"format": f"hetplanner/calibration@{CALIBRATION_VERSION}"} | data
 
 
+@reader("calibration file", at="place")
 def calibration_from_json(text: str | bytes, place: str = "calibration") -> Calibration:
     """A calibration from the text of a file. Raises InvalidInput naming the field inside `place`."""
     data = check_format(parse_json(text, place), "calibration", CALIBRATION_VERSION, place)
     return checked(Calibration, data, place, from_file=True)
 
 
+@reader("calibration file", at="path")
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     """A calibration from a file. Raises InvalidInput."""
     return calibration_from_json(read_text(path, MAX_CALIBRATION_BYTES), Path(path).name)

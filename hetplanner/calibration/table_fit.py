@@ -29,6 +29,7 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
+from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, checked, one_line, parse_json, read_text
 
 FloatArray = NDArray[np.float64]
@@ -63,6 +64,7 @@ class MeasuredStep:
     seconds: float
 
 
+@reader("table of measured steps", at="path")
 def read_table(path: str | os.PathLike[str]) -> list[TableRow]:
     """The rows of a table file: CSV with the columns `plan` and `seconds`, or a JSON list of such objects.
 

@@ -7,16 +7,18 @@ Columns: `id`, `kind`, `site`, then any of `host`, `latitude`, `longitude`, `egr
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hetplanner.cluster.files import DeviceEntry, expand_devices
 from hetplanner.cluster.matrices import TableSource, read_rows, read_source
 from hetplanner.cluster.model import Cluster, Device, Host, Site
 from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import Noun, checked
 
 _SITE_COLUMNS = ("latitude", "longitude", "egress_usd_per_gb")
@@ -33,6 +35,15 @@ class Inventory(Noun):
     sites: tuple[Site, ...] = Field(min_length=1)
     hosts: tuple[Host, ...] = ()
     devices: tuple[Device, ...] = Field(min_length=1)
+
+    @field_validator("devices")
+    @classmethod
+    def _each_is_there_once(cls, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        counts = Counter(device.id for device in devices)
+        twice = next((name for name, count in counts.items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"device {twice!r:.60} is there {counts[twice]} times; keep one row of it")
+        return devices
 
 
 def inventory_of(cluster: Cluster) -> Inventory:
@@ -52,6 +63,7 @@ def plain_inventory(device_ids: Sequence[str], kind: str, place: str) -> Invento
     return checked(Inventory, {"sites": [site], "hosts": hosts, "devices": devices}, place)
 
 
+@reader("table of devices", at="source")
 def read_inventory(source: TableSource) -> Inventory:
     """Sites, hosts and devices of a `devices.csv`.
 
@@ -76,7 +88,7 @@ def read_inventory(source: TableSource) -> Inventory:
     }
     entry = checked(_InventoryEntry, fields, place, from_file=True)
     devices, all_hosts = expand_devices(entry.devices, entry.hosts, place)
-    return Inventory(sites=entry.sites, hosts=all_hosts, devices=devices)
+    return checked(Inventory, {"sites": entry.sites, "hosts": all_hosts, "devices": devices}, place)
 
 
 class _InventoryEntry(Noun):

@@ -30,6 +30,7 @@ from hetplanner.cluster.model import (
     TransferCost,
 )
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, Text, check_format, checked, one_line, parse_json, read_text, write_text
 
 CLUSTER_VERSION = 1
@@ -83,6 +84,7 @@ class ClusterEntry(Noun):
     transfer: TransferCost | None = None
 
 
+@reader("cluster file", at="place")
 def cluster_from_json(text: str | bytes, place: str = "cluster") -> Cluster:
     """A cluster from the text of a cluster file.
 
@@ -97,6 +99,7 @@ def cluster_from_json(text: str | bytes, place: str = "cluster") -> Cluster:
     return cluster_from_data(check_format(parse_json(text, place), "cluster", CLUSTER_VERSION, place), place)
 
 
+@reader("cluster file", at="place")
 def cluster_from_data(data: object, place: str = "cluster") -> Cluster:
     """A cluster from the fields of a cluster file (without `format`). Raises InvalidInput."""
     entry = checked(ClusterEntry, data, place, from_file=True)
@@ -149,6 +152,7 @@ def _directions(kind: type[LinkT], entry: Any, start: str, end: str) -> list[Lin
     return links
 
 
+@reader("cluster file", at="path")
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     """A cluster from a file.
 

@@ -8,6 +8,7 @@ import csv
 import io
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from hetplanner.cluster.spreadsheet import guarded, unguarded
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import one_line, read_text
 
 TableSource = str | os.PathLike[str] | tuple[str, bytes]
@@ -82,6 +84,7 @@ def read_source(source: TableSource) -> tuple[str, bytes]:
     return one_line(Path(source).name), read_text(source, MAX_TABLE_BYTES)
 
 
+@reader("table of links", at="source")
 def read_matrix(source: TableSource, quantity: Quantity, *, diagonal: bool = False) -> Matrix:
     """A table from a `.npy` file (no names) or a CSV (names in the first row and the first column).
 
@@ -178,8 +181,10 @@ def _from_npy(place: str, data: bytes) -> Matrix:
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, _, dtype = read_header(stream)
-    except (ValueError, KeyError, EOFError, MemoryError, RecursionError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 2's headers, which are read all the same
+            shape, by_columns, dtype = read_header(stream)
+    except Exception:  # numpy lets out what its parsers raise: ValueError, SyntaxError, TokenError and others
         raise InvalidInput(f"{place}: not a NPY file of version 1 or 2; write it with numpy.save") from None
     # The header is checked before the array is made: it may claim any shape.
     if len(shape) != 2 or dtype.kind not in "fiu":
@@ -187,8 +192,7 @@ def _from_npy(place: str, data: bytes) -> Matrix:
     _check_size(place, *shape)
     if len(data) - stream.tell() != shape[0] * shape[1] * dtype.itemsize:
         raise InvalidInput(f"{place}: must hold {shape[0]} × {shape[1]} numbers, its size does not fit; write it again")
-    stream.seek(0)
-    array = np.load(stream, allow_pickle=False)
+    array = np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if by_columns else "C")
     with np.errstate(over="ignore"):  # a long double out of range becomes infinite, which is refused below
         return Matrix(place, None, array.astype(np.float64))
 

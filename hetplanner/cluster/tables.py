@@ -38,6 +38,7 @@ from hetplanner.cluster.matrices import (
 )
 from hetplanner.cluster.model import Cluster, DeviceLink, Host, HostLink, LinkValue, Site, SiteLink, Source
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import (
     BytesPerSecond,
     Name,
@@ -87,6 +88,7 @@ class SiteTables(Noun):
     overrides: tuple[Override, ...] = ()
 
 
+@reader("table of links", at="bandwidth")
 def cluster_from_device_tables(
     bandwidth: TableSource,
     latency: TableSource,
@@ -137,6 +139,7 @@ def _inventory(devices: TableSource | Cluster | None, tables: tuple[Matrix, Matr
     return plain_inventory(ids, kind, tables[0].place)
 
 
+@reader("table of links", at="bandwidth")
 def cluster_from_site_tables(
     bandwidth: TableSource,
     latency: TableSource,
@@ -169,6 +172,7 @@ def cluster_from_site_tables(
     return _cluster(name, inventory, links, _origin(tables, "site × site", round_trip))
 
 
+@reader("site-tables file", at="place")
 def cluster_from_site_json(text: str | bytes, place: str = "site tables") -> Cluster:
     """A cluster from the text of a `hetplanner/site-tables@1` file. Raises InvalidInput."""
     place = one_line(place)
@@ -193,6 +197,7 @@ def cluster_from_site_json(text: str | bytes, place: str = "site tables") -> Clu
     return _cluster(tables.name, inventory, links, provenance, tables.description, place)
 
 
+@reader("folder of tables", at="folder")
 def cluster_from_folder(folder: str | os.PathLike[str], *, round_trip: bool = False) -> Cluster:
     """A cluster from a folder of tables, named as this module says.
 
@@ -278,6 +283,7 @@ def _site_links(
     return links
 
 
+@reader("table of overrides", at="source")
 def read_overrides(
     source: TableSource, per: str, round_trip: bool = False
 ) -> dict[tuple[str, str], tuple[float, float]]:

@@ -22,6 +22,7 @@ from hetplanner.cluster.tables import (
     read_overrides,
 )
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json
 
 _WORDS = {
@@ -33,6 +34,7 @@ _WORDS = {
 """Words in a file's name by what the file holds, asked in this order."""
 
 
+@reader("cluster file or table", at="files")
 def cluster_from_uploads(
     files: Mapping[str, bytes],
     *,
@@ -78,6 +80,7 @@ def cluster_from_uploads(
     )
 
 
+@reader("table", name="pasted text")
 def files_from_text(text: str, kind: Quantity = "bandwidth") -> dict[str, bytes]:
     """What a person pasted, as the file that it could have been: JSON, or a table from a spreadsheet.
 
@@ -107,6 +110,7 @@ def files_from_text(text: str, kind: Quantity = "bandwidth") -> dict[str, bytes]
     return {f"pasted {name}.csv": out.getvalue().encode()}
 
 
+@reader("cluster file", at="place")
 def cluster_from_any_json(content: str | bytes, place: str) -> Cluster:
     """A cluster from a cluster file or a site-tables file. Raises InvalidInput."""
     data = parse_json(content, place)

@@ -10,12 +10,14 @@ from hetplanner.data.saved_datasets import SAVED_DATASETS
 from hetplanner.data.text import TEXT, standard_library
 from hetplanner.data.tokens import TOKENS
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.workload.workload import Workload
 
 KINDS: tuple[DataKind, ...] = (SAVED_DATASETS, TOKENS, IMAGES, DIGITS, TEXT)
 """The first that claims a path and gives what the workload reads takes it."""
 
 
+@reader("data set", at="data")
 def open_data(data: str | None, workload: Workload) -> Source:
     """The data of a run, opened: indexed or mapped, not read.
 
@@ -34,6 +36,7 @@ def open_data(data: str | None, workload: Workload) -> Source:
     return kind.open(Path(data).expanduser(), need)
 
 
+@reader("data set", at="data")
 def check_data(data: str | None, workload: Workload) -> None:
     """Opens the data and reads a bounded share of it, before any process is started. Raises InvalidInput."""
     open_data(data, workload).check()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.errors import RunError
+from hetplanner.reading import DAMAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +210,13 @@ def _decode_line(line: bytes) -> Decision | None:
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
-    body = json.loads(text)
-    kind = KINDS[body.pop("kind")]
-    if "version" in body:
-        body["version"] = Version(*body["version"])
-    if "attempt" in body:
-        body["attempt"] = Stamp(*body["attempt"])
-    return kind(**body)
+    try:
+        body = json.loads(text)
+        kind = KINDS[body.pop("kind")]
+        if "version" in body:
+            body["version"] = Version(*body["version"])
+        if "attempt" in body:
+            body["attempt"] = Stamp(*body["attempt"])
+        return kind(**body)
+    except DAMAGED:  # whole, but none of our decisions
+        return None

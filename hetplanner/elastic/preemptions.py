@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, Seconds, Text, check_format, checked, parse_json, read_text, write_text
 
 PREEMPTIONS_VERSION = 1
@@ -73,12 +74,14 @@ class PreemptionTrace(Noun):
         return self
 
 
+@reader("preemption trace", at="place")
 def preemptions_from_json(text: str | bytes, place: str = "preemptions") -> PreemptionTrace:
     """A trace from the text of such a file. Raises InvalidInput naming the field inside `place`."""
     data = check_format(parse_json(text, place), "preemptions", PREEMPTIONS_VERSION, place)
     return checked(PreemptionTrace, data, place, from_file=True)
 
 
+@reader("preemption trace", at="path")
 def load_preemptions(path: str | os.PathLike[str]) -> PreemptionTrace:
     """A trace from a file, or one of `PUBLISHED_TRACES` by its name. Raises InvalidInput."""
     if str(path) in PUBLISHED_TRACES:

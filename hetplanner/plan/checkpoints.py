@@ -17,6 +17,7 @@ from pydantic import Field
 
 from hetplanner.atomic_files import synchronise, write_whole
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def checkpoint_steps(run_dir: Path) -> list[int]:
     return sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
 
 
+@reader("checkpoint", at="folder")
 def load_manifest(folder: Path) -> Manifest:
     """A checkpoint's manifest. Raises InvalidInput (missing, damaged, of a newer version)."""
     place = f"{folder.name}/{MANIFEST}"
@@ -90,6 +92,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@reader("checkpoint", at="folder")
 def check_rank_file(folder: Path, manifest: Manifest, rank: int) -> None:
     """Refuses a rank's file that is not what the rank has written. Raises InvalidInput, saying how it differs."""
     if rank >= len(manifest.ranks):

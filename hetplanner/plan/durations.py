@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 
+MOST_S = 1e6
+"""Of one part of a step."""
+_LIMITS = {"message_s": (0.0, MOST_S), "overlap": (0.0, 1.0), "cores": (1e-3, 1e6)}
+
 
 @dataclass(frozen=True)
 class Durations:
@@ -55,6 +59,10 @@ class Durations:
                 f.default is None and found.get(f.name) is None
             ):
                 raise ValueError(f"durations: {f.name} is missing, or no list")
-        if any(a.ndim != 1 or not np.isfinite(a).all() for a in arrays.values()):
-            raise ValueError("durations: must be lists of finite numbers")
+        if any(a.ndim != 1 or not ((a >= 0) & (a <= MOST_S)).all() for a in arrays.values()):
+            raise ValueError(f"durations: must be lists of seconds from 0 to {MOST_S:g}")
+        for name, (least, most) in _LIMITS.items():
+            number = numbers.get(name)
+            if number is not None and not least <= number <= most:
+                raise ValueError(f"durations: {name} must be from {least:g} to {most:g}, got {number:g}")
         return cls(**arrays, **numbers)  # type: ignore[arg-type]

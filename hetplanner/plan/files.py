@@ -13,6 +13,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan, refusal
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reach import find_elastic_gap, find_gap
+from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text, write_text
 
 PLAN_VERSION = 2
@@ -22,6 +23,7 @@ STATIC_VERSION = 1
 AnyPlan = Plan | ElasticPlan
 
 
+@reader("plan file", at="place")
 def any_plan_from_data(data: object, place: str = "plan") -> AnyPlan:
     """A plan of either mode from a plan file's content. Raises InvalidInput naming the field inside `place`."""
     fields = check_format(data, "plan", PLAN_VERSION, place)
@@ -46,22 +48,26 @@ def static_plan_from_data(data: object, place: str = "plan") -> Plan:
     return plan
 
 
+@reader("plan file", at="place")
 def plan_from_json(text: str | bytes, place: str = "plan") -> Plan:
     """A static plan from the text of a plan file. Raises InvalidInput naming the field inside `place`."""
     return static_plan_from_data(parse_json(text, place), place)
 
 
+@reader("plan file", at="path")
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """A static plan from a file. Raises InvalidInput, also for an elastic plan."""
     return plan_from_json(read_text(path), Path(path).name)
 
 
+@reader("plan file", at="path")
 def load_any_plan(path: str | os.PathLike[str]) -> AnyPlan:
     """A plan of either mode from a file. Raises InvalidInput."""
     place = Path(path).name
     return any_plan_from_data(parse_json(read_text(path), place), place)
 
 
+@reader("plan file", at="path")
 def load_elastic_plan(path: str | os.PathLike[str]) -> ElasticPlan:
     """An elastic plan from a file. Raises InvalidInput, also for a static plan."""
     plan = load_any_plan(path)

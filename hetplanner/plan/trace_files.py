@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from hetplanner.cluster.model import MAX_DEVICES
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.trace import Span, Trace
+from hetplanner.reading import reader
 from hetplanner.schema import Noun, checked, one_line, parse_json, read_text
 
 Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_DEVICES)]
@@ -50,11 +51,13 @@ class _Event(Noun):
         )  # fmt: skip
 
 
+@reader("trace", at="path")
 def load_trace(path: str | os.PathLike[str]) -> Trace:
     """A trace from a file that `hetplanner simulate --trace` wrote. Raises InvalidInput."""
     return trace_from_json(read_text(path), Path(path).name)
 
 
+@reader("trace", at="place")
 def trace_from_json(text: str | bytes, place: str = "trace") -> Trace:
     """A trace from the text of such a file.
 

@@ -12,6 +12,7 @@ from hetplanner.plots.live import Lifelines, LossCurve, RunMemory, RunTerms, Ste
 from hetplanner.plots.live.traffic_map import TrafficMap
 from hetplanner.plots.report_parts import events_table, head, last_words, note, settings_table, state_facts
 from hetplanner.plots.swarm_report_page import swarm_report_page
+from hetplanner.reading import reader
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.comparison import WORDS
 from hetplanner.runs.events import RunEvent, life_spans, run_events
@@ -25,6 +26,7 @@ from hetplanner.units import short_bytes, short_rate, short_seconds
 TIMELINE_STEPS = 3
 
 
+@reader("run folder", at="run.directory.path")
 def report_page(run: Run, found: RunReport | None = None) -> str:
     """The whole page as text.
 

@@ -10,6 +10,7 @@ from hetplanner.plots.data.swarm_wiring import speed_text
 from hetplanner.plots.html_page import html_page, html_table
 from hetplanner.plots.live import LossCurve, StagePeers, StepTimes, SwarmLife, SwarmWiring, ThroughputCurve
 from hetplanner.plots.report_parts import events_table, head, last_words, note, settings_table, state_facts
+from hetplanner.reading import reader
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.events import run_events
 from hetplanner.runs.run import Run
@@ -33,6 +34,7 @@ PHASE_WORDS = {
 }
 
 
+@reader("run folder", at="run.directory.path")
 def swarm_report_page(run: Run, found: SwarmReport | None = None) -> str:
     """The whole page as text.
 

@@ -27,6 +27,7 @@ from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files import AnyPlan, any_plan_from_data
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
 from hetplanner.runs.offers import settle
@@ -313,7 +314,7 @@ def _holder(folder: Path) -> str:
     try:
         holder = json.loads((folder / AGENT_FILE).read_text(encoding="utf-8"))
         return f" (process {int(holder['pid'])}, version {holder['version']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *DAMAGED):
         return ""
 
 

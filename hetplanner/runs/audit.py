@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.tail import text_from
 
@@ -60,7 +61,7 @@ def _record_of(line: str) -> AuditRecord | None:
         fields = json.loads(line)
         time_s, event, run = float(fields["time_s"]), str(fields["event"])[:20], str(fields["run"])[:80]
         return AuditRecord(time_s, event, run, _words_of(event, fields)) if math.isfinite(time_s) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED:
         return None
 
 

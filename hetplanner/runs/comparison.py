@@ -16,6 +16,7 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Trace
+from hetplanner.reading import DAMAGED, reader
 from hetplanner.runs.reader import RunReader
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import (
@@ -94,6 +95,7 @@ class Comparer:
         self.run = run
         self._predicted: Trace | None = None
 
+    @reader("run folder", at="self.run.directory.path")
     def compare(self, trace: Trace, others: Mapping[str, Trace] | None = None) -> Comparison:
         """The run as it is now.
 
@@ -136,7 +138,7 @@ def _profiled(run: RunReader) -> Durations | None:
         if isinstance(data, dict):
             return Durations.from_data(data)
         return _from_profile_lines(run.profiles())  # of a run before predictions kept their durations
-    except (ValueError, TypeError, KeyError):
+    except DAMAGED:
         return None
 
 
@@ -180,7 +182,9 @@ def _measured_step_s(run: RunReader) -> float | None:
 def _with_clipping(rows: list[StepTerms], run: RunReader) -> list[StepTerms]:
     """The exchange of gradient norms is not simulated, but predicted; it belongs to the update."""
     terms = (run.prediction() or {}).get("terms")
-    clip_s = terms.get("clip", 0.0) if isinstance(terms, dict) else 0.0
+    clip_s = terms.get("clip") if isinstance(terms, dict) else None
+    if not isinstance(clip_s, int | float):  # there is none, or the file is damaged
+        return rows
     return [StepTerms(**row.to_dict() | {"optimizer": row.optimizer + float(clip_s)}) for row in rows]
 
 

@@ -9,6 +9,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.status import MAX_LAST_LINES
 from hetplanner.runs.tail import last_lines, text_from
@@ -125,6 +126,6 @@ def last_error(directory: RunDirectory, rank: int) -> tuple[str, str]:
         try:
             record = json.loads(line)
             return str(record["text"]).strip()[:1000], str(record.get("traceback", ""))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except DAMAGED:
             continue
     return "", ""

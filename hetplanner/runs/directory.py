@@ -15,6 +15,7 @@ from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.runs.home import runs_directory
 from hetplanner.schema import check_format, checked, parse_json, read_text
 
@@ -143,6 +144,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
+@reader("run configuration", at="path")
 def load_config(path: Path) -> TrainConfig:
     """The training configuration in `run.json`. Raises InvalidInput."""
     place = f"{path.parent.name}/{path.name}"

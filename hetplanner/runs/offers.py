@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.runs.directory import RUN_ID, list_run_ids
 from hetplanner.runs.home import home_directory, runs_directory
 from hetplanner.schema import Name, Noun, checked, one_line, read_text
@@ -81,6 +82,7 @@ def offers_file(home: Path | None = None) -> Path:
     return (home or home_directory()) / OFFERS_FILE
 
 
+@reader("file of offers", name=OFFERS_FILE)
 def read_offers(home: Path | None = None) -> Offers:
     """The offers of a home; none if the file is missing.
 
@@ -95,8 +97,12 @@ def read_offers(home: Path | None = None) -> Offers:
         raise InvalidInput(f"{file}: others may write it, so it is not trusted; run `chmod go-w {file}`")
     try:
         data = tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(one_line(f"{file}: not TOML: {error}")) from None
+    except ValueError:  # Python reads no whole number of more than some thousand digits
+        raise InvalidInput(
+            one_line(f"{file}: holds a number of too many digits; every offer is a path in quotes")
+        ) from None
     return checked(Offers, data, OFFERS_FILE)
 
 

@@ -3,7 +3,6 @@
 Nothing here imports torch, needs the agent, or writes. Reading is incremental; one poll reads a bounded part.
 """
 
-import json
 import math
 import statistics
 from collections import OrderedDict
@@ -18,11 +17,12 @@ from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Sample, Trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.runs.directory import RunDirectory, load_config
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.tail import text_from
 from hetplanner.runs.telemetry import PHASES, RankTelemetry, StepRecord
-from hetplanner.schema import read_text
+from hetplanner.schema import parse_json, read_text
 
 MAX_AHEAD = 200
 """Steps that one rank may be read ahead of the slowest while there is more to read of that."""
@@ -110,9 +110,10 @@ class RunReader:
         """Telemetry by rank, as far as it has been read."""
         if self._ranks is None:
             files = [(rank, self.directory.telemetry_file(rank)) for rank in range(len(self.labels))]
-            self._ranks = tuple(RankTelemetry(rank, path) for rank, path in files)
+            self._ranks = tuple(RankTelemetry(rank, path, len(files)) for rank, path in files)
         return self._ranks
 
+    @reader("run folder", at="self.directory.path")
     def poll(self, max_bytes: int = POLL_BYTES) -> bool:
         """Reads on in every rank's file, `max_bytes` in all at most; returns whether anything was new."""
         share = min(max(max_bytes // len(self.ranks), 65536), MAX_SHARE)
@@ -240,6 +241,7 @@ class RunReader:
         known = [name for name in names if name is not None]
         return min(known, key=PHASES.index) if known and len(known) == len(names) else None
 
+    @reader("run folder", at="self.directory.path")
     def trace(self, last_steps: int = 3, until: int | None = None) -> Trace:
         """Measured spans of the last `last_steps` whole steps that left any, with queue depths and memory.
 
@@ -276,8 +278,8 @@ class RunReader:
     def prediction(self) -> dict[str, Any] | None:
         """The prediction written before step 0; None when there is none yet."""
         try:
-            data = json.loads(read_text(self.directory.prediction_file, MAX_PREDICTION_BYTES))
-        except (InvalidInput, ValueError, RecursionError):
+            data = parse_json(read_text(self.directory.prediction_file, MAX_PREDICTION_BYTES), "prediction.json")
+        except InvalidInput:
             return None
         return data if isinstance(data, dict) else None
 
@@ -297,6 +299,7 @@ class RunReader:
         path = self.directory.launcher_log if rank is None else self.directory.log_file(rank)
         return text_from(path, cursor, max_bytes)
 
+    @reader("run folder", at="self.directory.path")
     def summary(self) -> dict[str, Any]:
         """The run in one line, as `train --json` prints it last; reads what is new first."""
         self.read_all()

@@ -17,6 +17,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
+from hetplanner.reading import reader
 from hetplanner.runs.comparison import Comparer, LinkReport, RankReport, simulated_steps
 from hetplanner.runs.reader import RunReader
 from hetplanner.simulator.simulation import simulate
@@ -79,6 +80,7 @@ def finite_data(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@reader("run folder", at="run.directory.path")
 def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED_STEPS) -> RunReport:
     """Reads a run (going on, over, stopped or failed) and holds it against its prediction.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.trace import Trace
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import find_run, list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory
 from hetplanner.runs.processes import is_same_process
@@ -95,7 +96,7 @@ def agent_lives(home: Path | None) -> bool:
     try:
         holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
         return is_same_process(int(holder["pid"]), float(holder["began_s"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *DAMAGED):
         return False
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hetplanner.atomic_files import write_whole
+from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 
 State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "failed"]
@@ -58,6 +59,7 @@ def write_status(path: Path, status: RunStatus) -> None:
     write_whole(path, json.dumps(data, indent=1) + "\n", mode=0o600)
 
 
+@reader("run status", at="path")
 def read_status(path: Path) -> RunStatus:
     """The status in a file. Raises InvalidInput (missing, damaged, of a newer version)."""
     place = f"{path.parent.name}/{path.name}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.elastic.transaction import Phase
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.swarm_flow import (
     MAX_STAGES,
     MAX_TEXT,
@@ -132,7 +133,7 @@ class SwarmHistory:
         for line in self._tail.lines(max_bytes):
             try:
                 self._take(json.loads(line))
-            except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            except DAMAGED:
                 self.damaged += 1  # a coordinator was killed inside a line, or somebody wrote there
         return self._tail.offset != before
 

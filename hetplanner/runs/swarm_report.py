@@ -17,6 +17,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.reading import reader
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.report import finite_data
 from hetplanner.runs.swarm_history import (
@@ -108,6 +109,7 @@ class SwarmReport:
         return data
 
 
+@reader("run folder", at="run.directory.path")
 def report_swarm(run: RunReader, name: str | None = None, history: SwarmHistory | None = None) -> SwarmReport:
     """Reads a run of an elastic plan, going on or over.
 

@@ -1,15 +1,16 @@
 """One rank's telemetry, read line by line as it grows: phases, steps, links, validation, spans, errors."""
 
 import json
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hetplanner.cluster.model import MAX_DEVICES
 from hetplanner.plan.trace import Sample, Span
 from hetplanner.plan.traffic import LinkTraffic
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.history import span_lines
 from hetplanner.runs.tail import LineTail
 
@@ -22,6 +23,8 @@ MAX_MEMORY_POINTS = 800
 """Points kept of a rank's memory over the whole run: every other one goes when they become more."""
 MAX_SPANS = 20_000
 """Spans kept per rank, as text: a step of a small rehearsal has about 50."""
+MOST_SECONDS = 1e12
+"""Of any time, also of unix time: what is beyond is damaged."""
 MAX_PROFILES = 64
 MAX_HAPPENINGS = 500
 """What a rank says of its life: phases, checkpoints, restarts. Older ones are forgotten."""
@@ -86,6 +89,7 @@ class RankTelemetry:
     """What one rank has written so far. `poll` reads on; everything else is plain data.
 
     Attributes:
+        num_ranks: of the run: who else can be the other end of a message.
         phases: name -> unix time at which the rank entered it.
         steps: by step, ascending; the last MAX_STEPS of them.
         validation: step -> (loss_sum in nats, num_tokens).
@@ -108,6 +112,7 @@ class RankTelemetry:
 
     rank: int
     path: Path
+    num_ranks: int = MAX_DEVICES
     phases: dict[str, float] = field(default_factory=dict)
     steps: dict[int, StepRecord] = field(default_factory=dict)
     validation: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -188,7 +193,7 @@ class RankTelemetry:
         found: list[tuple[Span, list[Sample]]] = []
         steps: set[int] = set()
         for line in reversed(lines):
-            pair = _span_of(line, self._shift_s)
+            pair = self._span_of(line)
             if pair is None or not 0 <= pair[0].step <= last_step:
                 continue
             steps.add(pair[0].step)
@@ -197,15 +202,33 @@ class RankTelemetry:
             found.append(pair)
         return found, steps
 
+    def _span_of(self, line: bytes) -> tuple[Span, list[Sample]] | None:
+        """A span in the time of the first attempt, and the queue depths that came with it; None if it is damaged."""
+        try:
+            record = json.loads(line)
+            span = Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+            # Readers look ranks up in lists: one that the run does not have must not get as far.
+            if span.rank != self.rank or span.peer not in range(-1, self.num_ranks) or span.end_s < span.start_s:
+                return None
+            span = replace(span, start_s=span.start_s + self._shift_s, end_s=span.end_s + self._shift_s)
+            depths = [
+                Sample(span.rank, name, span.end_s, _finite(record[key]))
+                for key, name in _DEPTHS.items()
+                if key in record
+            ]
+            return span, depths
+        except DAMAGED:
+            return None
+
     def _take(self, line: bytes) -> None:
         try:
             record = json.loads(line)
             self._read[record["type"]](record)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        except DAMAGED:
             self.corrupted += 1
 
     def _phase(self, record: dict[str, Any]) -> None:
-        name, time_s = record["name"], float(record["time_s"])
+        name, time_s = record["name"], _finite(record["time_s"])
         if name not in PHASES:
             raise ValueError(name)
         self.phases.setdefault(name, time_s)
@@ -222,7 +245,7 @@ class RankTelemetry:
         self.profile = {k: v for k, v in list(record.items())[:MAX_PROFILES] if k != "type"}
 
     def _origin(self, record: dict[str, Any]) -> None:
-        unix_s = float(record["unix_s"])
+        unix_s = _finite(record["unix_s"])
         if self.origin_unix_s is None:
             self.origin_unix_s = unix_s
         self._shift_s = unix_s - self.origin_unix_s
@@ -260,14 +283,14 @@ class RankTelemetry:
         loss_sum, grad_norm = record.get("loss_sum"), record.get("grad_norm")
         step = StepRecord(
             step=_whole(record["step"]),
-            start_s=float(record["start_s"]) + self._shift_s,
-            end_s=float(record["end_s"]) + self._shift_s,
+            start_s=_finite(record["start_s"]) + self._shift_s,
+            end_s=_finite(record["end_s"]) + self._shift_s,
             loss_sum=None if loss_sum is None else float(loss_sum),
             num_tokens=_whole(record["num_tokens"]),
             boundary_bytes=_whole(record["boundary_bytes"]),
             reduce_bytes=_whole(record["reduce_bytes"]),
             late=_whole(record.get("late", 0)),
-            late_s=float(record.get("late_s", 0.0)),
+            late_s=_finite(record.get("late_s", 0.0)),
             grad_norm=None if grad_norm is None else float(grad_norm),
             memory_bytes=_whole(record.get("memory_bytes", 0)),
             grad_square=None if record.get("grad_square") is None else abs(float(record["grad_square"])),
@@ -308,6 +331,8 @@ class RankTelemetry:
     def _links(self, record: dict[str, Any]) -> None:
         steps, rows = _whole(record["steps"]), [_link_of(row) for row in record["links"]]
         for key, row in rows:
+            if key[0] >= self.num_ranks:
+                continue  # damaged: readers look ranks up in lists
             total = self.links.setdefault(key, LinkTraffic())
             for name, value in row.items():
                 setattr(total, name, getattr(total, name) + value)
@@ -329,35 +354,38 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _index(value: Any) -> int:
+    return -1 if value == -1 else _whole(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a word, got {value!r:.40}")
+    return value[:20]
+
+
+def _finite(value: Any, most: float = MOST_SECONDS) -> float:
+    number = float(value)
+    if not abs(number) <= most:
+        raise ValueError(f"must be a number from {-most:g} to {most:g}, got {value!r:.40}")
+    return number
+
+
 _SPAN_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "rank": int,
-    "kind": str,
-    "step": int,
-    "micro_batch": int,
-    "start_s": float,
-    "end_s": float,
-    "bytes": int,
-    "peer": int,
-    "stage": int,
-    "role": str,
+    "rank": _whole,
+    "kind": _word,
+    "step": _whole,
+    "micro_batch": _index,
+    "start_s": _finite,
+    "end_s": _finite,
+    "bytes": _whole,
+    "peer": _index,
+    "stage": _index,
+    "role": _word,
 }
 
 
 _DEPTHS = {"in_flight": "micro-batches in flight", "posted": "receives posted", "held": "messages held"}
-
-
-def _span_of(line: bytes, shift_s: float) -> tuple[Span, list[Sample]] | None:
-    """A span `shift_s` later than it says, and the queue depths that came with it."""
-    try:
-        record = json.loads(line)
-        span = Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
-        span = replace(span, start_s=span.start_s + shift_s, end_s=span.end_s + shift_s)
-        depths = [
-            Sample(span.rank, name, span.end_s, float(record[key])) for key, name in _DEPTHS.items() if key in record
-        ]
-        return span, depths
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return None
 
 
 def _link_of(row: dict[str, Any]) -> tuple[tuple[int, str], dict[str, int | float]]:
@@ -366,7 +394,5 @@ def _link_of(row: dict[str, Any]) -> tuple[tuple[int, str], dict[str, int | floa
         name: _whole(row.get(name, 0)) for name in ("sent", "sent_bytes", "taken", "taken_bytes", "late")
     }
     for name in ("wait_s", "late_s"):
-        counters[name] = float(row.get(name, 0.0))
-        if not math.isfinite(counters[name]):
-            raise ValueError(name)
+        counters[name] = _finite(row.get(name, 0.0))
     return (_whole(row["peer"]), str(row["role"])[:20]), counters

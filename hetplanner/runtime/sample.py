@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.reading import reader
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.captured import ProgramStage
 from hetplanner.runtime.predict import captured_predictor
@@ -26,6 +27,7 @@ VOCAB = 256
 """Text is bytes; a model may know more tokens."""
 
 
+@reader("saved model", at="run_dir")
 def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
     """The whole model of a run.
 
@@ -70,7 +72,7 @@ def _fill(model: StageModel, files: list[Path]) -> None:
                         raise InvalidInput(f"{path}: weight {name!r:.80} does not fit the model in {MODEL_INFO_FILE}")
                     missing.pop(name).copy_(file.get_tensor(name))
         except (SafetensorError, OSError) as error:
-            raise InvalidInput(f"{path}: cannot be read as safetensors: {error}") from None
+            raise InvalidInput(f"{path}: cannot be read as safetensors: {error!s:.300}") from None
     if missing:
         raise InvalidInput(f"{files[0].parent}: {len(missing)} weights were not saved, the first is {min(missing)!r}")
 

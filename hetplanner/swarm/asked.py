@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hetplanner.line_files import append_line
+from hetplanner.reading import DAMAGED
 
 PeerAct = Literal["drain", "kill"]
 """Leave between two steps once nobody needs it there; or end at once, as a machine does that loses its power."""
@@ -47,6 +48,6 @@ def _parsed(line: bytes) -> Asked | None:
     try:
         fields = json.loads(line)
         asked = Asked(str(fields["peer"]), fields["act"], int(fields["attempt"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED:
         return None
     return asked if asked.act in get_args(PeerAct) else None

@@ -18,6 +18,7 @@ from hetplanner.elastic.membership import PeerState
 from hetplanner.elastic.step_work import StepWork
 from hetplanner.elastic.transaction import Phase
 from hetplanner.line_files import LineFile
+from hetplanner.reading import DAMAGED
 from hetplanner.runtime.telemetry import Telemetry
 
 EVENTS_FILE = "events.jsonl"
@@ -184,7 +185,7 @@ def parse_events(data: bytes) -> list[dict[str, Any]]:
     for line in data.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except DAMAGED:
             continue
         if isinstance(event, dict) and "kind" in event:
             found.append(event)

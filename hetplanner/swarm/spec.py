@@ -18,6 +18,7 @@ from hetplanner.plan.elastic_settings import check_updates
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json
 from hetplanner.workload.workload import Workload
 
@@ -179,6 +180,7 @@ class SwarmSpec(Noun):
         return json.dumps(fields)
 
 
+@reader("swarm description", at="place")
 def read_spec(text: str | bytes, place: str = "swarm") -> SwarmSpec:
     """What `SwarmSpec.to_json` wrote. Raises InvalidInput."""
     fields = check_format(parse_json(text, place), "swarm", SPEC_VERSION, place)

@@ -17,6 +17,7 @@ from torch import Tensor
 from hetplanner.atomic_files import drafted
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.schema import parse_json
 from hetplanner.swarm.checkpoint_files import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
@@ -123,6 +124,7 @@ def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
     prune(folder, state.stage, kept)
 
 
+@reader("checkpoint", at="folder")
 def load_checkpoint(folder: Path, stage: int, version: Version, names: tuple[str, ...]) -> StageState:
     """Reads a checkpoint with these tensors. Raises InvalidInput."""
     path = checkpoint_path(folder, stage, version)
@@ -132,5 +134,5 @@ def load_checkpoint(folder: Path, stage: int, version: Version, names: tuple[str
             tensors = {name: file.get_tensor(name) for name in names}
             num_steps = int((file.metadata() or {})["num_steps"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error}") from None
+        raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error!s:.300}") from None
     return StageState(stage, version, num_steps, tensors)

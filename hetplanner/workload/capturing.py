@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.files import load_workload_file
 from hetplanner.workload.workload import Workload
@@ -42,6 +43,7 @@ def capture_model_code(target: str, *, micro_batch: int | None = None, global_ba
     return _captured({"model_code": target, "micro_batch": micro_batch, "global_batch": global_batch})
 
 
+@reader("Hugging Face config", at="source")
 def capture_config(
     source: str | Path, *, micro_batch: int | None = None, global_batch: int | None = None, seq_len: int | None = None
 ) -> Workload:

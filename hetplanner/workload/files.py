@@ -9,12 +9,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, one_line, parse_json, read_text, write_text
 from hetplanner.workload.workload import Workload
 
 WORKLOAD_VERSION = 1
 
 
+@reader("workload file", at="place")
 def workload_from_json(text: str | bytes, place: str = "workload") -> Workload:
     """A workload from the text of a workload file. Raises InvalidInput naming the field inside `place`."""
     return workload_from_data(parse_json(text, place), place)
@@ -25,6 +27,7 @@ def workload_from_data(data: object, place: str) -> Workload:
     return checked(Workload, check_format(data, "workload", WORKLOAD_VERSION, place), place, from_file=True)
 
 
+@reader("workload file", at="path")
 def load_workload_file(path: str | os.PathLike[str]) -> Workload:
     """A workload from a file. Raises InvalidInput."""
     return workload_from_json(read_text(path), one_line(Path(path).name))

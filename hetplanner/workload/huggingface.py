@@ -11,6 +11,7 @@ from typing import Any
 
 from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, parse_json, read_text
 from hetplanner.workload.presets import with_overrides
 from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
@@ -139,6 +140,7 @@ def has_formulas(fields: Mapping[str, Any]) -> bool:
     return not isinstance(model_type, str) or model_type in _FAMILIES
 
 
+@reader("Hugging Face config", at="source")
 def workload_from_config(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,

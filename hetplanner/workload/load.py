@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.files import workload_from_data
@@ -12,6 +13,7 @@ from hetplanner.workload.presets import changed_workload, preset, preset_names
 from hetplanner.workload.workload import Workload
 
 
+@reader("model", at="model")
 def load_workload(model: str, **overrides: Any) -> Workload:
     """A workload by a preset's name, or from a workload file or a Hugging Face `config.json` (or its folder).
 

@@ -148,7 +148,7 @@ def test_a_npy_header_that_claims_a_huge_table_is_refused_unread():
         ("id,kind,site,latitude\na,T4,X,north\nb,T4,X,\n", "row 2, latitude: must be a number, got 'north'"),
         ("id,kind,site,memory\na,T4,X,16\nb,T4,X,\n", "devices.csv: devices[0].memory: must be a number with one"),
         ("id,kind,site,host\na,T4,X,h\nb,T4,Y,h\n", "devices.csv: devices[1].site: host 'h' is at"),
-        ("id,kind,site\na,T4,X\na,T4,X\n", "bw.csv: row 'b' is not among"),
+        ("id,kind,site\na,T4,X\na,T4,X\n", "devices.csv: devices: device 'a' is there 2 times; keep one row of it"),
         ("id,kind,site\n", "devices.csv: must have a row of column names"),
     ],
     ids=range(11),

@@ -1,6 +1,5 @@
 """Whether somebody watches the runs: what the page says when the agent is dead while a run is alive."""
 
-import json
 import shlex
 import time
 from collections.abc import Callable
@@ -11,8 +10,8 @@ import platformdirs
 
 from hetplanner.errors import HetplannerError
 from hetplanner.runs.directory import RunDirectory, list_run_ids
-from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, runs_directory
-from hetplanner.runs.processes import is_same_process
+from hetplanner.runs.home import home_directory, runs_directory
+from hetplanner.runs.run import agent_lives
 from hetplanner.runs.status import read_status
 
 LOOK_EVERY_S = 3.0
@@ -37,7 +36,7 @@ class AgentWatch(param.Parameterized):
         if now < self._next_s:
             return
         self._next_s = now + LOOK_EVERY_S
-        self.words = "" if agent_is_alive(self.home) else self._missed()
+        self.words = "" if agent_lives(self.home) else self._missed()
 
     def _missed(self) -> str:
         alone = [run_id for run_id in list_run_ids(self.home)[-NEWEST:] if self._is_live(run_id)]
@@ -54,15 +53,6 @@ class AgentWatch(param.Parameterized):
             return not read_status(RunDirectory((runs_directory(self.home) / run_id).resolve()).status_file).is_over
         except HetplannerError:
             return False
-
-
-def agent_is_alive(home: Path | None = None) -> bool:
-    """Whether the process that last owned this home's runs still lives."""
-    try:
-        holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
-        return is_same_process(int(holder["pid"]), holder["began_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def start_line(home: Path | None = None) -> str:

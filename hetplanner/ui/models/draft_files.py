@@ -12,6 +12,7 @@ from typing import Any
 
 from hetplanner.cluster.files import cluster_from_data, cluster_to_data
 from hetplanner.errors import HetplannerError
+from hetplanner.reading import reader
 from hetplanner.runs.home import drafts_directory
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text, write_text
 from hetplanner.ui.models.drafts import Draft, DraftStore, Step
@@ -33,6 +34,16 @@ class DraftEntry(Noun):
     words: str = ""
     excluded: tuple[str, ...] = ()
     cluster: Any = None
+
+
+@reader("draft", at="path")
+def read_draft(path: Path) -> Step:
+    """The state in a draft's file. Raises InvalidInput."""
+    fields = check_format(parse_json(read_text(path), path.name), "draft", VERSION, path.name)
+    entry = checked(DraftEntry, fields, path.name, from_file=True)
+    cluster = None if entry.cluster is None else cluster_from_data(entry.cluster, path.name)
+    known = set(cluster.device_ids) if cluster is not None else set()
+    return Step(cluster, tuple(d for d in entry.excluded if d in known), entry.words)
 
 
 class DraftFiles:
@@ -77,14 +88,10 @@ class DraftFiles:
         try:
             if not path.is_file():
                 return None
-            fields = check_format(parse_json(read_text(path), path.name), "draft", VERSION, path.name)
-            entry = checked(DraftEntry, fields, path.name, from_file=True)
-            cluster = None if entry.cluster is None else cluster_from_data(entry.cluster, path.name)
+            return Draft(read_draft(path), draft_id)
         except (HetplannerError, OSError) as error:
             _log.warning("draft not read: %s", error)
             return None
-        known = set(cluster.device_ids) if cluster is not None else set()
-        return Draft(Step(cluster, tuple(d for d in entry.excluded if d in known), entry.words), draft_id)
 
     def _write(self, draft: Draft) -> None:
         with draft.lock:

@@ -1,0 +1,596 @@
+"""Every reader of files: how to make files that it takes, and how it reads them. The fuzz goes over this list.
+
+A reader is given a folder. Files have the endings by which `damage` tells their kind of data.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
+
+from hetplanner.calibration.model import load_calibration
+from hetplanner.calibration.table_fit import read_table
+from hetplanner.cluster.files import cluster_to_data, load_cluster, save_cluster
+from hetplanner.cluster.table_export import export_tables
+from hetplanner.cluster.tables import cluster_from_folder
+from hetplanner.cluster.uploads import cluster_from_any_json, cluster_from_uploads, files_from_text
+from hetplanner.data.registry import check_data, open_data
+from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, decode_decisions, encode_decision
+from hetplanner.elastic.identity import Stamp, Version
+from hetplanner.elastic.preemptions import load_preemptions
+from hetplanner.plan.checkpoints import (
+    MANIFEST,
+    Manifest,
+    RankFile,
+    check_rank_file,
+    file_digest,
+    load_manifest,
+    rank_file,
+)
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.files import load_elastic_plan, load_plan, save_plan
+from hetplanner.plan.trace_files import load_trace
+from hetplanner.plan.train import TrainConfig
+from hetplanner.plots.report_page import report_page
+from hetplanner.plots.swarm_report_page import swarm_report_page
+from hetplanner.runs.audit import audit_records
+from hetplanner.runs.diagnosis import diagnose
+from hetplanner.runs.directory import load_config, save_config
+from hetplanner.runs.offers import read_offers
+from hetplanner.runs.plan_shelf import PlanShelf
+from hetplanner.runs.report import report_run
+from hetplanner.runs.run import Run, agent_lives
+from hetplanner.runs.status import RunStatus, read_status, write_status
+from hetplanner.runs.swarm_report import report_swarm
+from hetplanner.simulator.simulation import simulate
+from hetplanner.swarm.asked import Asked, ask, asked_so_far
+from hetplanner.swarm.chronicle import parse_events
+from hetplanner.swarm.spec import read_spec, spec_of
+from hetplanner.workload.files import load_workload_file, save_workload
+from hetplanner.workload.huggingface import workload_from_config
+from hetplanner.workload.load import load_workload
+
+Files = dict[str, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """One way into the product.
+
+    Attributes:
+        make: writes files into a folder that the reader takes.
+        read: reads them.
+        share: of the cases that others get; less where one takes a second.
+        covers: functions under `hetplanner.reading.reader` that are called, by 'module.function' without the package.
+    """
+
+    name: str
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+    covers: tuple[str, ...] = ()
+    share: float = 1.0
+
+    @cache  # noqa: B019 (readers live as long as the process)
+    def files(self) -> Files:
+        """The valid files, by their path in the folder."""
+        with TemporaryDirectory() as folder:
+            self.make(Path(folder))
+            paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+            return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+# -- clusters -------------------------------------------------------------------------------------
+
+
+def _cluster():
+    cluster = small_cluster(3, nic="1 Gbit/s")
+    device = cluster.devices[0].replace(peak={"float32": 1e12}, memory=2e9, efficiency=0.5, price_usd_per_hour=0.1)
+    return cluster.replace(devices=(device, *cluster.devices[1:]))
+
+
+SITE_TABLES = {
+    "format": "hetplanner/site-tables@1",
+    "name": "two",
+    "sites": [{"name": "A", "latitude": 1.5, "longitude": 2}, {"name": "B", "latitude": -3, "longitude": 4}],
+    "devices": [{"id": "a", "count": 2, "kind": "T4", "site": "A"}, {"id": "b", "kind": "T4", "site": "B"}],
+    "bandwidth_gbit_s": [[5, 1], [2, 3]],
+    "latency_ms": [[1, 20], [30, 1]],
+    "round_trip": True,
+    "source": "measured",
+    "overrides": [{"per": "device", "from": "a-0", "to": "b", "bandwidth": "7 Gbit/s", "latency": "2 ms"}],
+}
+OVERRIDES = "per,from,to,bandwidth,latency\nsite,site-0,site-1,7 Gbit/s,2 ms\nhost,host-0,host-0,9 Gbit/s,1 ms\n"
+
+
+def _make_site_tables(folder: Path) -> None:
+    export_tables(_cluster(), folder, "site-csv")
+    (folder / "overrides.csv").write_text(OVERRIDES)
+
+
+def _read_uploads(folder: Path) -> object:
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    for like in (None, _cluster()):
+        cluster_from_uploads(files, like=like)
+    return cluster_from_uploads({name: text for name, text in files.items() if "bandwidth" in name}, like=_cluster())
+
+
+def _read_pasted(folder: Path) -> object:
+    found = None
+    for path in sorted(folder.iterdir()):
+        found = cluster_from_uploads(files_from_text(path.read_text("utf-8", "replace")), like=_cluster())
+    return found
+
+
+def _make_pasted(folder: Path) -> None:
+    export_tables(_cluster(), folder, "csv")
+    (folder / "latency_ms.csv").unlink()
+    (folder / "devices.csv").unlink()
+
+
+_UPLOADS = (
+    "cluster.uploads.cluster_from_uploads",
+    "cluster.matrices.read_matrix",
+    "cluster.device_table.read_inventory",
+    "cluster.tables.cluster_from_device_tables",
+    "cluster.tables.cluster_from_site_tables",
+)
+CLUSTERS = (
+    Reader(
+        "cluster file",
+        lambda folder: save_cluster(_cluster(), folder / "cluster.json"),
+        lambda folder: load_cluster(folder / "cluster.json"),
+        ("cluster.files.load_cluster", "cluster.files.cluster_from_json", "cluster.files.cluster_from_data"),
+    ),
+    Reader(
+        "site tables (JSON)",
+        lambda folder: (folder / "tables.json").write_text(json.dumps(SITE_TABLES)),
+        lambda folder: cluster_from_any_json((folder / "tables.json").read_bytes(), "tables.json"),
+        ("cluster.uploads.cluster_from_any_json", "cluster.tables.cluster_from_site_json"),
+    ),
+    Reader(
+        "device tables (CSV)",
+        lambda folder: export_tables(_cluster(), folder, "csv"),
+        cluster_from_folder,
+        ("cluster.tables.cluster_from_folder",),
+    ),
+    Reader("device tables (NPY)", lambda folder: export_tables(_cluster(), folder, "npy"), cluster_from_folder),
+    Reader("site tables (CSV)", _make_site_tables, cluster_from_folder, ("cluster.tables.read_overrides",)),
+    Reader("uploaded tables", lambda folder: export_tables(_cluster(), folder, "csv"), _read_uploads, _UPLOADS),
+    Reader("uploaded site tables", _make_site_tables, _read_uploads),
+    Reader("pasted table", _make_pasted, _read_pasted, ("cluster.uploads.files_from_text",)),
+)
+
+# -- models ---------------------------------------------------------------------------------------
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 5000, "n_positions": 128, "n_embd": 64, "n_layer": 3, "n_head": 4}
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 5000,
+    "max_position_embeddings": 128,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "rope_scaling": {"type": "default"},
+    "torch_dtype": "bfloat16",
+}
+
+
+def _config(fields: dict[str, object]) -> Callable[[Path], object]:
+    return lambda folder: (folder / "config.json").write_text(json.dumps(fields))
+
+
+def _read_config(folder: Path) -> object:
+    return workload_from_config(folder).graph
+
+
+MODELS = (
+    Reader(
+        "workload file",
+        lambda folder: save_workload(tiny_workload(), folder / "model.json"),
+        lambda folder: load_workload_file(folder / "model.json").graph,
+        ("workload.files.load_workload_file", "workload.files.workload_from_json"),
+    ),
+    Reader(
+        "captured workload",
+        lambda folder: save_workload(image_workload(), folder / "model.json"),
+        lambda folder: load_workload(str(folder / "model.json")).graph,
+        ("workload.load.load_workload",),
+    ),
+    Reader("config of GPT-2", _config(GPT2), _read_config, ("workload.huggingface.workload_from_config",)),
+    Reader("config of Llama", _config(LLAMA), _read_config),
+)
+
+# -- plans and what belongs to them ---------------------------------------------------------------
+
+
+@cache
+def _plan():
+    return chain_plan(shares=(3, 1), cuts=(4,), cluster=small_cluster(4, bandwidth="20 Mbit/s", latency="20 ms"))
+
+
+@cache
+def _swarm():
+    return swarm_plan([2, 1], [tiny_workload().boundaries[2]], cluster=small_cluster(3))
+
+
+CALIBRATION = {
+    "format": "hetplanner/calibration@1",
+    "cluster": "small",
+    "source": "trace",
+    "when": "2026",
+    "kinds": [{"kind": "CPU generic", "efficiency": 0.5, "observations": 4}],
+    "links": [
+        {"between": "sites", "from": "site-0", "to": "site-1", "latency": "9 ms", "bandwidth": "40 Mbit/s",
+         "observations": 3}
+    ],
+    "transfer": {"message": "1 ms", "overlap": 0.5},
+    "checks": [{"label": "step", "measured_s": 1.0, "before_s": 0.8, "after_s": 1.01}],
+}  # fmt: skip
+PREEMPTIONS = {
+    "format": "hetplanner/preemptions@1",
+    "name": "two",
+    "duration": "100 s",
+    "lives": [
+        {"peer": "a", "start": "0 s", "end": "50 s", "speed": 0.5},
+        {"peer": "a", "start": "60 s", "end": "90 s"},
+        {"peer": "b", "start": "0 s", "end": "100 s"},
+    ],
+}
+
+
+def _read_shelf(folder: Path) -> object:
+    shelf = PlanShelf(folder)
+    return [shelf.load(kept.name) for kept in shelf.kept()]
+
+
+def _make_shelf(folder: Path) -> None:
+    PlanShelf(folder).keep(_plan(), "one")
+
+
+def _apply_calibration(folder: Path) -> object:
+    from hetplanner.calibration.model import apply_calibration
+
+    return apply_calibration(load_calibration(folder / "calibration.json"), _plan().problem.cluster)
+
+
+def _write_checkpoint(folder: Path) -> None:
+    (folder / rank_file(0)).write_bytes(bytes(range(200)))
+    entry = RankFile(file=rank_file(0), bytes=200, sha256=file_digest(folder / rank_file(0)))
+    manifest = Manifest(step=3, plan=_plan().digest(), seed=0, ranks=(entry,))
+    fields = {"format": "hetplanner/checkpoint@1"} | manifest.model_dump(mode="json")
+    (folder / MANIFEST).write_text(json.dumps(fields))
+
+
+PLANS = (
+    Reader(
+        "static plan",
+        lambda folder: save_plan(_plan(), folder / "plan.json"),
+        lambda folder: load_plan(folder / "plan.json"),
+        ("plan.files.load_plan", "plan.files.plan_from_json", "plan.files.any_plan_from_data"),
+    ),
+    Reader(
+        "elastic plan",
+        lambda folder: save_plan(_swarm(), folder / "plan.json"),
+        lambda folder: load_elastic_plan(folder / "plan.json"),
+        ("plan.files.load_elastic_plan", "plan.files.load_any_plan"),
+    ),
+    Reader("plan shelf", _make_shelf, _read_shelf),
+    Reader(
+        "trace",
+        lambda folder: (folder / "trace.json").write_text(json.dumps(simulate(_plan()).to_perfetto())),
+        lambda folder: load_trace(folder / "trace.json"),
+        ("plan.trace_files.load_trace", "plan.trace_files.trace_from_json"),
+    ),
+    Reader(
+        "calibration",
+        lambda folder: (folder / "calibration.json").write_text(json.dumps(CALIBRATION)),
+        _apply_calibration,
+        ("calibration.model.load_calibration", "calibration.model.calibration_from_json"),
+    ),
+    Reader(
+        "measured steps (CSV)",
+        lambda folder: (folder / "steps.csv").write_text("plan,seconds\none.json,1.5\ntwo,2e-1\n"),
+        lambda folder: read_table(folder / "steps.csv"),
+        ("calibration.table_fit.read_table",),
+    ),
+    Reader(
+        "measured steps (JSON)",
+        lambda folder: (folder / "steps.json").write_text('[{"plan": "one", "seconds": 1.5}]'),
+        lambda folder: read_table(folder / "steps.json"),
+    ),
+    Reader(
+        "preemption trace",
+        lambda folder: (folder / "trace.json").write_text(json.dumps(PREEMPTIONS)),
+        lambda folder: load_preemptions(folder / "trace.json"),
+        ("elastic.preemptions.load_preemptions", "elastic.preemptions.preemptions_from_json"),
+    ),
+    Reader(
+        "checkpoint",
+        _write_checkpoint,
+        lambda folder: check_rank_file(folder, load_manifest(folder), 0),
+        ("plan.checkpoints.load_manifest", "plan.checkpoints.check_rank_file"),
+    ),
+)
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+def _make_run(folder: Path) -> None:
+    """A static run of three steps as the runtime leaves it, its spans from a simulation."""
+    plan, steps = _plan(), 3
+    n = len(plan.ranks)
+    durations = Durations(
+        np.full(n, 0.01), np.full(n, 0.02), np.full(n, 3e-3), np.full(n, 1e-4), np.full(n, 1e-4), np.full(n, 2e-3)
+    )
+    save_plan(plan, folder / "plan.json")
+    save_config(TrainConfig(steps=steps), folder / "run.json")
+    write_status(folder / "status.json", RunStatus(run="r", state="finished", created_unix_s=0.0, ranks=n))
+    prediction = {"step_s": 0.4, "catalog_step_s": 0.3, "terms": {"clip": 0.01}, "durations": durations.to_data()}
+    (folder / "prediction.json").write_text(json.dumps({"format": "hetplanner/prediction@1"} | prediction))
+    (folder / "launcher.txt").write_text("rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 3)\n")
+    spans = simulate(plan, durations, steps=steps).spans
+    for rank in range(n):
+        lines: list[dict[str, object]] = [{"type": "phase", "name": "training", "time_s": 1.0}]
+        lines += [{"type": "origin", "unix_s": 2.0}, {"type": "profile", "forward_s": 0.01, "cores": 1.0}]
+        for step in range(steps):
+            own = [span for span in spans if span.rank == rank and span.step == step]
+            lines += [{"type": "span"} | span.to_dict() | {"in_flight": 1} for span in own]
+            lines.append(
+                {"type": "step", "step": step, "start_s": 0.0, "end_s": max(s.end_s for s in own), "loss_sum": 20.0,
+                 "num_tokens": 10, "boundary_bytes": 5, "reduce_bytes": 0, "grad_norm": 1.0, "memory_bytes": 2**20}
+            )  # fmt: skip
+        row = {"peer": (rank + 1) % n, "role": "activation", "sent": 3, "taken": 2, "taken_bytes": 9, "wait_s": 0.1}
+        lines += [{"type": "links", "step": 2, "steps": 3, "links": [row]}]
+        lines += [{"type": "validation", "step": 2, "loss_sum": 9.0, "num_tokens": 4}]
+        lines += [{"type": "restart", "attempt": 1, "time_s": 5.0}, {"type": "resumed", "step": 3, "source": None}]
+        lines += [{"type": "checkpoint", "step": 3, "seconds": 0.1}, {"type": "error", "text": "x", "traceback": "y"}]
+        (folder / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _read_run(folder: Path) -> object:
+    run = Run(folder, "r", folder)
+    diagnose(run.directory, ("a", "b"), 1)
+    report = report_run(run)
+    json.dumps(report.to_data(), allow_nan=False)
+    return run.summary()
+
+
+EVENTS: list[dict[str, object]] = [
+    {"kind": "boot", "boot": 1, "version": [0, 0], "address": "127.0.0.1:1"},
+    {"kind": "serving", "peer": "d0", "stage": 0, "incarnation": [1, 1]},
+    {"kind": "serving", "peer": "d1", "stage": 0, "incarnation": [1, 2]},
+    {"kind": "serving", "peer": "d2", "stage": 1, "incarnation": [1, 3]},
+    {"kind": "closed", "seconds": {"prepare": 0.01, "reduce": 0.1, "commit": 0.02}},
+    {"kind": "commit", "version": [0, 1], "loss": 5.0, "seconds": 1.0, "peers": [["d0", 0, 1, 0.5], ["d2", 1, 4, 2.0]],
+     "flow": [[0, 1, 1]], "sent": [["t", 0, 1]]},
+    {"kind": "failures", "counts": {"silent": 1}},
+    {"kind": "gone", "peer": "d2", "stage": 1, "how": "lost", "reason": "silent"},
+    {"kind": "paused", "stages": [1]},
+    {"kind": "not closed", "seconds": {"prepare": 0.03}, "text": "x"},
+    {"kind": "move", "peer": "d0", "stage": 1},
+    {"kind": "resumed"},
+    {"kind": "draining", "peer": "d0"},
+    {"kind": "cut", "peer": "d0", "by": "d1"},
+    {"kind": "local work lost", "stage": 0, "micro_batches": 1, "of": 4},
+    {"kind": "digests", "stage": 0, "different": 2},
+    {"kind": "disk", "text": "full"},
+    {"kind": "end", "version": [0, 2]},
+]  # fmt: skip
+
+
+def _make_swarm(folder: Path) -> None:
+    save_plan(_swarm(), folder / "plan.json")
+    save_config(TrainConfig(steps=5), folder / "run.json")
+    write_status(folder / "status.json", RunStatus(run="r", state="finished", created_unix_s=99.0, ranks=1))
+    events = [{"time_s": 100.0 + i} | event for i, event in enumerate(EVENTS)]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    steps = [
+        {"type": "step", "step": i, "start_s": float(i), "end_s": i + 1.0, "loss_sum": 5.0, "num_tokens": 10,
+         "boundary_bytes": 1, "reduce_bytes": 2}
+        for i in range(3)
+    ]  # fmt: skip
+    (folder / "rank-0.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    ask(folder, Asked("d0", "drain"))
+
+
+def _read_swarm(folder: Path) -> object:
+    asked_so_far(folder)
+    parse_events((folder / "events.jsonl").read_bytes())
+    return json.dumps(report_swarm(Run(folder, "r", folder)).to_data(), allow_nan=False)
+
+
+def _make_decisions(folder: Path) -> None:
+    decisions = (
+        Booted(1),
+        Committed(1, Stamp(1, 1), Version(0, 1), 5.0, 1.0),
+        CheckpointSaved(1, 0, Version(0, 1)),
+    )
+    (folder / "decisions.log").write_bytes(b"".join(map(encode_decision, decisions)))
+
+
+def _make_offers(folder: Path) -> None:
+    (folder / "agent.toml").write_text('[data]\nwords = "/data/words.txt"\n[output]\nscratch = "~/runs"\n')
+    (folder / "agent.toml").chmod(0o600)
+
+
+AUDIT = ({"event": "submit"}, {"event": "restart", "why": "x"}, {"event": "kill", "peer": "d0"}, {"event": "end"})
+
+
+def _make_agent(folder: Path) -> None:
+    (folder / "agent").mkdir(mode=0o700)
+    lines = [json.dumps({"time_s": 1.0 + i, "run": "r"} | line) + "\n" for i, line in enumerate(AUDIT)]
+    (folder / "agent/launches.jsonl").write_text("".join(lines))
+    (folder / "agent/agent.json").write_text(json.dumps({"pid": 1, "version": "1", "began_s": 5.0}))
+
+
+def _make_settings(folder: Path) -> None:
+    save_config(TrainConfig(steps=5, clip_norm=1.0), folder / "run.json")
+    status = RunStatus(run="r", state="failed", created_unix_s=0.0, ranks=2, failed_rank=1, last_lines=("a", "b"))
+    write_status(folder / "status.json", status)
+
+
+def _make_draft(folder: Path) -> None:
+    fields = {"format": "hetplanner/draft@1", "words": "moved", "excluded": ["d0"]}
+    cluster = {key: value for key, value in cluster_to_data(_cluster()).items() if key != "format"}
+    (folder / "drafts").mkdir(mode=0o700)
+    (folder / "drafts/abcdefgh.json").write_text(json.dumps(fields | {"cluster": cluster}))
+
+
+def _read_draft(folder: Path) -> object:
+    from hetplanner.ui.models.draft_files import read_draft
+
+    return read_draft(folder / "drafts/abcdefgh.json")
+
+
+RUNS = (
+    Reader(
+        "static run",
+        _make_run,
+        _read_run,
+        (
+            "runs.report.report_run",
+            "runs.comparison.Comparer.compare",
+            "runs.reader.RunReader.poll",
+            "runs.reader.RunReader.trace",
+            "runs.reader.RunReader.summary",
+        ),
+    ),
+    Reader("swarm run", _make_swarm, _read_swarm, ("runs.swarm_report.report_swarm",)),
+    Reader(
+        "page of a static run",
+        _make_run,
+        lambda folder: report_page(Run(folder, "r", folder)),
+        ("plots.report_page.report_page",),
+        share=0.02,
+    ),
+    Reader(
+        "page of a swarm run",
+        _make_swarm,
+        lambda folder: swarm_report_page(Run(folder, "r", folder)),
+        ("plots.swarm_report_page.swarm_report_page",),
+        share=0.02,
+    ),
+    Reader(
+        "run and status",
+        _make_settings,
+        lambda folder: (load_config(folder / "run.json"), read_status(folder / "status.json")),
+        ("runs.directory.load_config", "runs.status.read_status"),
+    ),
+    Reader("decision log", _make_decisions, lambda folder: decode_decisions((folder / "decisions.log").read_bytes())),
+    Reader(
+        "swarm description",
+        lambda folder: (folder / "swarm.json").write_text(spec_of(_swarm(), TrainConfig(steps=5)).to_json()),
+        lambda folder: read_spec((folder / "swarm.json").read_bytes(), "swarm.json"),
+        ("swarm.spec.read_spec",),
+    ),
+    Reader("offers", _make_offers, read_offers, ("runs.offers.read_offers",)),
+    Reader("audit log", _make_agent, lambda folder: (audit_records(folder), agent_lives(folder))),
+    Reader("draft", _make_draft, _read_draft, ("ui.models.draft_files.read_draft",)),
+)
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+def _make_texts(folder: Path) -> None:
+    for i in range(12):
+        (folder / f"{i}.txt").write_text(f"<{i}>" + "So long as the river flows, stones grow round. " * 12)
+
+
+def _make_tokens(folder: Path) -> None:
+    (np.arange(2000, dtype="<u2") % 256).tofile(folder / "train.bin")
+    (np.arange(400, dtype="<u2") % 256).tofile(folder / "val.bin")
+    (folder / "train.json").write_text('{"format": "hetplanner/tokens@1", "dtype": "uint16", "vocab": 256}')
+
+
+def _make_images(folder: Path) -> None:
+    from PIL import Image
+
+    for label, ending in enumerate(("png", "jpg", "gif")):
+        (folder / str(label)).mkdir()
+        for i in range(4):
+            picture = np.full((20, 30, 3), 40 * label + i, dtype=np.uint8)
+            Image.fromarray(picture).save(folder / str(label) / f"{i}.{ending}")
+
+
+def _make_dataset(folder: Path) -> None:
+    from datasets import Dataset
+
+    rows = [f"<{i}> So long as the river flows, stones grow round. " * 3 for i in range(20)]
+    Dataset.from_dict({"text": [*rows, None, ""], "stars": list(range(22))}).save_to_disk(folder)
+
+
+def _read_data(folder: Path) -> object:
+    """All samples of a split, as a rank would read them."""
+    check_data(str(folder), tiny_workload())
+    source = open_data(str(folder), tiny_workload())
+    ids_B = np.arange(source.num_samples("train"))
+    return source.inputs("train", ids_B), source.labels("train", ids_B)
+
+
+def _read_images(folder: Path) -> object:
+    workload = image_workload((3, 12, 16), classes=3)
+    check_data(str(folder), workload)
+    source = open_data(str(folder), workload)
+    return source.inputs("train", np.arange(source.num_samples("train")))
+
+
+DATA = (
+    Reader("text", _make_texts, _read_data, ("data.registry.open_data", "data.registry.check_data")),
+    Reader("token files", _make_tokens, _read_data),
+    Reader("images", _make_images, _read_images),
+    Reader("saved data set", _make_dataset, _read_data),
+)
+
+# -- with torch -----------------------------------------------------------------------------------
+
+
+def _make_model(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    from hetplanner.runtime.build import StageModel
+
+    workload = tiny_workload(layers=1)
+    model = StageModel(workload, 0, len(workload.graph.ops), seed=0)
+    tensors = {name: tensor.detach().clone() for name, tensor in model.saved_tensors().items()}
+    save_file(tensors, folder / "model.safetensors")
+    fields = {"format": "hetplanner/model@1", "workload": workload.model_dump(mode="json", exclude_none=True)}
+    (folder / "model.json").write_text(json.dumps(fields))
+
+
+def _read_model(folder: Path) -> object:
+    from hetplanner.runtime.sample import load_model
+
+    return load_model(folder)
+
+
+STATE = ("weights", "mean", "square")
+
+
+def _make_state(folder: Path) -> None:
+    import torch
+
+    from hetplanner.swarm.state import StageState, save_checkpoint
+
+    tensors = {name: torch.arange(40, dtype=torch.float32) for name in STATE}
+    save_checkpoint(StageState(0, Version(0, 3), 3, tensors), folder, 1)
+
+
+def _read_state(folder: Path) -> object:
+    from hetplanner.swarm.state import load_checkpoint
+
+    return load_checkpoint(folder, 0, Version(0, 3), STATE)
+
+
+TENSORS = (
+    Reader("saved model", _make_model, _read_model, ("runtime.sample.load_model",)),
+    Reader("swarm checkpoint", _make_state, _read_state, ("swarm.state.load_checkpoint",)),
+)
+
+READERS = (*CLUSTERS, *MODELS, *PLANS, *RUNS, *DATA, *TENSORS)
