@@ -296,8 +296,10 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
 
     Raises:
         RunError: if the run failed, or is still going on after `timeout_s`.
+        Preempted: it was told to end from outside.
     """
     from hetplanner.errors import RunError
+    from hetplanner.runs.status import raise_if_lost
 
     cell = _show_run(run) if (live if live is not None else _in_notebook()) else None
     deadline = time.monotonic() + timeout_s
@@ -308,8 +310,7 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
     if cell is not None:
         cell.ended.wait(LAST_DRAWING_S)
     status = run.status()
-    if status.state == "failed":
-        raise RunError(f"run {run.id}: {status.message}")
+    raise_if_lost(run.id, status)
     return run.summary()
 
 

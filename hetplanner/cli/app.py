@@ -54,7 +54,7 @@ def options(debug: bool = typer.Option(False, "--debug", help="Show the tracebac
 
 
 def main() -> None:
-    """Runs the command line. Exit codes: 0 fine, 2 bad input, 3 infeasible, 4 the run failed, 130 interrupted."""
+    """Runs the command line; exit codes: 0 fine, 2 bad input, 3 infeasible, 4 failed, 75 preempted, 130 interrupted."""
     try:
         code = app(standalone_mode=False)
     except UsageError as error:

@@ -11,7 +11,7 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning import PlanFile
-from hetplanner.errors import InvalidInput, RunError
+from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -156,7 +156,14 @@ def _print_request(request: LaunchRequest, as_json: bool) -> None:
 
 
 def follow(run: Run, *, as_json: bool) -> None:
-    """Shows a run until it ends. Ctrl-C stops the run, and is raised again then; raises RunError if it failed."""
+    """Shows a run until it ends. Ctrl-C stops the run, and is raised again then.
+
+    Raises:
+        RunError: it failed.
+        Preempted: it was told to end from outside.
+    """
+    from hetplanner.runs.status import raise_if_lost
+
     interrupted = False
     try:
         _show_until_over(run)
@@ -171,8 +178,7 @@ def follow(run: Run, *, as_json: bool) -> None:
         print_json_line(summary)
     else:
         _print_summary(run, summary)
-    if status.state == "failed":
-        raise RunError(f"run {run.id}: {status.message}")
+    raise_if_lost(run.id, status)
     if interrupted:
         raise KeyboardInterrupt
 

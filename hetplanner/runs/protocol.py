@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, RunError
+from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, Preempted, RunError
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.offers import Choice
 from hetplanner.schema import MAX_FILE_BYTES, Name, Noun, Text
@@ -22,7 +22,7 @@ CALLER_HEADER = "User-Agent"
 """Who asks, for the audit log: `hetplanner/dashboard`, `hetplanner/python`."""
 
 ERRORS: dict[str, type[HetplannerError]] = {
-    error.__name__: error for error in (HetplannerError, InvalidInput, Infeasible, RunError)
+    error.__name__: error for error in (HetplannerError, InvalidInput, Infeasible, RunError, Preempted)
 }
 """Errors cross the socket by name and text, and end the command line with the same exit code."""
 

@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hetplanner.atomic_files import write_whole
+from hetplanner.errors import Preempted, RunError
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 
-State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "failed"]
+State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "preempted", "failed"]
 LIVE_STATES: frozenset[str] = frozenset({"queued", "starting", "running", "stopping"})
-STATUS_VERSION = 1
+STATUS_VERSION = 2
+"""1 knew no preempted runs."""
 MAX_STATUS_BYTES = 2**20
 MAX_LAST_LINES = 40
 
@@ -30,7 +32,8 @@ class RunStatus(Noun):
         rehearsal: the plan rehearses a larger problem.
         failed_rank: the rank whose death ended the run.
         last_lines: that rank's last words.
-        restarts: how often it was started again after a rank had died.
+        restarts: how often it was started again, whatever had ended it.
+        restart_due: preempted together with the agent and not over: the next agent starts it again.
     """
 
     run: Name
@@ -45,12 +48,21 @@ class RunStatus(Noun):
     rehearsal: bool = False
     failed_rank: int | None = None
     restarts: Annotated[int, Field(ge=0)] = 0
+    restart_due: bool = False
     last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
 
     @property
     def is_over(self) -> bool:
-        """Finished, stopped or failed: it will not change again."""
-        return self.state not in LIVE_STATES
+        """Finished, stopped, preempted or failed: it will not change again."""
+        return self.state not in LIVE_STATES and not self.restart_due
+
+
+def raise_if_lost(run: str, status: RunStatus) -> None:
+    """Raises RunError for a run that failed, Preempted for one that was told to end from outside."""
+    if status.state == "failed":
+        raise RunError(f"run {run}: {status.message}")
+    if status.state == "preempted":
+        raise Preempted(f"run {run}: {status.message}; `hetplanner train PLAN --resume {run}` goes on from there")
 
 
 def write_status(path: Path, status: RunStatus) -> None:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from factories import chain_plan
 
-from hetplanner.errors import InvalidInput, RunError
+from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs import home as homes
@@ -21,7 +21,7 @@ from hetplanner.runs.directory import (
     new_run_id,
 )
 from hetplanner.runs.run import list_runs, open_run
-from hetplanner.runs.status import RunStatus, read_status, write_status
+from hetplanner.runs.status import RunStatus, raise_if_lost, read_status, write_status
 
 
 @pytest.fixture
@@ -140,8 +140,26 @@ def test_a_status_reads_back(tmp_path):
     assert read_status(tmp_path / "status.json") == status
     assert status.is_over
     assert not status.replace(state="stopping").is_over
-    assert json.loads((tmp_path / "status.json").read_text())["format"] == "hetplanner/status@1"
+    assert json.loads((tmp_path / "status.json").read_text())["format"] == "hetplanner/status@2"
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_status_of_the_first_version_reads(tmp_path):
+    fields = {"format": "hetplanner/status@1", "run": "r", "state": "finished", "created_unix_s": 1.0, "ranks": 2}
+    (tmp_path / "status.json").write_text(json.dumps(fields))
+    assert read_status(tmp_path / "status.json").is_over
+
+
+def test_a_preempted_run_is_over_unless_it_is_started_again():
+    status = RunStatus(run="r", state="preempted", message="told to end", created_unix_s=1.0, ranks=2)
+    assert status.is_over
+    assert not status.replace(restart_due=True).is_over
+    with pytest.raises(Preempted, match=r"run r: told to end; .*--resume r") as found:
+        raise_if_lost("r", status)
+    assert found.value.exit_code == 75
+    with pytest.raises(RunError):
+        raise_if_lost("r", status.replace(state="failed"))
+    raise_if_lost("r", status.replace(state="stopped"))
 
 
 def test_a_reader_never_sees_half_a_status(tmp_path):
@@ -163,7 +181,7 @@ def test_a_reader_never_sees_half_a_status(tmp_path):
     ("text", "law"),
     [
         ("{", "not JSON"),
-        ('{"format": "hetplanner/status@2"}', "newer than this hetplanner reads"),
+        ('{"format": "hetplanner/status@3"}', "newer than this hetplanner reads"),
         ('{"format": "hetplanner/status@1", "run": "r"}', "state: required field is missing"),
         ('{"format": "hetplanner/status@1", "rum": "r"}', "missing|unknown field"),
     ],

@@ -65,7 +65,7 @@ _TITLES = {
     "text": "Text",
     "runs": "All\u00a0runs",
 }
-_STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn"}
+_STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn", "preempted": "warn"}
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
 
 BEATS_PER_SECTION = 8
