@@ -11,7 +11,6 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning import PlanFile
-from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -125,13 +124,15 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
     from hetplanner.plan.checkpoints import check_resumable
     from hetplanner.plan.elastic import ElasticPlan
     from hetplanner.runs.run import open_run
+    from hetplanner.swarm.beginning import check_swarm_resumable
 
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
     if isinstance(plan, ElasticPlan):
-        raise InvalidInput("--resume: elastic runs go on in their own folder only; leave it out")
-    check_resumable(plan, found)
+        check_swarm_resumable(plan, found)
+    else:
+        check_resumable(plan, found)
     return found
 
 

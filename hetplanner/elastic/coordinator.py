@@ -30,6 +30,7 @@ from hetplanner.elastic.decisions import (
     CheckpointSaved,
     Committed,
     Decision,
+    Finished,
     SetBack,
     replay_decisions,
 )
@@ -148,13 +149,19 @@ class Coordinator:
         """Whether every stage has a checkpoint of the last commit."""
         return self.ledger.newest_checkpoint(self.settings.stages) == self.version.step
 
-    def save(self) -> list[CoordinatorAction]:
+    def save(self) -> list[Send]:
         """Asks one peer of every stage without one for a checkpoint; inside a round of local steps there is none."""
         if self.version.step == 0 or not self.settings.ends_round(self.version.step - 1):
             return []
         saved = self.ledger.checkpoints.get(self.version.step, {})
         firsts = [seats[0] for stage, seats in enumerate(self.membership.view.stages) if seats and stage not in saved]
         return [Send(seat.address, Save(seat.member, self.version)) for seat in firsts]
+
+    def conclude(self) -> list[CoordinatorAction]:
+        """The model of the last commit is saved."""
+        self._queue.append(Finished(self.boot, self.version))
+        self._write()
+        return self._take_out()
 
     @property
     def in_flight_bound(self) -> int:

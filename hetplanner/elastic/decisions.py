@@ -66,10 +66,15 @@ class CheckpointLost:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first of a log: the swarm begins with the checkpoints of another run, which follow as CheckpointSaved."""
+    """The first of a log: the swarm begins with the checkpoints of another run, which follow as CheckpointSaved.
+
+    Attributes:
+        source: folder of that run.
+    """
 
     boot: int
     version: Version
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Ledger:
         last_attempt: that led to it; None before the first commit and after a set-back.
         last_norm: the gradient's in that attempt, for a peer that still has to step by it.
         checkpoints: versions by committed steps, then stage, of the current lineage's past.
-        resumed: steps that another run had done.
+        resumed: steps that another run had done, and that run's folder.
         finished: the version whose model is saved.
     """
 
@@ -105,7 +110,7 @@ class Ledger:
     last_attempt: Stamp | None = None
     last_norm: float | None = None
     checkpoints: dict[int, dict[int, Version]] = field(default_factory=dict)
-    resumed: int = 0
+    resumed: tuple[int, str] | None = None
     finished: Version | None = None
 
     def take(self, decision: Decision) -> None:
@@ -128,7 +133,7 @@ class Ledger:
                 if by_stage.get(stage) == version:
                     del by_stage[stage]
             case Resumed(version=version) if self.version == Version(0, 0):
-                self.version, self.resumed = version, version.step
+                self.version, self.resumed = version, (version.step, decision.source)
             case Finished(version=version):
                 self.finished = version
 

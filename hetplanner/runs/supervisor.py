@@ -43,6 +43,7 @@ from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
 from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
+from hetplanner.swarm.beginning import check_swarm_resumable
 from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class Supervisor:
         check_capacity(plan, machine)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)
+            check_swarm_resumable(plan, config)
         else:
             check_runnable(plan)
             check_resumable(plan, config)

@@ -38,8 +38,8 @@ class Chronicle:
     def __init__(self, run_dir: Path, tokens_per_step: int) -> None:
         self._tokens = tokens_per_step
         path = run_dir / "rank-0.jsonl"
-        attempt = _attempts(path)
-        self.telemetry = Telemetry(path, 0, attempt)
+        self._attempt = _attempts(path)
+        self.telemetry = Telemetry(path, 0, self._attempt)
         self._path = run_dir / EVENTS_FILE
         self._events = LineFile(self._path, lambda lost: _line("lost", {"lines": lost}))
         self._seats: dict[str, tuple[Member, int, PeerState]] = {}
@@ -56,15 +56,34 @@ class Chronicle:
         self._events.add(_line(kind, fields))
         self._events.flush()
 
-    def began(self, boot: int, version: Version, address: str, last: Committed | None) -> None:
-        """A coordinator is up. The last commit in its log may be one that was never told of."""
+    def began(
+        self, boot: int, version: Version, address: str, last: Committed | None, source: str | None = None
+    ) -> None:
+        """A coordinator is up. The last commit in its log may be one that was never told of.
+
+        `source`: folder of the run that the version is of, where that is another one.
+        """
         now = time.monotonic()
         self.telemetry.set_origin(now, time.time())
-        self.telemetry.phase("training")
+        self._trains_from(version.step, source)
         self._step_began_s = now
         if last is not None and not self._has_told(last.version):
             self.committed(last)
+        if last is not None and last.version.step > version.step:
+            self.event("set back", text=f"all stages to step {version.step}")
         self.event("boot", boot=boot, version=list(version), address=address)
+
+    def set_back(self, version: Version) -> None:
+        """All stages begin again with what they had after so many steps: those that follow are done once more."""
+        self._attempt += 1
+        self.telemetry.write("restart", attempt=self._attempt, time_s=time.time())
+        self._trains_from(version.step, None)
+        self.event("set back", text=f"all stages to step {version.step}")
+
+    def _trains_from(self, step: int, source: str | None) -> None:
+        if step or self._attempt:
+            self.telemetry.write("resumed", step=step, source=source, time_s=time.time())
+        self.telemetry.phase("training")
 
     def _has_told(self, version: Version) -> bool:
         """Whether a commit is among the events."""
@@ -142,9 +161,10 @@ class Chronicle:
                 kind = "move" if before is not None and before[1] != stage else state.value
                 self.event(kind, peer=peer, stage=stage, incarnation=list(member.incarnation))
 
-    def close(self, phase: str = "done") -> None:
-        """The last line."""
-        self.telemetry.phase(phase)
+    def close(self, phase: str | None = "done") -> None:
+        """The last line: `done` where the run is, none where only this coordinator ends."""
+        if phase is not None:
+            self.telemetry.phase(phase)
         self.telemetry.close()
         self._events.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,7 +38,7 @@ from hetplanner.elastic.proposer import Proposer
 from hetplanner.elastic.transaction import Phase
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.chronicle import Chronicle
-from hetplanner.swarm.decision_file import DecisionFile
+from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
@@ -58,6 +59,15 @@ HANG_UPS = 3
 """From so many on they are told."""
 FAREWELL_S = 0.3
 """How long the last messages may take."""
+RETURN_S = 2.0
+"""How long a coordinator that was started again for nothing else tells whoever asks that all is done."""
+CHECKPOINT_S = 20.0
+"""So long the peers have for a last checkpoint."""
+CHECKPOINT_POLL_S = 0.05
+PAUSED_S = 1.0
+"""Told to end while nobody serves some stage, it waits so long for who is about to."""
+CLOSING_S = 5.0
+"""Told to end while a step is closed, it waits so long beyond what an attempt may take."""
 
 
 class CoordinatorProcess(Driver):
@@ -90,6 +100,7 @@ class CoordinatorProcess(Driver):
         self.spec, self.chronicle = spec, chronicle
         self._decisions, self._run_dir = decisions, run_dir
         self._finishing = self.is_over = False
+        self._asked_to_end_s: float | None = None
         steps = spec.train.steps
         self.machine = Coordinator(
             spec.settings,
@@ -99,6 +110,7 @@ class CoordinatorProcess(Driver):
             Proposer(spec.rebalancing, [1.0] * spec.num_stages, _download_s(spec), self._queue_of),
             steps,
             spec.places,
+            may_begin_anew=spec.train.max_restarts > 0,
         )
         self.accusations: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
@@ -111,18 +123,56 @@ class CoordinatorProcess(Driver):
         """Listens and claims the log. Returns the address."""
         address = await self.endpoint.start(host, port, door=True)
         commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
-        self.chronicle.began(self.machine.boot, self.machine.version, address, commits[-1] if commits else None)
+        machine, last = self.machine, commits[-1] if commits else None
+        resumed = machine.ledger.resumed
+        source = resumed[1] if resumed is not None and resumed[0] == machine.version.step else None
+        self.chronicle.began(machine.boot, machine.version, address, last, source)
         self._perform_all(self.machine.start())
         return address
 
     def on_tick(self) -> None:
         """See Driver."""
-        if self.machine.is_done and not self.machine.paused and not self._finishing:
-            self._finishing = True
-            self.spawn(self._finish())
+        machine = self.machine
+        if self._finishing:
+            return
+        if machine.ledger.is_finished(self.spec.train.steps):  # an earlier coordinator died while it said so
+            self._begin_to_end(self._say_goodbye(RETURN_S))
+        elif machine.is_done and not machine.paused:
+            self._begin_to_end(self._save_and_go() if self.was_preempted else self._finish())
+        elif self._asked_to_end_s is not None and now_s() - self._asked_to_end_s > self._patience_s:
+            waited = "a step could not be closed" if not machine.paused else f"nobody serves stages {machine.paused}"
+            self.chronicle.event("not saved", text=waited)
+            self.ended.set()
+
+    def _begin_to_end(self, ending: Coroutine[Any, Any, None]) -> None:
+        self._finishing = True
+        self.spawn(ending)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long it goes on, once told to end, for the sake of what can be saved."""
+        machine, settings = self.machine, self.spec.settings
+        if machine.transaction.phase is not Phase.RUN:
+            return settings.answer_s + settings.reduce_s + CLOSING_S
+        return PAUSED_S if machine.membership.everyone() else 0.0
 
     def stop(self) -> None:
-        """Ends the run after the step that is being closed, or at once."""
+        """Ends the run after the step that is being closed; the model is saved. Told again it ends at once."""
+        if self._asked_to_end_s is not None:
+            self.ended.set()
+        self._end_after_step()
+
+    def preempt(self) -> None:
+        """Ends this process after the step that is being closed, with a checkpoint; peers may wait for another one.
+
+        Told again it changes nothing: where a whole machine is to end, the processes of a run are told one by one too.
+        """
+        if self._asked_to_end_s is None:
+            self.was_preempted = True
+            self._end_after_step()
+
+    def _end_after_step(self) -> None:
+        self._asked_to_end_s = now_s()
         self.machine.finish()
 
     def _queue_of(self, peer: str) -> float:
@@ -144,12 +194,46 @@ class CoordinatorProcess(Driver):
             return
         for found in await ending.compare_replicas(self.endpoint, view, version):
             self.chronicle.event("digests", **found)
+        if self.spec.settings.checkpoint_steps:
+            await self._save_checkpoint()
+        self._perform_all(machine.conclude())
+        while not machine.ledger.is_finished(version.step):  # a disk may have to be freed first
+            await asyncio.sleep(CHECKPOINT_POLL_S)
+        await self._say_goodbye(FAREWELL_S)
+
+    async def _say_goodbye(self, seconds: float) -> None:
+        """Nobody is needed any more: all are told who are known, or say something in so many seconds."""
         self.is_over = True
+        version = self.machine.version
         for address in {*self._members, *self._trainers}:
-            self.tell(address, Ended(f"{version.step} steps are done"))
-        await asyncio.sleep(FAREWELL_S)
+            self.tell(address, self._farewell)
+        await asyncio.sleep(seconds)
         self.chronicle.event("end", version=list(version))
         self.ended.set()
+
+    @property
+    def _farewell(self) -> Ended:
+        return Ended(f"{self.machine.version.step} steps are done")
+
+    async def _save_and_go(self) -> None:
+        """Leaves a checkpoint to the next coordinator, or to the next swarm."""
+        is_saved = await self._save_checkpoint()
+        text = f"step {self.machine.version.step}" + ("" if is_saved else ", without a checkpoint of it")
+        self.chronicle.event("preempted", text=text)
+        self.ended.set()
+
+    async def _save_checkpoint(self) -> bool:
+        """Has one peer of every stage write a checkpoint of the last commit; returns whether all have."""
+        asked: set[Message] = set()
+        until_s = now_s() + CHECKPOINT_S
+        while not self.machine.is_saved and now_s() < until_s:
+            orders = [order for order in self.machine.save() if order.message not in asked]
+            asked |= {order.message for order in orders}
+            self._perform_all([*orders])
+            if not asked:
+                break  # there is nothing that could be saved
+            await asyncio.sleep(CHECKPOINT_POLL_S)
+        return self.machine.is_saved
 
     # Machine.
 
@@ -160,9 +244,11 @@ class CoordinatorProcess(Driver):
                 return self._accuse(address, accusation)
             case Received(message=Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
                 return self.chronicle.sent(boundary, reduce)
-        if isinstance(event, Received) and self._is_outlaw(event.address, event.message):
-            return
         if isinstance(event, Received):
+            if self._is_outlaw(event.address, event.message):
+                return
+            if self.is_over:
+                return self.tell(event.address, self._farewell)
             self._note(event.address, event.message)
         actions = self.machine.handle(event, now_s())
         self._tell_of_phase()
@@ -204,7 +290,7 @@ class CoordinatorProcess(Driver):
             self.chronicle.committed(decision, self.machine.work)
             self._tell_of_lost_work()
         elif isinstance(decision, SetBack):
-            self.chronicle.event("set back", text=f"all stages to step {decision.version.step}")
+            self.chronicle.set_back(decision.version)
         self.handle(Persisted(decision))
 
     def _tell_of_lost_work(self) -> None:
@@ -297,4 +383,4 @@ def _download_s(spec: SwarmSpec) -> float:
 
 def open_decisions(folder: Path) -> DecisionFile:
     """The decision log of a run."""
-    return DecisionFile(folder / "decisions.log")
+    return DecisionFile(folder / DECISIONS_FILE)

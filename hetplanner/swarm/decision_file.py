@@ -9,6 +9,8 @@ from pathlib import Path
 from hetplanner.elastic.decisions import Decision, cut_torn_line, decode_decisions, encode_decision
 from hetplanner.errors import RunError
 
+DECISIONS_FILE = "decisions.log"
+
 
 class DecisionFile:
     """An append-only file that one process holds.

@@ -45,6 +45,7 @@ class Driver:
         strangers: connections refused for want of a certificate, by host.
         takes: types of messages that are for this machine; others are refused.
         error: that ended the process.
+        was_preempted: it was told to end from outside.
     """
 
     takes: tuple[type[Any], ...] = ()
@@ -57,6 +58,7 @@ class Driver:
         self.strangers: Counter[str] = Counter()
         self.ended = asyncio.Event()
         self.error: BaseException | None = None
+        self.was_preempted = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     # To be given by each process.
@@ -74,6 +76,11 @@ class Driver:
         return
 
     # Life.
+
+    def preempt(self) -> None:
+        """The process is told to end from outside; what it still does for others each says."""
+        self.was_preempted = True
+        self.ended.set()
 
     async def run(self) -> None:
         """Ticks until `ended` is set, then hangs up."""

@@ -1,7 +1,7 @@
 """One process of a swarm: `python -m hetplanner.swarm.main coordinator|peer|trainer ...`.
 
-A peer or trainer asks the coordinator what is trained. SIGTERM ends a process, the
-coordinator after it has saved the model; SIGINT lets a peer drain first.
+A peer or trainer asks the coordinator what is trained. SIGTERM ends this process alone: a peer leaves
+between two steps, the coordinator has a checkpoint written. SIGINT to the coordinator ends the run, with its model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 
 if TYPE_CHECKING:
     from hetplanner.swarm.driver import Driver
@@ -80,15 +80,17 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.tied:
         tie_to_parent()
     _redirect(parsed.log)
+    failure: HetplannerError | None = None
     try:
         asyncio.run(_run(parsed))
     except HetplannerError as error:
-        log.error("%s", error)
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
+        failure = error
     finally:
         log.info("ended after %.1f s of CPU time", sum(os.times()[:2]))
-    return 0
+    if failure is None:
+        return 0
+    sys.stderr.write(f"{failure}\n")  # the last line, for whoever looks why it ended
+    return failure.exit_code
 
 
 def tie_to_parent() -> None:
@@ -134,10 +136,15 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     )
     address = await process.start(parsed.host, parsed.port)
     log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, process.stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, process.stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
     await process.run()
-    chronicle.close()
+    step = process.machine.version.step
+    chronicle.close("done" if process.is_over and step >= spec.train.steps else None)
+    if process.error is not None:
+        raise RunError(f"coordinator: {process.error}") from process.error
+    if process.was_preempted and not process.is_over:
+        raise Preempted(f"coordinator: told to end by SIGTERM, after step {step}")
 
 
 async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None) -> None:
@@ -168,7 +175,6 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
         )
         await peer.start(parsed.host, parsed.port)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, peer.leave)
-        _end_on(peer, (signal.SIGTERM,))
     else:
         from hetplanner.swarm.trainer_process import TrainerProcess
 
@@ -176,10 +182,13 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
             name, spec, parsed.address, credentials, parsed.slots, parsed.seed, parsed.proxy
         )
         await trainer.start(parsed.host, parsed.port)
-        _end_on(trainer, (signal.SIGTERM, signal.SIGINT))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, trainer.ended.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
     await process.run()
     if process.error is not None:
         raise RunError(f"{parsed.role} {name}: {process.error}") from process.error
+    if process.was_preempted:
+        raise Preempted(f"{parsed.role} {name}: told to end by SIGTERM")
 
 
 async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -> SwarmSpec:
@@ -205,11 +214,6 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
     finally:
         asking.cancel()
         await driver.endpoint.close()
-
-
-def _end_on(process: Driver, signals: tuple[signal.Signals, ...]) -> None:
-    for number in signals:
-        asyncio.get_running_loop().add_signal_handler(number, process.ended.set)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ WATCH_AGAIN_S = 0.3
 """After a connection to a peer of the same stage broke."""
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
+LEAVE_S = 20.0
+"""Who is told to end by SIGTERM stays no longer, even if nobody else serves its stage."""
 MAX_FAILURES = 5
 """A peer whose own results are no numbers so many times in a row leaves by itself."""
 
@@ -115,7 +117,7 @@ class PeerProcess(Driver):
         self._failures = 0
         self._refused_s: float | None = None
         self._bytes, self._told_s = [0, 0], 0.0  # over boundaries, for averaging
-        self._is_leaving = False
+        self._is_leaving, self._leave_until_s = False, math.inf
         self._folding: Stamp | None = None
 
     async def start(self, host: str, port: int = 0) -> str:
@@ -135,15 +137,27 @@ class PeerProcess(Driver):
         return address
 
     def leave(self) -> None:
-        """Drains: no new work, and released at a step boundary. Asked for a second time it goes at once."""
-        if self._is_leaving:
+        """Drains: no new work, and released at a step boundary. Asked for a second time it goes at once.
+
+        So does one that has not joined yet: nobody counts on it.
+        """
+        if self._is_leaving or self.machine.version is None:
             self.ended.set()
         self._is_leaving = True
         self.handle(LeaveAsked())
 
+    def preempt(self) -> None:
+        """See Driver: it leaves between two steps, or when its time is over."""
+        if not self.was_preempted:
+            self.was_preempted, self._leave_until_s = True, now_s() + LEAVE_S
+            if not self._is_leaving:
+                self.leave()
+
     def on_tick(self) -> None:
         """See Driver: who is refused for a while goes."""
         now = now_s()
+        if now > self._leave_until_s:
+            self.ended.set()
         self._watch_mates()
         if any(self._bytes) and now - self._told_s >= TELL_S:
             self.tell(self.coordinator, Sent(*self._bytes))

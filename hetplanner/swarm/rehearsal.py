@@ -45,6 +45,7 @@ PRELOADED = [
 Speed = float | Sequence[float]
 """Micro-batches per second, the same in all stages or one for each."""
 END_S = 3.0
+COORDINATOR = "coordinator"
 NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 """Names of peers come from plan files."""
 
@@ -101,7 +102,7 @@ class Rehearsal:
             else for one that no process of this rehearsal stands for.
         switchboard: through which all processes call, so that links can be cut; None: they call directly.
         processes: by name: `coordinator`, `trainer-0`, and the peers' names.
-        peers: names of the peers among them.
+        peers, trainers: names of those among them.
     """
 
     spec: SwarmSpec
@@ -111,6 +112,8 @@ class Rehearsal:
     switchboard: Switchboard | None = None
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
     peers: set[str] = field(default_factory=set)
+    trainers: set[str] = field(default_factory=set)
+    _arguments: dict[str, list[str]] = field(default_factory=dict)
     _port: int = 0
     _device_of: dict[str, str] = field(default_factory=dict)
 
@@ -135,10 +138,11 @@ class Rehearsal:
 
         `plant`: a function of a module, called in the process before it begins: it plants what goes wrong.
         """
-        self._start("coordinator", ["coordinator", str(self.run_dir), "--port", str(self._port)], plant)
+        self._start(COORDINATOR, ["coordinator", str(self.run_dir), "--port", str(self._port)], plant)
 
     def start_trainer(self, name: str, slots: int = 4) -> None:
         """Starts a trainer."""
+        self.trainers.add(name)
         self._start(name, ["trainer", self.address, f"--name={name}", "--slots", str(slots)])
 
     def start_peer(
@@ -172,12 +176,19 @@ class Rehearsal:
         self._device_of[name] = name if name in free else free[0]
         return self._device_of[name]
 
+    def start_again(self, name: str) -> None:
+        """Starts a process that has ended as it was started before."""
+        self._start(name, self._arguments[name])
+
+    def log_file(self, name: str) -> Path:
+        """Of a process: what it tells. The coordinator is the run's rank 0."""
+        return self.run_dir / ("log-0.txt" if name == COORDINATOR else f"log-of-{NOT_IN_FILES.sub('_', name)}.txt")
+
     def _start(self, name: str, arguments: list[str], plant: Callable[[], None] | None = None) -> None:
         if (before := self.processes.get(name)) is not None and before.is_alive():
             raise InvalidInput(f"{name}: a process of this name is there already; give another")
-        # The coordinator is the run's rank 0.
-        file = "log-0.txt" if name == "coordinator" else f"log-of-{NOT_IN_FILES.sub('_', name)}.txt"
-        common = ["--tied", "--log", str(self.run_dir / file)]
+        self._arguments[name] = arguments
+        common = ["--tied", "--log", str(self.log_file(name))]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
         if self.switchboard is not None:
@@ -216,11 +227,10 @@ class Rehearsal:
         self.close()
 
     def close(self) -> None:
-        """Ends whatever still runs."""
-        until_s = time.monotonic() + END_S
-        for name in self.processes:
-            self.signal(name, signal.SIGCONT)
-            self.signal(name, signal.SIGTERM)
+        """Ends whatever still runs; where the coordinator has said that all is done the others go by themselves."""
+        coordinator = self.processes.get(COORDINATOR)
+        is_done = coordinator is not None and coordinator.exitcode == 0
+        until_s = time.monotonic() + (END_S if is_done else 0.0)
         for name, process in self.processes.items():
             process.join(max(0.0, until_s - time.monotonic()))
             if process.is_alive():

@@ -1,9 +1,10 @@
 """Runs the elastic plan of a run directory on this machine: `python -m hetplanner.swarm.rehearse RUN_DIR`.
 
-All peers of the plan's start, its trainers and the coordinator are processes of this one; speeds of devices and links
-between them are emulated where the settings say so. A file `stop` in the folder, SIGTERM or SIGINT end the run after
-the step that is being closed; the coordinator saves the model first. Lines of the file `asked.jsonl` have peers leave,
-or kill them.
+All peers of the plan's start, its trainers and the coordinator are processes of this one, which starts them again as
+often as the settings allow; speeds of devices and links between them are emulated where the settings say so. A file
+`stop` in the folder or SIGINT end the run after the step that is being closed, with the model; SIGTERM with a
+checkpoint, from which it goes on when it is started again. Lines of the file `asked.jsonl` have peers leave, or kill
+them.
 """
 
 from __future__ import annotations
@@ -17,71 +18,107 @@ import time
 from pathlib import Path
 
 from hetplanner.cost.swarm_costs import expected_speeds
-from hetplanner.errors import HetplannerError, RunError
+from hetplanner.elastic.decisions import Ledger
+from hetplanner.errors import HetplannerError, Preempted, RunError
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.watch import SIGNALLED_FILE, STOP_FILE
+from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
-from hetplanner.schema import check_format, checked, parse_json, read_text
 from hetplanner.swarm.asked import Asked, asked_so_far
-from hetplanner.swarm.rehearsal import Rehearsal
-from hetplanner.swarm.spec import spec_of
+from hetplanner.swarm.beginning import begin, read_config, read_ledger
+from hetplanner.swarm.keeper import Keeper
+from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal
+from hetplanner.swarm.spec import SwarmSpec, spec_of
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 SAVE_S = 2.5
 """After a stop every process of a run is to be gone within 5 s."""
-RUN_VERSION = 1
+PREEMPTED_SAVE_S = 25.0
+"""So long the coordinator has for the step that is being closed and a checkpoint of it."""
 
 
-def read_config(path: Path) -> TrainConfig:
-    """The settings in a run.json. Raises InvalidInput."""
-    fields = check_format(parse_json(read_text(path), path.name), "run", RUN_VERSION, path.name)
-    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
+class _Asked:
+    """What this process was told by signals, from its first moment on."""
+
+    def __init__(self) -> None:
+        self.stop = self.preempt = False
+        signal.signal(signal.SIGINT, lambda *_: setattr(self, "stop", True))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "preempt", True))
 
 
 def rehearse(run_dir: Path) -> None:
-    """Plays a run to its end, or until it is stopped. Raises InvalidInput, RunError."""
+    """Plays a run to its end, or until it is stopped.
+
+    Raises:
+        InvalidInput: the run cannot begin so.
+        Preempted: it was told to end before its last step.
+        RunError: it cannot go on.
+    """
+    asked = _Asked()
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
     speeds = expected_speeds(plan) if config.emulate_links else {}
     cluster = plan.problem.cluster
-    with Rehearsal(spec_of(plan, config), run_dir, cluster=cluster if config.emulate_links else None) as rehearsal:
+    spec = spec_of(plan, config)
+    if _begin(run_dir, spec, config).is_finished(config.steps):
+        return
+    with Rehearsal(spec, run_dir, cluster=cluster if config.emulate_links else None) as rehearsal:
         rehearsal.start_coordinator()
         for number in range(plan.wiring.trainers):
             rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
         for peer in plan.peers:
             kind = cluster.devices[cluster.device_index(peer)].kind
             rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
-        _watch(rehearsal, run_dir)
+        _watch(rehearsal, Keeper(rehearsal, config.max_restarts), asked)
 
 
-def _watch(rehearsal: Rehearsal, run_dir: Path) -> None:
-    stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.append(1))
-    coordinator = rehearsal.processes["coordinator"]
-    attempt, done = int(os.environ.get(ATTEMPT_VARIABLE, "0")), 0
-    while coordinator.exitcode is None:
-        asked = asked_so_far(run_dir, attempt)
-        for one in asked[done:]:
-            _carry_out(rehearsal, one)
-        done = len(asked)
-        if stopped or any((run_dir / name).exists() for name in (STOP_FILE, SIGNALLED_FILE)):
-            rehearsal.signal("coordinator", signal.SIGTERM)
-            coordinator.join(SAVE_S)
-            return
+def _begin(run_dir: Path, spec: SwarmSpec, config: TrainConfig) -> Ledger:
+    try:
+        return begin(run_dir, spec.num_stages, config.resume)
+    except OSError as error:
+        raise RunError(f"{run_dir}: the decision log cannot be written: {error.strerror}") from None
+
+
+def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked) -> None:
+    """Until the coordinator has ended well, or was told to end."""
+    run_dir, done = rehearsal.run_dir, 0
+    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    while rehearsal.processes[COORDINATOR].exitcode != 0:
+        wanted = asked_so_far(run_dir, attempt)
+        for one in wanted[done:]:
+            _carry_out(rehearsal, keeper, one)
+        done = len(wanted)
+        if asked.stop or (run_dir / STOP_FILE).exists():
+            return _end_coordinator(rehearsal, signal.SIGINT, SAVE_S)
+        if asked.preempt:
+            _end_coordinator(rehearsal, signal.SIGTERM, PREEMPTED_SAVE_S)
+            raise Preempted(f"told to end by SIGTERM, {_progress(rehearsal)}")
+        keeper.look()
         time.sleep(POLL_S)
-    if coordinator.exitcode:
-        raise RunError(f"coordinator: ended with {coordinator.exitcode}; see log-0.txt")
+    if not read_ledger(run_dir).is_finished(rehearsal.spec.train.steps):
+        raise RunError(f"coordinator: ended {_progress(rehearsal)}; see log-0.txt")
+    return None
 
 
-def _carry_out(rehearsal: Rehearsal, asked: Asked) -> None:
+def _end_coordinator(rehearsal: Rehearsal, number: signal.Signals, patience_s: float) -> None:
+    """Tells it once: it closes the step and saves."""
+    rehearsal.signal(COORDINATOR, number)
+    rehearsal.processes[COORDINATOR].join(patience_s)
+
+
+def _progress(rehearsal: Rehearsal) -> str:
+    step = read_ledger(rehearsal.run_dir).version.step
+    return f"after step {step} of {rehearsal.spec.train.steps}"
+
+
+def _carry_out(rehearsal: Rehearsal, keeper: Keeper, asked: Asked) -> None:
     """Has a peer leave between two steps, or kills it; only what this process started as a peer can be named."""
     if asked.peer not in rehearsal.peers:
         log.warning("%s: there is no such peer", asked.peer)
         return
     log.info("%s: %s", asked.peer, asked.act)
+    keeper.excuse(asked.peer)
     rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
 
 

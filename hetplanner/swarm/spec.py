@@ -191,8 +191,6 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
     """What an elastic plan trains with a run's settings. Raises InvalidInput where elastic training cannot do it."""
     if plan.link_codecs:
         raise InvalidInput("plan: link_codecs: elastic training has one codec for all links; remove the rules")
-    if config.resume is not None:
-        raise InvalidInput("resume: elastic runs go on in their own folder only; remove it")
     fields = {
         "workload": plan.problem.workload,
         "first_ops": tuple(stage.first_op for stage in plan.stages),
@@ -200,7 +198,7 @@ def spec_of(plan: ElasticPlan, config: TrainConfig) -> SwarmSpec:
         "in_flight": tuple(stage.in_flight for stage in plan.stages),
         "places": plan.stage_of_peer,
         "settings": settings_of(plan, checkpoint_steps=config.checkpoint_every or 0),
-        "train": config,
+        "train": config.replace(resume=None),  # what a swarm begins with its decision log says
     }
     codecs = ("activation_codec", "gradient_codec", "averaging_codec")
     same = (*codecs, "rebalancing", "delayed_updates", "local_steps", "outer")

@@ -374,13 +374,13 @@ def test_when_all_are_started_again_they_begin_with_the_newest_whole_checkpoint_
 
 
 def test_a_resumed_swarm_begins_with_the_steps_and_checkpoints_of_another():
-    began = [Resumed(0, Version(0, 7)), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
+    began = [Resumed(0, Version(0, 7), "/runs/a"), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
     desk = Desk(began, places={"a": 1})
     order = desk.hello("a")
     assert (order.stage, order.version, order.source) == (1, Version(0, 7), FromCheckpoint(Version(0, 7)))
-    assert desk.machine.ledger.resumed == 7
+    assert desk.machine.ledger.resumed == (7, "/runs/a")
     late = replay_decisions([*ONE_STEP, *began])
-    assert (late.version, late.resumed) == (Version(0, 1), 0)
+    assert (late.version, late.resumed) == (Version(0, 1), None)
 
 
 def test_a_run_is_finished_when_the_model_of_its_last_step_is_saved():

@@ -1,0 +1,188 @@
+"""What a swarm begins with when none of its processes is alive: its own last checkpoint, another run's, or nothing.
+
+The launcher writes that into the decision log before it starts the coordinator. No torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hetplanner.atomic_files import drafted, remove_drafts
+from hetplanner.elastic.decisions import (
+    CheckpointSaved,
+    Decision,
+    Ledger,
+    Resumed,
+    decisions_of_a_restart,
+    decode_decisions,
+    replay_decisions,
+)
+from hetplanner.elastic.identity import Version
+from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole
+from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
+
+log = logging.getLogger(__name__)
+
+RUN_VERSION = 1
+MOST_PARENTS = 1000
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The settings in a run.json. Raises InvalidInput."""
+    fields = check_format(parse_json(read_text(path), path.name), "run", RUN_VERSION, path.name)
+    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
+
+
+def read_ledger(run_dir: Path) -> Ledger:
+    """What a run has decided so far; nothing where it has no log. Raises InvalidInput: it cannot be read."""
+    try:
+        return replay_decisions(decode_decisions((run_dir / DECISIONS_FILE).read_bytes()))
+    except FileNotFoundError:
+        return Ledger()
+    except OSError as error:
+        raise InvalidInput(f"{run_dir / DECISIONS_FILE}: cannot be read: {error.strerror}") from None
+    except HetplannerError as error:
+        raise InvalidInput(f"{run_dir}: {error}") from None
+
+
+def find_checkpoint(
+    run_dir: Path, stages: int, is_good: Callable[[Path, int, Version], bool] = is_whole
+) -> tuple[Path, dict[int, Version]] | None:
+    """The run whose checkpoint of all stages one would go on from, and what each stage's was saved as.
+
+    That is the run itself, or, as long as it has none, the run that it has gone on from.
+
+    Args:
+        run_dir: of the run.
+        stages: of its model.
+        is_good: whether a stage's checkpoint in a folder can be taken.
+
+    Raises:
+        InvalidInput: a run's files cannot be read.
+    """
+    for one in _with_parents(run_dir):
+        ledger = read_ledger(one)
+        for step in sorted(ledger.checkpoints, reverse=True):
+            saved = ledger.checkpoints[step]
+            if len(saved) == stages and all(is_good(one / FOLDER, stage, v) for stage, v in saved.items()):
+                return one, saved
+    return None
+
+
+def steps_saved(run_dir: Path, stages: int) -> int | None:
+    """Steps in the checkpoint that one would go on from, as far as files' names tell; None: there is none."""
+    try:
+        found = find_checkpoint(run_dir, stages, lambda folder, s, v: checkpoint_path(folder, s, v).is_file())
+    except InvalidInput:
+        return None
+    return found[1][0].step if found is not None else None
+
+
+def _with_parents(run_dir: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    following: str | None = str(run_dir)
+    while following is not None and Path(following) not in seen and len(seen) < MOST_PARENTS:
+        one = Path(following)
+        seen.add(one)
+        yield one
+        following = read_config(one / "run.json").resume
+
+
+def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig) -> int:
+    """Refuses to go on from a run that this plan and these settings cannot go on from.
+
+    Returns:
+        Steps that are done there; 0 if the settings resume nothing.
+
+    Raises:
+        InvalidInput: there is no whole checkpoint, or it is of another plan or seed, or nothing is left to do.
+    """
+    if config.resume is None:
+        return 0
+    run_dir = Path(config.resume)
+    found = find_checkpoint(run_dir, len(plan.stages))
+    if found is None:
+        raise InvalidInput(
+            f"resume: {run_dir} holds no whole checkpoint of all {len(plan.stages)} stages; runs write them with"
+            " --checkpoint-every N"
+        )
+    source, saved = found
+    if load_elastic_plan(source / "plan.json").digest() != plan.digest():
+        raise InvalidInput(f"resume: {source}: is of another plan; a run goes on with the plan that it began with")
+    seed, step = read_config(source / "run.json").seed, saved[0].step
+    if seed != config.seed:
+        raise InvalidInput(f"resume: {source} was begun with seed {seed}, got {config.seed}; give the same seed")
+    if step >= config.steps:
+        raise InvalidInput(
+            f"resume: {source} has done {step} steps, so {config.steps} leave nothing to do; give more steps"
+        )
+    return step
+
+
+def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
+    """Decides what a swarm begins with, of which no process is alive.
+
+    Args:
+        run_dir: of the swarm.
+        stages: of its model.
+        resume: the run whose checkpoint a swarm without a log of its own takes.
+
+    Raises:
+        InvalidInput: that run has none, or it cannot be copied.
+        RunError: the log is damaged, or a coordinator holds it.
+        OSError: the log cannot be written.
+    """
+    folder = run_dir / FOLDER
+    if folder.is_dir():
+        remove_drafts(folder)
+    decisions = DecisionFile(run_dir / DECISIONS_FILE)
+    try:
+        ledger = replay_decisions(decisions.decisions)
+        first: list[Decision] = []
+        if not any(isinstance(d, Resumed) for d in decisions.decisions) and ledger.version.step == 0 and resume:
+            first = _adopt(Path(resume), folder, stages)
+        for decision in first:
+            ledger.take(decision)
+        first += decisions_of_a_restart(ledger, stages, lambda stage, version: is_whole(folder, stage, version))
+        for decision in first:
+            log.info("%s", decision)
+            decisions.append(decision)
+    finally:
+        decisions.close()
+    return ledger
+
+
+def _adopt(source: Path, folder: Path, stages: int) -> list[Decision]:
+    """Takes another run's checkpoint over, as this one's."""
+    found = find_checkpoint(source, stages)
+    if found is None:
+        raise InvalidInput(f"resume: {source} holds no whole checkpoint of all {stages} stages")
+    run_dir, saved = found
+    version = Version(0, saved[0].step)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stage, was in saved.items():
+            path = checkpoint_path(folder, stage, version)
+            path.unlink(missing_ok=True)
+            _link_or_copy(checkpoint_path(run_dir / FOLDER, stage, was), path)
+    except OSError as error:
+        raise InvalidInput(f"resume: the checkpoint of {run_dir} cannot be copied: {error.strerror}") from None
+    return [Resumed(0, version, str(run_dir)), *(CheckpointSaved(0, stage, version) for stage in saved)]
+
+
+def _link_or_copy(source: Path, path: Path) -> None:
+    """A file that is never changed may have two names; on another file system it is copied."""
+    try:
+        os.link(source, path)
+    except OSError:
+        with drafted(path, sync=True) as draft:
+            shutil.copyfile(source, draft)
