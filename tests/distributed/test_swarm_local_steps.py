@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_inside_a_round_saves_what_the_last_outer_step_lef
     spec = small_spec(steps=300, stages=2, local_steps=3, outer=DILOCO, **PATIENT)
     with start_swarm(spec, tmp_path, peers=2, speed=10.0) as rehearsal:
         finish(_events(tmp_path, "commit", 4))
-        rehearsal.signal("coordinator", signal.SIGTERM)
+        rehearsal.signal("coordinator", signal.SIGINT)
         rehearsal.wait(120)
     done = len(losses_of(tmp_path))
     rounds = done - done % 3
