@@ -16,6 +16,9 @@ from typing import Any
 
 import numba
 from numba.core import config as numba_config
+from numba.core import event as numba_event
+
+from hetplanner.compiling import current_watch
 
 # Folders of former versions that are kept: another checkout or a running process may still use them.
 KEPT_CACHES = 3
@@ -37,6 +40,24 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     finally:
         config.CACHE_DIR = given
 
+
+class _Telling(numba_event.Listener):
+    """Tells whoever watches of each kernel that is compiled (not of one that is loaded from the cache)."""
+
+    def on_start(self, event: Any) -> None:
+        """Before compiling."""
+        watch = current_watch()
+        if watch is not None:
+            watch.compiling_began()
+
+    def on_end(self, event: Any) -> None:
+        """After compiling, or what kept it from that."""
+        watch = current_watch()
+        if watch is not None:
+            watch.compiling_ended()
+
+
+numba_event.register("numba:compile", _Telling())
 
 _cached: list[Path | None] = []
 

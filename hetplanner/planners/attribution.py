@@ -18,9 +18,9 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan
 from hetplanner.planners.codec_choice import step_seconds_of
+from hetplanner.planners.finish import order_devices
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_rows
-from hetplanner.planners.rank_order import order_devices
 from hetplanner.planners.step_space import even_layers, even_shares
 
 

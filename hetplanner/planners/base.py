@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
+from hetplanner.compiling import watched_compiling
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Objective, Problem
-from hetplanner.planners.finish import finish
+from hetplanner.planners.finish import finish, plan_without_kernels
 from hetplanner.planners.interface import (
     Budget,
+    CancelledWhileCompiling,
     OnEvent,
     PlannerSettings,
     Progress,
@@ -19,7 +21,7 @@ from hetplanner.planners.interface import (
     ShouldStop,
     checked_seed,
 )
-from hetplanner.planners.layout import require_prices
+from hetplanner.planners.layout import require_prices, value_of
 
 SettingsT = TypeVar("SettingsT", bound=PlannerSettings)
 
@@ -59,7 +61,19 @@ class BasePlanner(ABC, Generic[SettingsT]):
         model = CostModel.of(problem)
         if problem.objective == "cost":
             require_prices(problem)
-        return finish(self.search(problem, model, seed, progress), progress, seed, self.name, model)
+        return finish(self.watched_search(problem, model, seed, progress), progress, seed, self.name, model)
+
+    def watched_search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
+        """:meth:`search`, where compiling kernels takes no budget and ends soon once the search is cancelled."""
+        with watched_compiling(progress):
+            try:
+                return self.search(problem, model, seed, progress)
+            except CancelledWhileCompiling:
+                plan = plan_without_kernels(model, progress)
+        if not progress.events:
+            value = value_of(plan)
+            progress.report(value, value, 0.0, tuple(tuple(r[0] for r in s.replicas) for s in plan.stages), "done")
+        return plan
 
     def check(self, problem: Problem, start: Plan | None = None) -> None:
         """Refuses what this planner cannot do. Raises InvalidInput."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.estimate import CostModel
+from hetplanner.planners.finish import order_devices
 from hetplanner.planners.layout import proportional_cut
 from hetplanner.planners.opfence import deal_walk, fence_cut, walk_network
 from hetplanner.planners.pipeline_per_site import PipelinePerSitePlanner
-from hetplanner.planners.rank_order import order_devices
 from hetplanner.planners.step_search import Start
 from hetplanner.planners.step_space import even_layers, even_shares
 

@@ -222,7 +222,7 @@ def run_comparison(
         budget: of every search. The same number of evaluations gives the same values everywhere.
         baseline: whose median ratios refer to; by default the first baseline among the planners, else the first.
         on_event: called at most ten times a second.
-        should_stop: True ends the comparison and drops the search under way.
+        should_stop: True ends the comparison and drops the search under way, as KeyboardInterrupt does.
 
     Returns:
         The comparison. A planner that finds no plan has rows with the reason.
@@ -246,7 +246,10 @@ def run_comparison(
     for name, seed in ((name, seed) for seed in numbers for name in names):
         if should_stop is not None and should_stop():
             break
-        result, error = _try(solvers[name], problem, seed, limit, watch(name, seed), should_stop)
+        try:
+            result, error = _try(solvers[name], problem, seed, limit, watch(name, seed), should_stop)
+        except KeyboardInterrupt:
+            break
         if result is not None and result.cancelled:
             break
         if error is not None:

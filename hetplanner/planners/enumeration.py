@@ -16,11 +16,12 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.symmetry import least_placements, list_placements
+from hetplanner.planners.symmetry import Listing, least_placements
 
 IntArray = NDArray[np.int64]
-# Layouts scored between two looks at the budget.
-CHUNK = 100_000
+# Layouts scored between two looks at the budget, and placements counted.
+CHUNK = 20_000
+COUNTED = 50_000
 
 
 class StepLayouts:
@@ -32,53 +33,67 @@ class StepLayouts:
         self._shape = shape = (species.stages, species.replicas)
         self._num_cuts = len(model.tables.cuts)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
-        self.least_placements = least_placements(self._twins, *shape, ordered=True)
+        self.least_placements = least_placements(self._twins, *shape, is_named=True)
         self.variants = comb(self._num_cuts, shape[0] - 1) * comb(self._micro_batches - 1, shape[1] - 1)
 
-    def list_placements(self) -> Iterator[tuple[int, ...]]:
+    def listing(self) -> Listing:
         """Placements in the species' numbers of devices, pinned ones in their stages."""
-        pins = {d: int(s) for d, s in enumerate(self.species.pin_D) if s >= 0}
-        for placed in list_placements(self._twins, *self._shape):
-            stage_of = {d: i // self._shape[1] for i, d in enumerate(placed)}
-            if all(stage_of.get(d) == stage for d, stage in pins.items()):
-                yield placed
+        return Listing(self._twins, self._shape, is_named=True, pin_D=self.species.pin_D)
 
-    def count(self, most: int) -> int | None:
-        """How many layouts there are; None if more than `most`."""
+    def count(self, most: int, progress: Progress) -> int | None:
+        """How many layouts there are; None if more than `most`, or the budget ended before that was known."""
         room = most // self.variants
         if self.least_placements > room:
             return None
-        placements = sum(1 for _ in islice(self.list_placements(), room + 1))
-        return placements * self.variants if placements <= room else None
+        placements = count_placements(self.listing(), room, progress)
+        return placements * self.variants if placements is not None and placements <= room else None
 
     def search(self, progress: Progress) -> Candidate:
         """The best layout of this shape, or the best met when the budget ends."""
-        stages, replicas = self._shape
-        cuts = _splits(self._num_cuts + 1, stages)
-        shares = np.diff(_splits(self._micro_batches, replicas), axis=1)
-        size = max(1, CHUNK // self.variants)
         best: Candidate | None = None
-        for batch in in_batches_of(self.list_placements(), len(self._twins), size):
-            found = self.species.best_of(batch, cuts, shares)
-            progress.evaluations += len(batch) * self.variants
+        for places, cuts, shares in self._blocks():
+            found = self.species.best_of(places, cuts, shares)
+            progress.evaluations += len(places) * len(cuts) * len(shares)
             best = found if best is None or found.value < best.value else best
             if progress.is_over():
                 break
         assert best is not None
         return best
 
+    def _blocks(self) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """All combinations of placements, cuts and shares, at most `CHUNK` at a time."""
+        stages, replicas = self._shape
+        for shares in _splits(self._micro_batches, replicas, CHUNK):
+            for cuts in _splits(self._num_cuts + 1, stages, max(1, CHUNK // len(shares))):
+                most = max(1, CHUNK // (len(shares) * len(cuts)))
+                for places in in_parts(self.listing(), len(self._twins), most):
+                    yield places, cuts, np.diff(shares, axis=1)
 
-def _splits(total: int, parts: int) -> IntArray:
+
+def _splits(total: int, parts: int, most: int) -> Iterator[IntArray]:
     """All ways to split a whole number into parts of at least one, as boundaries from 0 to the number."""
     inner = combinations(range(1, total), parts - 1)
-    return np.array([[0, *ends, total] for ends in inner], dtype=np.int64)
+    while chunk := [[0, *ends, total] for ends in islice(inner, most)]:
+        yield np.array(chunk, dtype=np.int64)
 
 
-def in_batches_of(placements: Iterator[tuple[int, ...]], num_devices: int, size: int) -> Iterator[IntArray]:
-    """Placements in batches, the devices that are not in use behind the others."""
-    while chunk := list(islice(placements, size)):
-        used = np.array(chunk, dtype=np.int64)
-        if used.shape[1] < num_devices:
-            spare = np.array([np.setdiff1d(np.arange(num_devices), row) for row in used])
-            used = np.concatenate([used, spare], axis=1)
-        yield used
+def count_placements(listing: Listing, most: int, progress: Progress) -> int | None:
+    """How many placements a listing holds, up to `most` + 1; None if the budget ended before that was known."""
+    count = 0
+    while count <= most:
+        asked = min(COUNTED, most + 1 - count)
+        found = len(listing.more(asked))
+        count += found
+        if found < asked or count > most:
+            break
+        if progress.is_over():
+            return None
+    return count
+
+
+def in_parts(listing: Listing, num_devices: int, most: int) -> Iterator[IntArray]:
+    """Placements part by part, the devices that are not in use behind the others."""
+    while len(used := listing.more(most)):
+        is_spare = np.ones((len(used), num_devices), dtype=bool)
+        is_spare[np.arange(len(used))[:, None], used] = False
+        yield np.concatenate([used, np.nonzero(is_spare)[1].reshape(len(used), -1)], axis=1)

@@ -11,12 +11,9 @@ Legend of array suffixes: D devices, N devices in use first (spare ones after), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hetplanner.cost.check import explain_infeasible
@@ -25,19 +22,21 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.dtfm_search import dtfm_species
-from hetplanner.planners.enumeration import CHUNK, StepLayouts, in_batches_of
-from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
+from hetplanner.planners.dtfm_search import EXACT_STAGES, dtfm_species
+from hetplanner.planners.enumeration import StepLayouts, count_placements, in_parts
+from hetplanner.planners.finish import fit_plan, fitting_plan, try_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
 from hetplanner.planners.step_space import StepSpaces
-from hetplanner.planners.symmetry import least_placements, list_partitions, twins_of
+from hetplanner.planners.symmetry import Listing, least_placements, twins_of
 
-IntArray = NDArray[np.int64]
-Placements = Callable[[], Iterator[tuple[int, ...]]]
+# Of the time, for counting.
+COUNTING_SHARE = 0.5
+# Work of scoring partitions (their stages' orders are exact up to `EXACT_STAGES`) between two looks at the budget.
+DTFM_CHUNK = 2**22
 
 
 class ExhaustiveSettings(PlannerSettings):
@@ -57,7 +56,8 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
     honours_pins: ClassVar[bool] = True
 
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
-        """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
+        """See :meth:`hetplanner.planners.base.BasePlanner.search`; counting layouts is part of the budget."""
+        progress.start_budget()
         if problem.objective == "dtfm":
             return self._search_dtfm(problem, model, progress)
         best: Plan | None = None
@@ -70,8 +70,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
             )
             for shape, recompute in shapes
         ]
-        self._refuse_large([(space.list_placements, space.least_placements, space.variants) for space in spaces])
-        progress.start_budget()
+        self._refuse_large([(space.least_placements, space.listing, space.variants) for space in spaces], progress)
         for space in spaces:
             candidate = space.search(progress)
             plan = try_plan(space.species.layout(candidate), model)
@@ -79,6 +78,9 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
                 best = plan
             if best is not None and progress.is_over():
                 break
+        if best is None and not problem.constraints.pinned:
+            # What was met before the budget ended may have fitted no memory.
+            best = next((plan for (shape, _) in shapes if (plan := fitting_plan(*shape, model)) is not None), None)
         if best is None:
             raise explain_infeasible(problem, model.tables, *shapes[-1][0])
         value = value_of(best)
@@ -87,15 +89,14 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
 
     def _search_dtfm(self, problem: Problem, model: CostModel, progress: Progress) -> Plan:
         species = dtfm_species(problem, fixed_shape(problem), 0, "structured")
-        twins = twins_of(species.pair_costs)
+        twins, shape = twins_of(species.pair_costs), (species.stages, species.replicas)
 
-        def placements() -> Iterator[tuple[int, ...]]:
-            return list_partitions(twins, species.stages, species.replicas)
+        def listing() -> Listing:
+            return Listing(twins, shape, is_named=False)
 
-        self._refuse_large([(placements, least_placements(twins, species.stages, species.replicas, ordered=False), 1)])
-        progress.start_budget()
+        self._refuse_large([(least_placements(twins, *shape, is_named=False), listing, 1)], progress)
         best: Candidate | None = None
-        for batch in in_batches_of(placements(), len(twins), CHUNK // 100):
+        for batch in in_parts(listing(), len(twins), dtfm_chunk(species.stages)):
             found = species.best_of(batch)
             progress.evaluations += len(batch)
             best = found if best is None or found.value < best.value else best
@@ -107,15 +108,32 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         progress.report(best.value, best.value, 0.0, species.placement(best), "done")
         return fit_plan(usable_rows(problem)[species.placement_SR(best)], model)
 
-    def _refuse_large(self, spaces: list[tuple[Placements, int, int]]) -> None:
-        """Counts layouts without scoring them. Raises InvalidInput above the limit."""
+    def _refuse_large(self, spaces: list[tuple[int, Callable[[], Listing], int]], progress: Progress) -> None:
+        """Counts layouts without scoring them, for half of the budget's time at most.
+
+        Args:
+            spaces: of every shape: placements that it has at least, their listing, and layouts of each placement.
+            progress: once it is cancelled nothing more is counted.
+
+        Raises:
+            InvalidInput: above the limit.
+        """
         left = self.settings.most
-        for placements, least, each in spaces:
+        progress.hold_back(COUNTING_SHARE)
+        for least, listing, each in spaces:
             room = left // each
-            count = least if least > room else sum(1 for _ in islice(placements(), room + 1))
+            count = least if least > room else count_placements(listing(), room, progress)
+            if count is None:
+                break
             if count > room:
                 raise InvalidInput(
                     f"planner exhaustive: the problem has more than {self.settings.most} layouts (placements x cuts x"
                     " shares); use fewer devices or micro-batches, fix stages and replicas, or choose planner evolution"
                 )
             left -= count * each
+        progress.hold_back(0.0)
+
+
+def dtfm_chunk(stages: int) -> int:
+    """Partitions to score between two looks at the budget."""
+    return max(1, min(1000, DTFM_CHUNK // (2 ** min(stages, EXACT_STAGES) * stages**2)))

@@ -24,8 +24,10 @@ from hetplanner.planners.layout import (
     proportional_cut,
     value_of,
 )
-from hetplanner.planners.shapes import feasible_shapes
-from hetplanner.planners.step_search import StepSpecies, even_shares
+from hetplanner.planners.pins import pin_placement
+from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
+from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import even_layers, even_shares
 
 
 def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
@@ -75,6 +77,50 @@ def _proportional_plan(placement_SR: NDArray[np.int64], recompute: bool, model: 
     micro_batches = model.tables.problem.workload.num_micro_batches
     share = apportion(micro_batches, (rate_SR / rate_SR.min(axis=1)[:, None]).min(axis=0))
     return try_plan(deepest_layout(placement_SR, cut, share, recompute, model), model)
+
+
+def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Device index by stage and replica: usable devices by site in file order, S after S for each pipeline."""
+    stages, replicas = shape
+    cluster = problem.cluster
+    rows = [cluster.device_index(d) for d in problem.usable_devices]
+    rows.sort(key=lambda d: int(cluster.site_index_D[d]))
+    return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
+
+
+def equal_plan(
+    placement_SR: NDArray[np.int64], model: CostModel, recompute: bool = False, cut: str = "layers"
+) -> Plan | None:
+    """The plan of a placement with equal stages and shares, None if it does not fit; needs no compiled kernels."""
+    stages, replicas = placement_SR.shape
+    edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
+    share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
+    return try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)
+
+
+def plan_without_kernels(model: CostModel, progress: Progress) -> Plan:
+    """A plan for a search that was cancelled before its kernels were compiled: its best placement, with equal stages.
+
+    Raises:
+        KeyboardInterrupt: if neither that nor devices in their order fit the memory like this.
+    """
+    problem = model.tables.problem
+    shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
+    places = [pin_placement(order_devices(problem, shape), problem) for shape in shapes]
+    if progress.events:
+        index = problem.cluster.device_index
+        best = [[index(d) for d in stage] for stage in progress.events[-1].placement]
+        places = [np.array(best, dtype=np.int64)] * (len({len(stage) for stage in best}) == 1) + places
+    for place_SR in places:
+        for recompute in [True] if problem.workload.recompute else [False, True]:
+            plan = equal_plan(place_SR, model, recompute)
+            if plan is not None:
+                return plan
+    for shape in shapes if not problem.constraints.pinned else []:
+        plan = fitting_plan(*shape, model)
+        if plan is not None:
+            return plan
+    raise KeyboardInterrupt
 
 
 def try_plan(layout: Layout, model: CostModel) -> Plan | None:

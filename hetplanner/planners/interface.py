@@ -202,11 +202,16 @@ class Planner(Protocol):
         ...
 
 
+class CancelledWhileCompiling(Exception):
+    """The search was cancelled while it compiled kernels: whatever needed them has come to nothing."""
+
+
 class Progress:
     """Keeps a search's clock, budget, events and cancellation; planners share it.
 
     A planner that proves a bound of its own sets `lower_bound`. `start` is the plan that the search begins with, if
-    any.
+    any. Told of kernels that are compiled (:mod:`hetplanner.compiling`), it takes that time off the budget's clock,
+    and asks between two of them whether the search was cancelled.
     """
 
     def __init__(
@@ -229,6 +234,8 @@ class Progress:
         self._search_start = self._start
         self._last_event = -EVENT_INTERVAL_S
         self._held_back = 0.0
+        self._compiling = 0
+        self._compiling_start = 0.0
 
     @property
     def seconds(self) -> float:
@@ -243,6 +250,25 @@ class Progress:
     def start_budget(self) -> None:
         """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
         self._search_start = self._clock()
+
+    def compiling_began(self) -> None:
+        """See :class:`hetplanner.compiling.CompilingWatch`. Raises CancelledWhileCompiling."""
+        if self._compiling == 0:
+            self._compiling_start = self._clock()
+        self._compiling += 1
+        if self.is_cancelled():
+            raise CancelledWhileCompiling
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a kernel is compiled just now."""
+        return self._compiling > 0
+
+    def compiling_ended(self) -> None:
+        """See :class:`hetplanner.compiling.CompilingWatch`."""
+        self._compiling -= 1
+        if self._compiling == 0:
+            self._search_start += self._clock() - self._compiling_start
 
     def hold_back(self, share: float) -> None:
         """Ends the search that much of its time early (0: no earlier), for what follows it."""

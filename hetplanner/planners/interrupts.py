@@ -10,7 +10,8 @@ from typing import Any
 class Interrupts:
     """While entered, an interrupt (Ctrl-C, a notebook's stop button) ends nothing but makes this answer True.
 
-    Outside the main thread it never does: Python delivers signals to the main thread alone.
+    A second one raises KeyboardInterrupt, for whoever does not want to wait for the search's end. Outside the main
+    thread neither happens: Python delivers signals to the main thread alone.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,8 @@ class Interrupts:
         return self._hit
 
     def _interrupt(self, *_: object) -> None:
+        if self._hit:
+            raise KeyboardInterrupt
         self._hit = True
 
     def __enter__(self) -> Interrupts:

@@ -12,11 +12,13 @@ Legend of array suffixes: S stages, R replicas.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from hetplanner.compiling import watched_compiling
 from hetplanner.cost.bounds import bound_cost, bound_step
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import InvalidInput
@@ -24,7 +26,15 @@ from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.evolution import EvolutionPlanner
 from hetplanner.planners.finish import try_plan
-from hetplanner.planners.interface import LOADING, Budget, Progress, SearchEvent, ShouldStop, checked_seed
+from hetplanner.planners.interface import (
+    LOADING,
+    Budget,
+    CancelledWhileCompiling,
+    Progress,
+    SearchEvent,
+    ShouldStop,
+    checked_seed,
+)
 from hetplanner.planners.layout import package_version, require_prices
 from hetplanner.planners.population import Candidate, EvolutionSettings
 from hetplanner.planners.shapes import feasible_shapes, free_shapes
@@ -195,7 +205,8 @@ class _FrontSearch:
         self._progress.budget = _part(self._budget, 1.0 - len(self._ends) * END_SHARE, self._budget.evaluations)
         self._progress.start_budget()
         if not self._progress.is_over():
-            self._search_between()
+            with watched_compiling(self._progress), suppress(CancelledWhileCompiling):
+                self._search_between()
         plans = self._finished()
         self._report("done", [_point(plan) for plan in plans])
         return ParetoFront(
@@ -221,7 +232,9 @@ class _FrontSearch:
         share = None if self._budget.evaluations is None else int(self._budget.evaluations * END_SHARE)
         part = Progress(_part(self._budget, END_SHARE, share), watch, self._should_stop)
         # The front is one of estimates, so the simulator is not asked.
-        plan = EvolutionPlanner(EvolutionSettings(finalists=1)).search(task, CostModel.of(task), self._seed, part)
+        plan = EvolutionPlanner(EvolutionSettings(finalists=1)).watched_search(
+            task, CostModel.of(task), self._seed, part
+        )
         self._progress.evaluations += part.evaluations
         self._progress.cancelled |= part.cancelled
         return plan.replace(problem=self._problem)

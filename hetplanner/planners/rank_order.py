@@ -13,13 +13,12 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.finish import try_plan
+from hetplanner.planners.finish import equal_plan, order_devices, try_plan
 from hetplanner.planners.interface import PlannerSettings, Progress
-from hetplanner.planners.layout import deepest_layout, proportional_cut, value_of
+from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import even_layers, even_shares
 
 
 class RankOrderSettings(PlannerSettings):
@@ -64,15 +63,6 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
         return order_devices(problem, shape)
 
 
-def order_devices(problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Device index by stage and replica: usable devices by site in file order, S after S for each pipeline."""
-    stages, replicas = shape
-    cluster = problem.cluster
-    rows = [cluster.device_index(d) for d in problem.usable_devices]
-    rows.sort(key=lambda d: int(cluster.site_index_D[d]))
-    return np.array(rows[: stages * replicas], dtype=np.int64).reshape(replicas, stages).T
-
-
 def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute: bool, cut: str) -> Plan | None:
     """The plan of a placement with equal stages and shares; only if these do not fit, with the best cut.
 
@@ -90,13 +80,3 @@ def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute:
         return equal
     species = StepSpecies(model, (placement_SR.shape[0], placement_SR.shape[1]), 0, "structured", recompute=recompute)
     return try_plan(species.layout(species.fitted(placement_SR)), model)
-
-
-def equal_plan(
-    placement_SR: NDArray[np.int64], model: CostModel, recompute: bool = False, cut: str = "layers"
-) -> Plan | None:
-    """The plan of a placement with equal stages and shares, None if it does not fit; needs no compiled kernels."""
-    stages, replicas = placement_SR.shape
-    edges = even_layers(model, stages) if cut == "layers" else proportional_cut(model, np.ones(stages))
-    share = even_shares(model.tables.problem.workload.num_micro_batches, replicas)
-    return try_plan(deepest_layout(placement_SR, edges, share, recompute, model), model)

@@ -198,7 +198,7 @@ class StepSpecies:
         if len(self._space.devices) > FEW_DEVICES:
             return None
         layouts = StepLayouts(self._model, self)
-        if layouts.count(most) is None:
+        if layouts.count(most, progress) is None:
             return None
         best = layouts.search(progress)
         return None if progress.is_late() or progress.cancelled else best

@@ -1,13 +1,14 @@
 """All placements of a small cluster, each once up to what makes no difference.
 
-Pipelines can be renumbered, and devices that can change places without a trace (twins) too. A device is listed only
-after the twin before it, which keeps exactly the least of every set of equal placements.
+Pipelines can be renumbered, and devices that can change places without a trace (twins) too: of twins the first that is
+left is taken.
 
 Legend of array suffixes: D devices, S stages, R replicas.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from math import factorial, perm, prod
 from typing import Any
@@ -25,70 +26,94 @@ def twins_of(tables_DD: Sequence[NDArray[Any]], labels_D: Sequence[NDArray[Any]]
         tables_DD: what matters between two devices, row from, column to.
         labels_D: what matters of a device alone.
     """
-    num_devices = len(tables_DD[0])
-    twin_D = np.full(num_devices, -1, dtype=np.int64)
-    for d in range(num_devices):
-        for other in range(d - 1, -1, -1):
-            if _are_twins(d, other, tables_DD, labels_D):
-                twin_D[d] = other
-                break
+    twin_D = np.full(len(tables_DD[0]), -1, dtype=np.int64)
+    alike: dict[bytes, list[int]] = {}
+    for d, signature in enumerate(_signatures(tables_DD, labels_D)):
+        before = alike.setdefault(signature, [])
+        twin_D[d] = next((other for other in reversed(before) if _are_twins(d, other, tables_DD)), -1)
+        before.append(d)
     return twin_D
 
 
-def _are_twins(a: int, b: int, tables_DD: Sequence[NDArray[Any]], labels_D: Sequence[NDArray[Any]]) -> bool:
-    if any(label[a] != label[b] for label in labels_D):
-        return False
-    swapped = np.arange(len(tables_DD[0]))
-    swapped[[a, b]] = b, a
-    return all(np.array_equal(table, table[np.ix_(swapped, swapped)]) for table in tables_DD)
+def _signatures(tables_DD: Sequence[NDArray[Any]], labels_D: Sequence[NDArray[Any]]) -> Iterator[bytes]:
+    """What twins have in common, by device: labels, and the values of its rows and columns in any order."""
+    digests = [hashlib.blake2b() for _ in tables_DD[0]]
+    for table in (ordered for t in tables_DD for ordered in (np.sort(t, axis=1), np.sort(t, axis=0).T)):
+        for digest, row in zip(digests, table, strict=True):
+            digest.update(row.tobytes())
+    for d, digest in enumerate(digests):
+        for label in labels_D:
+            digest.update(label[d : d + 1].tobytes())
+        yield digest.digest()
 
 
-def list_placements(twin_D: IntArray, stages: int, replicas: int) -> Iterator[tuple[int, ...]]:
-    """Placements in order of stages, pipelines unnamed: devices stage by stage, the first stage's ascending."""
-
-    def allowed(chosen: list[int], device: int) -> bool:
-        return not 0 < len(chosen) < replicas or device > chosen[-1]
-
-    return _extend([], [False] * len(twin_D), twin_D.tolist(), stages * replicas, allowed)
-
-
-def list_partitions(twin_D: IntArray, groups: int, size: int) -> Iterator[tuple[int, ...]]:
-    """Partitions into equal groups without names: devices ascending in a group, groups by their first device."""
-
-    def allowed(chosen: list[int], device: int) -> bool:
-        if not chosen:
-            return True
-        return device > (chosen[-1] if len(chosen) % size else chosen[-size])
-
-    return _extend([], [False] * len(twin_D), twin_D.tolist(), groups * size, allowed)
+def _are_twins(a: int, b: int, tables_DD: Sequence[NDArray[Any]]) -> bool:
+    """Whether a swap of two devices with one signature leaves every table as it is."""
+    others = np.ones(len(tables_DD[0]), dtype=bool)
+    others[[a, b]] = False
+    return all(
+        table[a, b] == table[b, a]
+        and table[a, a] == table[b, b]
+        and np.array_equal(table[a, others], table[b, others])
+        and np.array_equal(table[others, a], table[others, b])
+        for table in tables_DD
+    )
 
 
-def least_placements(twin_D: IntArray, stages: int, replicas: int, *, ordered: bool) -> int:
-    """A number that :func:`list_placements` (or, unordered, :func:`list_partitions`) cannot be below, at once.
+class Listing:
+    """Lists placements part by part; each part is asked for, so that whoever asks can end it between two.
 
-    Renaming twins makes at most the product of their groups' factorials out of one placement.
+    Args:
+        twin_D: see :func:`twins_of`.
+        shape: stages and replicas.
+        is_named: whether stages differ: then placements are listed in order of stages, with pipelines unnamed (the
+            first stage's devices ascend). Else partitions into equal groups: devices ascend in a group, groups follow
+            one another by their first device.
+        pin_D: stage in which a device must stand, -1 for any; twins have the same. None pins nothing.
     """
-    num_devices = len(twin_D)
-    everything = perm(num_devices, stages * replicas)
-    everything //= factorial(replicas) if ordered else factorial(replicas) ** stages * factorial(stages)
-    first_D = np.arange(num_devices)
-    for device, twin in enumerate(twin_D):
+
+    def __init__(
+        self, twin_D: IntArray, shape: tuple[int, int], *, is_named: bool, pin_D: IntArray | None = None
+    ) -> None:
+        sets = sets_of_twins(twin_D)
+        self._shape, self._is_named = shape, is_named
+        self._size_T = np.array([len(s) for s in sets])
+        self._device_TD = np.array([s + [0] * (int(self._size_T.max()) - len(s)) for s in sets])
+        self._pin_T = np.array([-1 if pin_D is None else pin_D[s[0]] for s in sets], dtype=np.int64)
+        self._taken_T = np.zeros(len(sets), dtype=np.int64)
+        self._set_K = np.full(shape[0] * shape[1], -1)
+        self._place_K = np.zeros(shape[0] * shape[1], dtype=np.int64)
+        self._is_over = False
+
+    def more(self, most: int) -> IntArray:
+        """The next placements, devices stage by stage; fewer than `most` if these are the last."""
+        from hetplanner.planners.symmetry_kernels import list_more
+
+        place_PK = np.empty((0 if self._is_over else most, len(self._place_K)), dtype=np.int64)
+        found = list_more(
+            self._device_TD, self._size_T, self._pin_T, self._shape[1], self._is_named,
+            self._taken_T, self._set_K, self._place_K, place_PK,
+        )  # fmt: skip
+        self._is_over = found < most
+        return place_PK[:found]
+
+
+def sets_of_twins(twin_D: IntArray) -> list[list[int]]:
+    """Devices that can change places, each set ascending."""
+    sets: dict[int, list[int]] = {}
+    first_D = list(range(len(twin_D)))
+    for device, twin in enumerate(twin_D.tolist()):
         if twin >= 0:
             first_D[device] = first_D[twin]
-    return everything // prod(factorial(int(n)) for n in np.bincount(first_D))
+        sets.setdefault(first_D[device], []).append(device)
+    return list(sets.values())
 
 
-def _extend(
-    chosen: list[int], used: list[bool], twins: list[int], count: int, allowed: Any
-) -> Iterator[tuple[int, ...]]:
-    if len(chosen) == count:
-        yield tuple(chosen)
-        return
-    for device, twin in enumerate(twins):
-        if used[device] or (twin >= 0 and not used[twin]) or not allowed(chosen, device):
-            continue
-        chosen.append(device)
-        used[device] = True
-        yield from _extend(chosen, used, twins, count, allowed)
-        chosen.pop()
-        used[device] = False
+def least_placements(twin_D: IntArray, stages: int, replicas: int, *, is_named: bool) -> int:
+    """A number that a :class:`Listing` without pins cannot be below, at once.
+
+    Renaming twins makes at most the product of their sets' factorials out of one placement.
+    """
+    everything = perm(len(twin_D), stages * replicas)
+    everything //= factorial(replicas) if is_named else factorial(replicas) ** stages * factorial(stages)
+    return everything // prod(factorial(len(twins)) for twins in sets_of_twins(twin_D))

@@ -221,9 +221,8 @@ class PlanDrawer:
         return plan
 
     def _plan(self, event: Any) -> Plan | None:
-        from hetplanner.planners.finish import fit_plan
+        from hetplanner.planners.finish import equal_plan, fit_plan
         from hetplanner.planners.interface import LOADING
-        from hetplanner.planners.rank_order import equal_plan
 
         rows_SR = np.array([[self._cluster.device_index(d) for d in stage] for stage in event.placement])
         with contextlib.suppress(HetplannerError):  # on the way a placement may not fit in memory

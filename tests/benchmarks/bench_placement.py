@@ -27,8 +27,8 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.codec_choice import choose_codecs
+from hetplanner.planners.finish import equal_plan, order_devices
 from hetplanner.planners.interface import Budget
-from hetplanner.planners.rank_order import equal_plan, order_devices
 from hetplanner.planners.registry import make_planner
 from hetplanner.runs.run import Run
 from hetplanner.workload.presets import preset

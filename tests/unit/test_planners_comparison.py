@@ -13,12 +13,15 @@ from typer.testing import CliRunner
 
 import hetplanner as hp
 from hetplanner.cli.app import app
+from hetplanner.cluster.files import load_cluster
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners import registry
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.planners.rank_order import RankOrderPlanner
+from hetplanner.planners.symmetry import Listing
+from hetplanner.workload.presets import preset
 
 LAB = str(Path(__file__).parents[2] / "sample_clusters" / "lab_2_sites_4.json")
 PROBLEM = Problem(cluster=small_cluster(4), workload=tiny_workload(), constraints=Constraints(stages=2, replicas=2))
@@ -168,6 +171,26 @@ def test_an_interrupt_keeps_what_is_done():
     assert [(row.planner, row.seed) for row in comparison.rows] == done
     assert comparison.cancelled
     assert comparison.summaries()[1].runs == 2
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interrupt_while_a_planner_counts_keeps_what_is_done(monkeypatch, presses):
+    """Once: the planner ends. Twice: it is not waited for."""
+    more = Listing.more
+
+    def interrupted(listing, most):
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        return more(listing, most)
+
+    monkeypatch.setattr(Listing, "more", interrupted)
+    sample = load_cluster(Path(LAB).with_name("dtfm_2_spot.json"))
+    task = Problem(
+        cluster=sample, workload=preset("gpt3-xl"), objective="dtfm", constraints=Constraints(stages=8, replicas=8)
+    )
+    comparison = hp.compare_planners(task, planners=("rank-order", "exhaustive"), seeds=2, budget="600 s")
+    assert [(row.planner, row.seed) for row in comparison.rows] == [("rank-order", 0)]
+    assert comparison.cancelled
 
 
 def test_csv_and_data_hold_every_search():

@@ -1,6 +1,10 @@
 """What every planner promises, whatever its name."""
 
+import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,8 @@ from hetplanner.workload.presets import preset
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"
 OBJECTIVES = ("step-time", "cost", "dtfm")
 BUDGET = "30000 evaluations"
+# Looks at the budget that a planner may still take once it is over.
+MOST_ASKS = 12
 NAMES = (*planner_names(), "swarm elastic")
 PLANNED = [(name, objective) for name in NAMES for objective in planner_type(name.split()[0]).objectives]
 REFUSED = [(n, o) for n in NAMES for o in OBJECTIVES if (n, o) not in PLANNED]
@@ -104,17 +110,54 @@ def test_events_only_get_better(name, objective):
     assert len(set(used)) == len(used) == 8
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cancel_returns_the_best_so_far(name):
+@pytest.mark.parametrize("asks", [0, 1, 2, 7, 40])
+@pytest.mark.parametrize(("name", "objective"), PLANNED)
+def test_a_stop_at_any_time_gives_the_best_so_far(name, objective, asks):
+    """Whatever the planner does when it is asked to stop; it then asks no more than a few times again."""
     asked = []
 
     def stop():
         asked.append(1)
-        return len(asked) > 2
+        return len(asked) > asks
 
-    result = solve(name, problem(first_objective(name)), budget="60 s", should_stop=stop)
+    result = solve(name, problem(objective, stages=None), budget="600 s", should_stop=stop)
     check_plan(result.plan)
-    assert result.cancelled == (len(asked) > 2)
+    assert result.cancelled == (len(asked) > asks)
+    assert len(asked) <= asks + MOST_ASKS
+
+
+@pytest.mark.parametrize(("name", "objective"), PLANNED)
+@pytest.mark.parametrize("cluster", ["dtfm_2_spot", "dtfm_5_worldwide"])
+def test_a_budget_that_is_spent_at_once_ends_large_problems(name, objective, cluster):
+    """A usable plan or a clear refusal, behind a bounded number of looks at the budget."""
+    asked = []
+    loaded = load_cluster(SAMPLES / f"{cluster}.json")
+    shape = Constraints(stages=8, replicas=8)
+    task = Problem(cluster=loaded, workload=preset("gpt3-xl"), objective=objective, constraints=shape)
+    try:
+        result = solve(name, task, budget="0 s", should_stop=lambda: bool(asked.append(1)))
+    except InvalidInput as error:
+        refusal = str(error)
+    else:
+        check_plan(result.plan)
+        refusal = None
+    assert refusal is None or "more than 2000000 layouts" in refusal
+    assert len(asked) <= MOST_ASKS
+
+
+def test_a_stop_while_kernels_are_compiled_gives_a_plan(tmp_path):
+    """In a process without compiled kernels: every planner is stopped as soon as it begins to compile one."""
+    program = Path(__file__).parents[1] / "stop_compiling.py"
+    done = subprocess.run(
+        [sys.executable, program], env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, check=True
+    )
+    told = json.loads(done.stdout)
+    assert [(row["name"], row["objective"]) for row in told] == [(n, o) for n, o in PLANNED if " " not in n]
+    for row in told:
+        check_plan(plan_from_json(json.dumps(row["plan"])))
+        assert row["cancelled"] == row["compiled"]
+        assert row["events"]
+    assert {row["name"] for row in told if row["compiled"]} >= {"evolution", "random", "exhaustive", "gcma", "cp-sat"}
 
 
 @pytest.mark.parametrize(("name", "objective"), PLANNED)
@@ -129,8 +172,6 @@ def test_a_budget_of_zero_still_gives_a_plan(name, objective):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_survive_their_file(name):
-    import json
-
     plan = solve(name, problem(first_objective(name))).plan
     assert plan_from_json(json.dumps(plan_to_data(plan))) == plan
 

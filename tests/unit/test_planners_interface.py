@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 
@@ -6,7 +7,8 @@ from factories import small_cluster, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
-from hetplanner.planners.interface import Budget, PlannerSettings, Progress
+from hetplanner.planners.interface import Budget, CancelledWhileCompiling, PlannerSettings, Progress
+from hetplanner.planners.interrupts import Interrupts
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 
 
@@ -63,6 +65,37 @@ def test_the_budget_of_time_starts_when_the_search_does():
     now[0] = 52.0
     assert progress.is_over()
     assert progress.seconds == 52.0
+
+
+def test_compiling_kernels_takes_no_budget_and_asks_between_two_whether_to_go_on():
+    now, stops = [0.0], [False]
+    progress = Progress(Budget(seconds=2), None, lambda: stops[0], clock=lambda: now[0])
+    progress.start_budget()
+    now[0] = 1.0
+    progress.compiling_began()
+    progress.compiling_began()  # a kernel that the first one calls
+    now[0] = 30.0
+    progress.compiling_ended()
+    now[0] = 50.0
+    progress.compiling_ended()
+    assert progress.remaining_seconds == 1.0
+    assert progress.seconds == 50.0
+    stops[0] = True
+    with pytest.raises(CancelledWhileCompiling):
+        progress.compiling_began()
+    progress.compiling_ended()
+    assert not progress.is_compiling
+    assert progress.cancelled
+
+
+def test_an_interrupt_is_noted_and_a_second_one_raised():
+    with Interrupts() as stopped:
+        assert not stopped()
+        signal.raise_signal(signal.SIGINT)
+        assert stopped()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_events_are_due_ten_times_a_second():
