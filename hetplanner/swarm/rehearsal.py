@@ -217,8 +217,8 @@ class Rehearsal:
         process = self.processes["coordinator"]
         process.join(timeout_s)
         if process.exitcode != 0:
-            state = f"still runs after {timeout_s:g} s" if process.exitcode is None else f"ended with {process.exitcode}"
-            raise RunError(f"coordinator: {state}; see {self.run_dir}/log-0.txt")
+            how = f"still runs after {timeout_s:g} s" if process.exitcode is None else f"ended with {process.exitcode}"
+            raise RunError(f"coordinator: {how}; see {self.run_dir}/log-0.txt")
 
     def __enter__(self) -> Rehearsal:
         return self
