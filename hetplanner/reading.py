@@ -10,12 +10,15 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
-from hetplanner.errors import HetplannerError, InvalidInput
+from pydantic import ValidationError
+
+from hetplanner.errors import HetplannerError, InvalidInput, one_line
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +31,41 @@ DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, 
 DAMAGED_WORDS = "is damaged, or no"
 """In the message about a failure that no check foresaw."""
 
+_PASS = (HetplannerError, ImportError, NameError)
+"""Told already, or no file's doing."""
+
 READERS: dict[str, str] = {}
 """What each function under `reader` reads, by 'module.function'; the tests damage files for every one of them."""
 
 
+_notes: ContextVar[Callable[[str], None]] = ContextVar("_notes", default=log.warning)
+
+
+def note(text: str) -> None:
+    """Tells whoever listens of something in a file that is legal but hardly meant; without a listener it is logged."""
+    _notes.get()(one_line(text))
+
+
+@contextmanager
+def noting(take: Callable[[str], None]) -> Iterator[None]:
+    """Whatever is noted inside, in this thread or task, goes to `take`, once."""
+    known: set[str] = set()
+
+    def take_once(text: str) -> None:
+        if text not in known:
+            known.add(text)
+            take(text)
+
+    token = _notes.set(take_once)
+    try:
+        yield
+    finally:
+        _notes.reset(token)
+
+
 @contextmanager
 def reading(place: str, kind: str) -> Iterator[None]:
-    """Every failure inside becomes InvalidInput that names `place`; our own errors and a missing package pass.
+    """Every failure inside becomes InvalidInput that names `place`; our own errors pass, and what no file can cause.
 
     Args:
         place: the file's name.
@@ -45,7 +76,7 @@ def reading(place: str, kind: str) -> Iterator[None]:
     """
     try:
         yield
-    except (HetplannerError, ImportError):
+    except _PASS:
         raise
     except Exception as error:
         raise _refusal(error, place, kind) from error
@@ -69,7 +100,7 @@ def reader(kind: str, at: str = "", *, name: str = "") -> Callable[[Callable[P, 
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return function(*args, **kwargs)
-            except (HetplannerError, ImportError):
+            except _PASS:
                 raise
             except Exception as error:
                 bound = signature.bind(*args, **kwargs)
@@ -104,6 +135,6 @@ def _words(error: Exception, kind: str) -> str:
         return f"is too large to be read as a {kind}; give a smaller one"
     if isinstance(error, RecursionError):
         return f"is nested too deeply for a {kind}; write it again, or take a copy"
-    text = str(error).strip().partition("\n")[0]
+    text = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error).strip().partition("\n")[0]
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{DAMAGED_WORDS} {kind} ({said:.300}); write it again, or take a copy"

@@ -173,7 +173,7 @@ def _nudged(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return rng.choice((True, False, None))
     if isinstance(value, int):
-        return rng.choice((value + 1, value - 1, -value, 0, value * 1000, value + 10**6, float(value)))
+        return rng.choice((value + 1, value - 1, -value, 0, value * 1000, value + 10**6, f"{value}"))
     if isinstance(value, float):
         return rng.choice((-value, 0.0, value * 1e6, value * 1e-9, value * 1e30, int(value) if abs(value) < 1e9 else 1))
     if isinstance(value, str):

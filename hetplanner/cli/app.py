@@ -20,6 +20,7 @@ from hetplanner.cli import (
     training,
 )
 from hetplanner.errors import HetplannerError
+from hetplanner.reading import noting
 
 EXIT_INTERRUPTED = 130
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -56,7 +57,8 @@ def options(debug: bool = typer.Option(False, "--debug", help="Show the tracebac
 def main() -> None:
     """Runs the command line; exit codes: 0 fine, 2 bad input, 3 infeasible, 4 failed, 75 preempted, 130 interrupted."""
     try:
-        code = app(standalone_mode=False)
+        with noting(_print_note):
+            code = app(standalone_mode=False)
     except UsageError as error:
         code = _report_usage(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -77,6 +79,10 @@ def main() -> None:
         print(f"hetplanner: internal error: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
         code = 1
     sys.exit(code or 0)
+
+
+def _print_note(text: str) -> None:
+    print(f"hetplanner: warning: {text}", file=sys.stderr)
 
 
 def _report_usage(error: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.reading import noting
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster files, check them, turn one form into another.")
@@ -96,20 +97,24 @@ def _print_gaps(cluster: Any) -> None:
 
 @app.command()
 def validate(file: ClusterFile, as_json: AsJson = False) -> None:
-    """Check a cluster file; exit code 2 and one line if it is not valid."""
+    """Check a cluster file; exit code 2 and one line if it is not valid, a warning for what is hardly meant."""
     from hetplanner.cluster.catalog import resolve_device
     from hetplanner.cluster.files import load_cluster
 
-    cluster = load_cluster(file)
+    warnings: list[str] = []
+    with noting(warnings.append):
+        cluster = load_cluster(file)
     for device in cluster.devices:
         resolve_device(device)
     counts = {"devices": len(cluster.devices), "hosts": len(cluster.hosts), "sites": len(cluster.sites)}
     if as_json:
         gaps = [{"sites": [a, b], "pairs": count} for a, b, count in cluster.site_gaps()]
-        print_json({"valid": True, "name": cluster.name} | counts | {"unlinked": gaps})
+        print_json({"valid": True, "name": cluster.name} | counts | {"unlinked": gaps, "warnings": warnings})
     else:
         console.print(f"{file}: valid, " + ", ".join(f"{n} {what}" for what, n in counts.items()))
         _print_gaps(cluster)
+        for text in warnings:
+            console.print(f"warning: {text}", markup=False)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from hetplanner.cluster.files import DeviceEntry, expand_devices
 from hetplanner.cluster.matrices import TableSource, read_rows, read_source
 from hetplanner.cluster.model import Cluster, Device, Host, Site
+from hetplanner.cluster.plausibility import note_rates
 from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
@@ -72,6 +73,7 @@ def read_inventory(source: TableSource) -> Inventory:
     """
     place, data = read_source(source)
     rows = [_read_row(place, i, row) for i, row in enumerate(_dicts(place, read_rows(place, data)))]
+    note_rates(((f"row {i}, {name}", row.get(name)) for i, row in enumerate(rows, 2) for name in _HOST_COLUMNS), place)
     sites = _merged(place, rows, "site", "name", _SITE_COLUMNS)
     for site in sites:
         site.setdefault("latitude", 0)

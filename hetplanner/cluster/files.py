@@ -29,6 +29,7 @@ from hetplanner.cluster.model import (
     SiteLink,
     TransferCost,
 )
+from hetplanner.cluster.plausibility import note_cluster, note_file
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, Text, check_format, checked, one_line, parse_json, read_text, write_text
@@ -96,7 +97,11 @@ def cluster_from_json(text: str | bytes, place: str = "cluster") -> Cluster:
         InvalidInput: naming the field inside `place`, the law and the value.
     """
     place = one_line(place)
-    return cluster_from_data(check_format(parse_json(text, place), "cluster", CLUSTER_VERSION, place), place)
+    data = check_format(parse_json(text, place), "cluster", CLUSTER_VERSION, place)
+    cluster = cluster_from_data(data, place)
+    note_file(data, place)
+    note_cluster(cluster, place)
+    return cluster
 
 
 @reader("cluster file", at="place")

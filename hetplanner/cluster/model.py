@@ -5,6 +5,7 @@ device × device matrices are derived from it. Shape legend: D devices, in file 
 """
 
 import difflib
+import unicodedata
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -331,12 +332,18 @@ class Cluster(Noun):
 
 
 def _unique(values: list[str], where: str, field: str) -> set[str]:
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for i, value in enumerate(values):
-        if value in seen:
+        # Full-width digits, ligatures and the like are other characters that nobody tells apart on a page.
+        shown = value if value.isascii() else unicodedata.normalize("NFKC", value)
+        other = seen.setdefault(shown, value)
+        if other != value:
+            raise ValueError(
+                f"{where}[{i}].{field}: {value!r:.60} ({value!a:.80}) looks like {other!r:.60}; rename one"
+            )
+        if len(seen) == i:
             raise ValueError(f"{where}[{i}].{field}: must be unique, {value!r:.60} is already taken; rename one")
-        seen.add(value)
-    return seen
+    return set(values)
 
 
 def _known(values: list[str], known: set[str], where: str, field: str, per_item: int = 1) -> None:

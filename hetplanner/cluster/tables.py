@@ -37,6 +37,7 @@ from hetplanner.cluster.matrices import (
     read_source,
 )
 from hetplanner.cluster.model import Cluster, DeviceLink, Host, HostLink, LinkValue, Site, SiteLink, Source
+from hetplanner.cluster.plausibility import note_cluster, note_file, note_rates
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import (
@@ -126,7 +127,7 @@ def cluster_from_device_tables(
         source=source,
         when=when,
     )
-    return _cluster(name, inventory, links, _origin(tables, "device × device", round_trip))
+    return _cluster(name, inventory, links, _origin(tables, "device × device", round_trip), place=tables[1].place)
 
 
 def _inventory(devices: TableSource | Cluster | None, tables: tuple[Matrix, Matrix], kind: str) -> Inventory:
@@ -169,7 +170,7 @@ def cluster_from_site_tables(
     bandwidth_SS, latency_SS = (table.in_order(names) for table in tables)
     pairs = _read_overrides(overrides) if overrides is not None else ()
     links = _site_links(names, bandwidth_SS, latency_SS, pairs, round_trip, source, when)
-    return _cluster(name, inventory, links, _origin(tables, "site × site", round_trip))
+    return _cluster(name, inventory, links, _origin(tables, "site × site", round_trip), place=tables[1].place)
 
 
 @reader("site-tables file", at="place")
@@ -178,6 +179,7 @@ def cluster_from_site_json(text: str | bytes, place: str = "site tables") -> Clu
     place = one_line(place)
     data = check_format(parse_json(text, place), "site-tables", SITE_TABLES_VERSION, place)
     tables = checked(SiteTables, data, place, from_file=True)
+    note_file(data, place)
     devices, hosts = expand_devices(tables.devices, tables.hosts, place)
     names = [site.name for site in tables.sites]
     bandwidth = matrix_from_rows(tables.bandwidth_gbit_s, f"{place}: bandwidth_gbit_s", "bandwidth")
@@ -191,7 +193,7 @@ def cluster_from_site_json(text: str | bytes, place: str = "site tables") -> Clu
         tables.source,
         tables.when,
     )
-    inventory = Inventory(sites=tables.sites, hosts=hosts, devices=devices)
+    inventory = checked(Inventory, {"sites": tables.sites, "hosts": hosts, "devices": devices}, place)
     halved = _HALVED if tables.round_trip else ""
     provenance = f"{tables.provenance} {halved}".strip()
     return _cluster(tables.name, inventory, links, provenance, tables.description, place)
@@ -249,7 +251,9 @@ def _cluster(
 ) -> Cluster:
     fields = {field: getattr(inventory, field) for field in Inventory.model_fields}
     fields |= {"name": name, "provenance": provenance, "description": description}
-    return checked(Cluster, fields | {key: tuple(value) for key, value in links.items()}, place)
+    cluster = checked(Cluster, fields | {key: tuple(value) for key, value in links.items()}, place)
+    note_cluster(cluster, place)
+    return cluster
 
 
 def _site_links(
@@ -265,13 +269,14 @@ def _site_links(
     known = {"source": source, "when": when}
     latency_s_SS = _seconds(latency_SS, round_trip)
     links: dict[str, list[LinkValue]] = {"site_links": [], "host_links": [], "device_links": []}
+    of_sites: dict[tuple[str, str], LinkValue] = {}
     for a, b in np.argwhere(np.isfinite(bandwidth_SS) & np.isfinite(latency_SS)):
         value = {"latency": float(latency_s_SS[a, b]), "bandwidth": float(bandwidth_SS[a, b]) * GBIT_S}
-        links["site_links"].append(SiteLink(from_site=names[a], to_site=names[b], **value, **known))
+        of_sites[names[a], names[b]] = SiteLink(from_site=names[a], to_site=names[b], **value, **known)
     for i, pair in enumerate(overrides):
         value = {"latency": pair.latency / (2 if round_trip else 1), "bandwidth": pair.bandwidth} | known
         if pair.per == "site":
-            links["site_links"].append(SiteLink(from_site=pair.start, to_site=pair.end, **value))
+            of_sites[pair.start, pair.end] = SiteLink(from_site=pair.start, to_site=pair.end, **value)
         elif pair.per == "device":
             links["device_links"].append(DeviceLink(from_device=pair.start, to_device=pair.end, **value))
         elif pair.start == pair.end:
@@ -280,7 +285,7 @@ def _site_links(
             raise InvalidInput(
                 f"overrides[{i}]: per host, from and to must be one host, got {pair.start!r:.60} and {pair.end!r:.60}"
             )
-    return links
+    return links | {"site_links": list(of_sites.values())}
 
 
 @reader("table of overrides", at="source")
@@ -310,6 +315,8 @@ def _read_overrides(source: TableSource) -> tuple[Override, ...]:
         if len(row) != len(header):
             raise InvalidInput(f"{place}: row {i}: must have {len(header)} cells, has {len(row)}")
     fields = {"overrides": [dict(zip(header, row, strict=True)) for row in rows[1:]]}
+    of_sites = [(f"row {i}", row["bandwidth"]) for i, row in enumerate(fields["overrides"], 2) if row["per"] == "site"]
+    note_rates(of_sites, place)
     return checked(_Overrides, fields, place, from_file=True).overrides
 
 

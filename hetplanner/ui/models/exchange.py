@@ -11,6 +11,7 @@ from hetplanner.cluster.files import cluster_to_json
 from hetplanner.cluster.table_export import TableForm, tables_of
 from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import HetplannerError
+from hetplanner.reading import noting
 from hetplanner.schema import one_line
 from hetplanner.ui.models.cluster import ClusterModel, count_text
 
@@ -42,6 +43,7 @@ class ExchangeModel(param.Parameterized):
     source: Any = param.Selector(default="measured", objects=list(SOURCES))
     round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
     errors: Any = param.Parameter(default={})
+    notes: Any = param.Parameter(default={}, doc="What was read but is hardly meant, by `file` or `text`.")
 
     def __init__(self, model: ClusterModel, **params: Any) -> None:
         super().__init__(**params)
@@ -59,16 +61,18 @@ class ExchangeModel(param.Parameterized):
         return self._take("text", lambda: files_from_text(text, self.kind))
 
     def _take(self, place: str, files: Callable[[], dict[str, bytes]]) -> bool:
-        before = self._model.cluster
+        before, noted = self._model.cluster, list[str]()
+        self.notes = {}
         try:
-            cluster = cluster_from_uploads(files(), like=before, round_trip=self.round_trip, source=self.source)
+            with noting(noted.append):
+                cluster = cluster_from_uploads(files(), like=before, round_trip=self.round_trip, source=self.source)
             # Tables about the same devices leave those excluded that are.
             same = before is not None and before.device_ids == cluster.device_ids
             self._model.editor.apply(cluster, f"imported {cluster.name}", excluded=None if same else ())
         except HetplannerError as error:
             self.errors = {place: str(error)}
             return False
-        self.errors = {}
+        self.errors, self.notes = {}, {place: "\n".join(noted)}
         self._model.session.notify("success", f"Imported {cluster.name}: {count_text(cluster)}.")
         return True
 

@@ -169,14 +169,15 @@ class Words:
 
 
 class ErrorWords:
-    """What was refused, in red; nothing where nothing was."""
+    """What was refused, in red, or what is doubtful ("warn"); nothing where nothing is."""
 
-    def __init__(self, margin: Any = (0, 14, 6, 14)) -> None:
+    def __init__(self, margin: Any = (0, 14, 6, 14), colour: str = "bad") -> None:
         self.view = html_pane(margin=margin, visible=False)
+        self._colour = COLOURS[colour]
 
     def set(self, text: str) -> None:
         """New text; '' hides it."""
-        style = f"{FONT}font-size:12.5px;line-height:1.4;color:{COLOURS['bad']};overflow-wrap:anywhere"
+        style = f"{FONT}font-size:12.5px;line-height:1.4;color:{self._colour};overflow-wrap:anywhere"
         set_html(self.view, f'<div role="alert" style="{style}">{escape(text).replace(chr(10), "<br>")}</div>')
         self.view.visible = bool(text)
 

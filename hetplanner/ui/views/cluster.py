@@ -119,4 +119,4 @@ def _chooser(app: PlannerApp, exchange: ExchangePart) -> Any:
         app.session,
     )
     bar = pn.FlexBox(sample, *exchange.bar, align_items="center", sizing_mode="stretch_width")
-    return frame(bar, exchange.bar_error)
+    return frame(bar, *exchange.bar_words)

@@ -38,7 +38,8 @@ class ExchangePart:
         )
         self._file_error = ErrorWords(margin=(0, 12, 6, 12))
         self.bar = [upload, download]
-        self.bar_error = self._file_error.view
+        self._file_note = ErrorWords(margin=(0, 12, 6, 12), colour="warn")
+        self.bar_words = [self._file_error.view, self._file_note.view]
         self._options = Controls(self._press, margin=(4, 12))
         self._text = pmui.TextAreaInput(
             label="Paste a cluster file (JSON) or a table with names",
@@ -48,7 +49,7 @@ class ExchangePart:
             sizing_mode="stretch_width",
             margin=(6, 14),
         )
-        self._text_error = ErrorWords()
+        self._text_error, self._text_note = ErrorWords(), ErrorWords(colour="warn")
         self._form = whole
         self._forms = Controls(self._choose_form, width=240, sizing_mode="fixed", margin=(4, 12))
         self._tables = FileDownload(
@@ -69,9 +70,10 @@ class ExchangePart:
             self._options,
             self._text,
             self._text_error.view,
+            self._text_note.view,
             pn.Row(self._forms, self._tables, margin=(0, 0, 8, 0)),
         )
-        self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors"])
+        self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors", "notes"])
         app.cluster.param.watch(self._show_forms, "cluster")
         self._show()
         self._show_forms()
@@ -88,6 +90,8 @@ class ExchangePart:
             ]
         )
         self._file_error.set(model.errors.get("file", ""))
+        self._file_note.set(model.notes.get("file", ""))
+        self._text_note.set(model.notes.get("text", ""))
         self._text_error.set(model.errors.get("text") or model.errors.get("download") or "")
 
     def _press(self, name: str, values: dict[str, Any]) -> None:
