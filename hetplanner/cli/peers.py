@@ -16,10 +16,13 @@ app = typer.Typer(no_args_is_help=True, help="Bring a device into an elastic run
 
 @app.command()
 def join(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of the run's coordinator.")],
+    address: Annotated[
+        str,
+        typer.Argument(metavar="RUN|ADDRESS", help="A run of yours on this machine, or HOST:PORT of its coordinator."),
+    ],
     name: Annotated[str | None, typer.Option(help="Id of this peer, none twice; default: drawn.")] = None,
     certificates: Annotated[
-        Path | None, typer.Option(help="Folder of the swarm's certificates; needed beyond loopback.")
+        Path | None, typer.Option(help="Folder of the swarm's certificates; of a run on this machine its own.")
     ] = None,
     host: Annotated[str, typer.Option(help="By which the other peers reach this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="To listen on; 0: a free one.")] = 0,
@@ -27,11 +30,33 @@ def join(
     checkpoints: Annotated[Path, typer.Option(help="Folder of this peer's checkpoints.")] = Path("checkpoints"),
 ) -> None:
     """Join an elastic run with this machine. Ctrl-C leaves at a step boundary; SIGTERM at once."""
-    arguments = [sys.executable, "-m", "hetplanner.swarm.main", "peer", address, "--host", host, "--port", str(port)]
+    inside: tuple[str, ...] = ()
+    if ":" not in address:
+        address, certificates, inside = _place_of(address)
+    arguments = [*inside, sys.executable, "-m", "hetplanner.swarm.main", "peer", address]
+    arguments += ["--host", host, "--port", str(port)]
     arguments += ["--device", device, "--checkpoints", str(checkpoints)]
     arguments += [f"--name={name}"] if name is not None else []
     arguments += ["--certificates", str(certificates)] if certificates is not None else []
     os.execv(sys.executable, arguments)  # signals go straight to the peer
+
+
+def _place_of(name: str) -> tuple[str, Path | None, tuple[str, ...]]:
+    """A local run's coordinator, its certificates, and what takes a process into its network. Raises InvalidInput."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.launchers.isolate import inside
+    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.runs.run import open_run
+    from hetplanner.runs.swarm_history import SwarmHistory
+
+    run = open_run(name)
+    if not isinstance(run.plan, ElasticPlan):
+        raise InvalidInput(f"run {run.id}: its plan is static: nobody can join it")
+    status, address = run.status(), SwarmHistory(run.path).read_all().address
+    if status.state not in ("starting", "running") or status.pid is None or address is None:
+        raise InvalidInput(f"run {run.id}: is {status.state}; only a running swarm can be joined")
+    certificates = run.path / "certificates"
+    return address, certificates if certificates.is_dir() else None, inside(status.pid)
 
 
 @app.command()

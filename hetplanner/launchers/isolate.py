@@ -32,6 +32,11 @@ def isolated(argv: tuple[str, ...]) -> tuple[str, ...]:
     return (sys.executable, "-m", MODULE, "--", *argv)
 
 
+def inside(pid: int) -> tuple[str, ...]:
+    """What, before a command, runs it in the network of a process."""
+    return (sys.executable, "-m", MODULE, "--of", str(pid), "--")
+
+
 @cache
 def why_open() -> str | None:
     """Why a local run's sockets stay within reach of the machine's other users; None: they do not.

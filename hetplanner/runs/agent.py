@@ -292,6 +292,7 @@ def serve_agent(
     Raises:
         RunError: another agent of this home is running.
     """
+    os.umask(0o077)  # what it and its runs write is their user's
     home = home or home_directory()
     folder = agent_directory(home)
     lock = filelock.FileLock(folder / "lock", mode=0o600)

@@ -5,8 +5,10 @@ the UTC time of its creation, the model's name and four random digits: readable,
 """
 
 import json
+import os
 import re
 import secrets
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
-from hetplanner.runs.home import runs_directory
+from hetplanner.runs.home import refuse_others, runs_directory
 from hetplanner.schema import check_format, checked, parse_json, read_text
 
 CONFIG_VERSION = 1
@@ -113,6 +115,7 @@ def create_run_directory(
     if out is None:
         try:
             path.mkdir(mode=0o700)
+            _close(path)
         except OSError as error:
             raise InvalidInput(f"{path.parent}: no run can be written there: {error.strerror}") from None
     if path != runs.resolve() / run_id:
@@ -129,8 +132,10 @@ def _empty_folder(out: Path) -> Path:
         raise InvalidInput(f"{out}: must be an absolute path here")
     try:
         path = path.resolve()
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_empty = not any(path.iterdir())
+        if is_empty:
+            _close(path)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{out}: cannot be used as run directory: {error}") from None
     if not is_empty:
@@ -138,10 +143,24 @@ def _empty_folder(out: Path) -> Path:
     return path
 
 
+def _close(path: Path) -> None:
+    """Keeps everybody else out of a folder for a run. Raises InvalidInput (another user's), OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            os.fchmod(handle, 0o700)
+        refuse_others(path, os.fstat(handle))
+    finally:
+        os.close(handle)
+    above = path.parent.stat()
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        raise InvalidInput(f"{path.parent}: every user may rename what lies in it; give a run another folder with -o")
+
+
 def save_config(config: TrainConfig, path: Path) -> None:
     """Writes `run.json`."""
     data = {"format": f"hetplanner/run@{CONFIG_VERSION}"} | config.model_dump(mode="json")
-    write_whole(path, json.dumps(data, indent=1) + "\n")
+    write_whole(path, json.dumps(data, indent=1) + "\n", mode=0o600)
 
 
 @reader("run configuration", at="path")
@@ -154,7 +173,9 @@ def load_config(path: Path) -> TrainConfig:
 
 def list_run_ids(home: Path | None = None) -> list[str]:
     """Ids of all registered runs whose directory still exists, oldest first."""
-    return sorted(p.name for p in runs_directory(home).iterdir() if RUN_ID.match(p.name) and p.is_dir())
+    mine = os.getuid()  # where a folder of one's own choice was, somebody else may have put another one
+    found = (p for p in runs_directory(home).iterdir() if RUN_ID.match(p.name) and p.is_dir())
+    return sorted(p.name for p in found if p.stat().st_uid == mine)
 
 
 def find_run(name: str | Path, home: Path | None = None) -> tuple[str, RunDirectory]:

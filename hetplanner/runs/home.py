@@ -1,14 +1,16 @@
 """Where runs and the agent live: `$HETPLANNER_HOME`, or the platform's data directory."""
 
+import grp
 import hashlib
 import os
+import pwd
 import stat
 import tempfile
 from pathlib import Path
 
 import platformdirs
 
-from hetplanner.errors import RunError
+from hetplanner.errors import InvalidInput, RunError
 
 MAX_SOCKET_PATH_BYTES = 100
 """A Unix socket's path has 108 bytes on Linux and 104 on macOS, the final zero included."""
@@ -45,22 +47,55 @@ def drafts_directory(home: Path | None = None, *, make: bool = True) -> Path:
 
 def _inside(home: Path | None, name: str) -> Path:
     home = home or home_directory()
-    if not home.exists():  # one that is there already keeps the mode its owner gave it
+    if home.exists():  # it keeps the mode its owner gave it
+        refuse_others(home, home.stat())
+    else:
         private_directory(home)
     return private_directory(home / name)
+
+
+def refuse_others(path: Path, info: os.stat_result) -> None:
+    """Refuses to trust what another user owns or may write. Raises InvalidInput.
+
+    Args:
+        path: for the message.
+        info: of the file or folder itself, once it is open, or where nobody else can exchange it.
+    """
+    if info.st_uid != os.getuid():
+        raise InvalidInput(f"{path}: belongs to {_user_name(info.st_uid)}, so it is not trusted; use one of your own")
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not _is_private_group(info.st_gid)):
+        raise InvalidInput(f"{path}: others may write it, so it is not trusted; run `chmod go-w {path}`")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether a group is this user's alone, as where every user has a group of the same name and umask 002."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and gid == user.pw_gid and set(group.gr_mem) <= {user.pw_name}
 
 
 def private_directory(path: Path) -> Path:
     """Makes `path` a directory of this user that nobody else can enter.
 
     Raises:
-        RunError: when it belongs to somebody else, is a link, or cannot be made.
+        InvalidInput: it belongs to somebody else, or is a link.
+        RunError: it cannot be made.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-            raise RunError(f"{path}: must be a directory of your own; remove it or set HETPLANNER_HOME")
+            raise InvalidInput(f"{path}: must be a directory of your own; remove it or set HETPLANNER_HOME")
         if stat.S_IMODE(info.st_mode) & 0o077:
             path.chmod(0o700)
     except OSError as error:

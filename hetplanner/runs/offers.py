@@ -11,7 +11,6 @@ A browser never gives a path. It gives names, and the agent looks them up in a f
 The command line and notebooks of the same user give paths as ever: they could read those files anyway.
 """
 
-import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +21,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.runs.directory import RUN_ID, list_run_ids
-from hetplanner.runs.home import home_directory, runs_directory
+from hetplanner.runs.home import home_directory, refuse_others, runs_directory
 from hetplanner.schema import Name, Noun, checked, one_line, read_text
 
 OFFERS_FILE = "agent.toml"
@@ -87,14 +86,14 @@ def read_offers(home: Path | None = None) -> Offers:
     """The offers of a home; none if the file is missing.
 
     Raises:
-        InvalidInput: the file is not what it should be, or others than its owner may write it.
+        InvalidInput: the file is not what it should be, or others than this user own or may write it or its folder.
     """
     file = offers_file(home)
     if not file.exists():
         return Offers()
+    refuse_others(file.parent, file.parent.stat())  # so nobody exchanges the file after it was looked at
+    refuse_others(file, file.stat())
     text = read_text(file, MAX_OFFERS_BYTES)
-    if stat.S_IMODE(file.stat().st_mode) & 0o022:
-        raise InvalidInput(f"{file}: others may write it, so it is not trusted; run `chmod go-w {file}`")
     try:
         data = tomllib.loads(text.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

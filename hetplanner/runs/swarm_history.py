@@ -101,6 +101,7 @@ class SwarmHistory:
         attempts: to close a step, the last ones.
         failures: how often peers were lost, by reason, over all coordinators.
         boots: coordinators so far.
+        address: where the last one was reached; None before it is.
         is_over: the last one has told the end.
         counts: of marks by kind, also of those that are not kept any more.
         damaged: lines that could not be read.
@@ -123,6 +124,7 @@ class SwarmHistory:
         self.first_s: float | None = None
         self.last_s = 0.0
         self.boots = self.damaged = 0
+        self.address: str | None = None
         self.is_over = False
         self._failures: dict[str, int] = {}
         self._reason = (0.0, "")
@@ -244,6 +246,7 @@ class SwarmHistory:
                 self.pauses.append(Stay("", _stage(event["stages"][0]), "paused", time_s))
         elif kind == "boot":
             self.boots, self.is_over, self._failures = self.boots + 1, False, {}
+            self.address = _text(event["address"]) if "address" in event else None
             self._end_all(time_s)
             if self.boots > 1:
                 self._mark(time_s, "restart", "", "the coordinator is back")

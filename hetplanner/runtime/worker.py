@@ -88,7 +88,7 @@ def write_settings(plan: "Plan", config: "TrainConfig", run_dir: Path) -> None:
 
 def redirect_output(run_dir: Path, rank: int) -> None:
     """Sends stdout and stderr, those of C++ included, to log-R.txt."""
-    log_file = os.open(run_dir / f"log-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log_file = os.open(run_dir / f"log-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log_file, 1)
@@ -108,6 +108,7 @@ def start_telemetry(run_dir: Path, rank: int, attempt: int = 0) -> Telemetry:
 def main(arguments: list[str] | None = None) -> int:
     """Runs this rank; the exit code is 0, or 1 after an `error` line in rank-R.jsonl and log-R.txt."""
     block_signals()
+    os.umask(0o077)  # what a run writes is its user's
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     rank, attempt = int(os.environ.get("RANK", "0")), int(os.environ.get(ATTEMPT_VARIABLE, "0"))
     run_dir, given = run_directory(parsed)

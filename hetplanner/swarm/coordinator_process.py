@@ -121,7 +121,7 @@ class CoordinatorProcess(Driver):
 
     async def start(self, host: str, port: int) -> str:
         """Listens and claims the log. Returns the address."""
-        address = await self.endpoint.start(host, port, door=True)
+        address = await self.endpoint.start(host, port, door=self._run_dir)
         commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
         machine, last = self.machine, commits[-1] if commits else None
         resumed = machine.ledger.resumed

@@ -77,6 +77,7 @@ def _speeds(text: str) -> tuple[float, ...]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs a process to its end. The exit code is 0, or an error's."""
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    os.umask(0o077)  # what a run writes is its user's
     if parsed.tied:
         tie_to_parent()
     _redirect(parsed.log)
@@ -101,7 +102,7 @@ def tie_to_parent() -> None:
 
 def _redirect(path: Path | None) -> None:
     if path is not None:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(file, 1)
@@ -196,7 +197,7 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
     from hetplanner.swarm.coordinator_process import CONTROL_BYTES, DESCRIPTION_QUERY
     from hetplanner.swarm.driver import Driver
     from hetplanner.swarm.spec import read_spec
-    from hetplanner.swarm.wire.endpoint import Lost
+    from hetplanner.swarm.wire.endpoint import Lost, is_loopback
     from hetplanner.swarm.wire.refusal import why_refused
 
     driver = Driver(credentials, CONTROL_BYTES, proxy=proxy)
@@ -210,7 +211,9 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
             before = refusal
         return read_spec(await asking, f"coordinator {address}")
     except Lost as lost:
-        raise InvalidInput(f"coordinator: cannot be asked what is trained: {lost}") from None
+        own = "; a run on this machine has a network of its own: hetplanner peer join RUN"
+        hint = own if is_loopback(address.rpartition(":")[0]) else ""
+        raise InvalidInput(f"coordinator: cannot be asked what is trained: {lost}{hint}") from None
     finally:
         asking.cancel()
         await driver.endpoint.close()

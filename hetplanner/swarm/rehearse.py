@@ -29,6 +29,7 @@ from hetplanner.swarm.beginning import begin, read_config, read_ledger
 from hetplanner.swarm.keeper import Keeper
 from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal
 from hetplanner.swarm.spec import SwarmSpec, spec_of
+from hetplanner.swarm.wire.certificates import run_certificates
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +61,10 @@ def rehearse(run_dir: Path) -> None:
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
     speeds = expected_speeds(plan) if config.emulate_links else {}
     cluster = plan.problem.cluster
-    spec = spec_of(plan, config)
+    spec, links_of = spec_of(plan, config), cluster if config.emulate_links else None
     if _begin(run_dir, spec, config).is_finished(config.steps):
         return
-    with Rehearsal(spec, run_dir, cluster=cluster if config.emulate_links else None) as rehearsal:
+    with Rehearsal(spec, run_dir, run_certificates(run_dir), links_of) as rehearsal:
         rehearsal.start_coordinator()
         for number in range(plan.wiring.trainers):
             rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)

@@ -1,5 +1,6 @@
 """What stands before every request of `hetplanner dashboard`, ahead of Panel's and Bokeh's own handlers.
 
+- Another user of this machine is refused: they reach loopback as well.
 - A Host that is not ours is refused (DNS rebinding), so is an Origin that is not this very address, a WebSocket without
   an Origin, and a page of somebody else that asks for a part of ours. Tornado's own check differs from release to
   release and skips some of these.
@@ -24,7 +25,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.routing import Matcher
 from tornado.web import Application, OutputTransform, RequestHandler
 
-from hetplanner.ui.access import LaunchGuard, TooManyTries, host_is_allowed
+from hetplanner.ui.access import LaunchGuard, comes_from_another_user, host_is_allowed
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +127,8 @@ class Gate:
     def reason_against(self, request: HTTPServerRequest) -> str | None:
         """Why a request is foreign; None if it is not."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        if comes_from_another_user(request):
+            return "another user of this machine"
         if not host_is_allowed(host, self.hosts):
             return "Host"
         if origin is not None and not _is_own(origin, str(host)):
@@ -278,12 +281,7 @@ class _Unlock(_Answer):
         self.say(200, "Unlock launching", _UNLOCK_WORDS, form=True)
 
     def post(self) -> None:
-        try:
-            right = self.gate.guard.check(self.get_body_argument("token", ""))
-        except TooManyTries:
-            self.say(429, "Too many tries", _WAIT_WORDS, form=True)
-            return
-        if right:
+        if self.gate.guard.check(self.get_body_argument("token", "")):
             self.let_in(self.gate.new_cookie())
         else:
             self.say(403, "Not the launch token", _UNLOCK_WORDS, form=True)
@@ -317,7 +315,6 @@ _LINK_WORDS = (
     f' <a href="{PAGE}">look and plan without it</a>.'
 )
 _UNLOCK_WORDS = "Type the launch token that the server printed in its terminal."
-_WAIT_WORDS = "Wrong tokens came too fast. Wait half a minute, then type the launch token."
 _FORM = (
     f'<form method="post" action="{UNLOCK}"><input type="password" name="token" aria-label="Launch token" autofocus'
     ' autocomplete="off"> <button>Unlock</button></form>'

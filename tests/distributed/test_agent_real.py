@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from factories import chain_plan, small_cluster
 from fake_launcher import processes_under
 
 from hetplanner.launchers.capacity import estimated_rank_bytes
+from hetplanner.launchers.isolate import inside
 from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -70,15 +70,23 @@ def start_training(client):
     return run
 
 
+LISTENING = """
+import json, psutil, socket, sys
+found = []
+for pid in sys.argv[1:]:
+    for one in psutil.Process(int(pid)).net_connections(kind="inet"):
+        if one.laddr and (one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM):
+            found.append([one.laddr.ip, one.laddr.port])
+print(json.dumps(found))
+"""
+
+
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
-    """TCP and UDP sockets on which these processes take what others send."""
-    found = []
-    for process in processes:
-        for connection in process.net_connections(kind="inet"):
-            is_server = connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM
-            if is_server and connection.laddr:
-                found.append((connection.laddr.ip, connection.laddr.port))
-    return found
+    """TCP and UDP sockets on which these processes take what others send; asked in their own network."""
+    pids = [str(process.pid) for process in processes]
+    asked = [*inside(processes[0].pid), sys.executable, "-c", LISTENING, *pids]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
+    return [tuple(one) for one in json.loads(done.stdout)]
 
 
 def test_from_launch_to_first_loss_to_stop(client, record_property):

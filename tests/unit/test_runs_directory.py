@@ -11,6 +11,7 @@ from factories import chain_plan
 from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs import directory as directories
 from hetplanner.runs import home as homes
 from hetplanner.runs.directory import (
     RUN_ID,
@@ -85,6 +86,43 @@ def test_a_folder_with_files_is_refused(home, plan, tmp_path):
         create_run_directory(plan, TrainConfig(), tmp_path / "full")
 
 
+def test_a_run_is_closed_to_others_wherever_it_lies(home, plan, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o777)
+    for out, parent in ((None, None), (tmp_path / "made", None), (tmp_path / "mine", None), (None, tmp_path)):
+        _, directory = create_run_directory(plan, TrainConfig(), out, parent=parent)
+        assert mode(directory.path) == 0o700
+        assert mode(directory.config_file) == 0o600
+
+
+def test_a_folder_of_another_user_is_refused(home, plan, tmp_path, monkeypatch):
+    (tmp_path / "theirs").mkdir()
+    homes.runs_directory()
+    me = os.getuid()
+    monkeypatch.setattr("hetplanner.runs.directory.os.getuid", lambda: me + 1)
+    with pytest.raises(InvalidInput, match=f"belongs to .*user {me}"):
+        directories._close(tmp_path / "theirs")
+
+
+def test_a_folder_that_every_user_may_rename_is_refused(home, plan, tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for chosen in ({"out": tmp_path / "open" / "run"}, {"parent": tmp_path / "open"}):
+        with pytest.raises(InvalidInput, match=r"open: every user may rename what lies in it"):
+            create_run_directory(plan, TrainConfig(), **chosen)
+    (tmp_path / "open").chmod(0o1777)  # as /tmp
+    create_run_directory(plan, TrainConfig(), tmp_path / "open" / "run")
+
+
+def test_what_another_user_put_in_place_of_a_run_is_none(home, plan, tmp_path, monkeypatch):
+    run_id, _ = create_run_directory(plan, TrainConfig(), tmp_path / "run")
+    assert list_run_ids() == [run_id]
+    link = homes.runs_directory() / run_id
+    monkeypatch.setattr("hetplanner.runs.directory.runs_directory", lambda _: link.parent)
+    monkeypatch.setattr("hetplanner.runs.directory.os.getuid", lambda: os.geteuid() + 1)
+    assert list_run_ids() == []
+
+
 def test_runs_are_found_by_part_of_their_id_and_last(home, plan):
     first, _ = create_run_directory(plan, TrainConfig())
     second, _ = create_run_directory(plan, TrainConfig())
@@ -110,8 +148,34 @@ def test_a_link_in_place_of_our_directory_is_refused(home, tmp_path):
     home.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (home / "agent").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="must be a directory of your own"):
+    with pytest.raises(InvalidInput, match="must be a directory of your own"):
         homes.agent_directory()
+
+
+def test_a_home_that_others_may_write_or_own_is_not_trusted(home, monkeypatch):
+    home.mkdir()
+    home.chmod(0o777)
+    with pytest.raises(InvalidInput, match=r"others may write it, so it is not trusted; run `chmod go-w"):
+        homes.runs_directory()
+    home.chmod(0o755)
+    assert homes.runs_directory().is_dir()
+    me = os.getuid()
+    monkeypatch.setattr(homes.os, "getuid", lambda: me + 1)
+    with pytest.raises(InvalidInput, match=f"belongs to .*user {me}.*use one of your own"):
+        homes.runs_directory()
+
+
+def test_a_group_of_ones_own_is_nobody_else(monkeypatch, tmp_path):
+    tmp_path.chmod(0o775)
+    user, info = homes.pwd.getpwuid(os.getuid()), tmp_path.stat()
+    for members, is_trusted in (([], True), ([user.pw_name], True), (["somebody"], False)):
+        group = homes.grp.struct_group((user.pw_name, "x", info.st_gid, members))
+        monkeypatch.setattr(homes.grp, "getgrgid", lambda _, group=group: group)
+        if is_trusted:
+            homes.refuse_others(tmp_path, info)
+        else:
+            with pytest.raises(InvalidInput, match="others may write it"):
+                homes.refuse_others(tmp_path, info)
 
 
 def test_a_home_that_cannot_be_made_is_one_clear_line(monkeypatch):

@@ -1,6 +1,7 @@
 """What the agent offers to a page by name, and that a page gets nothing else."""
 
 import json
+import os
 
 import pytest
 from factories import chain_plan
@@ -99,6 +100,19 @@ def test_a_file_that_is_not_right_says_where(home, text, message):
 
 def test_a_file_that_others_may_write_is_not_trusted(home):
     offers_file(home).chmod(0o666)
+    with pytest.raises(InvalidInput, match="others may write it"):
+        read_offers(home)
+
+
+def test_a_file_of_another_user_is_not_trusted(home, monkeypatch):
+    me = os.getuid()
+    monkeypatch.setattr("hetplanner.runs.home.os.getuid", lambda: me + 1)
+    with pytest.raises(InvalidInput, match=f"belongs to .*user {me}"):
+        read_offers(home)
+
+
+def test_a_file_in_a_folder_that_others_may_write_is_not_trusted(home):
+    home.chmod(0o777)
     with pytest.raises(InvalidInput, match="others may write it"):
         read_offers(home)
 

@@ -5,7 +5,6 @@ import json
 import re
 import struct
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -37,7 +36,13 @@ from hetplanner.elastic.messages import (
 )
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.driver import Driver
-from hetplanner.swarm.wire.certificates import Credentials, authority_name, load_credentials, make_certificates
+from hetplanner.swarm.wire.certificates import (
+    Credentials,
+    authority_name,
+    load_credentials,
+    make_certificates,
+    run_certificates,
+)
 from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost, check_address
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
@@ -154,6 +159,15 @@ def test_certificates_are_made_once_and_keys_are_private(tmp_path):
         make_certificates(tmp_path / "certificates")
 
 
+def test_a_local_run_gets_certificates_of_its_own_once_and_nothing_can_sign_more(tmp_path):
+    folder = run_certificates(tmp_path)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {f.name for f in folder.iterdir()} == {"authority.pem", "member.pem", "member.key"}
+    mine = load_credentials(folder)
+    assert run_certificates(tmp_path) == folder
+    assert load_credentials(folder) == mine  # a coordinator that starts again knows its peers
+
+
 class Answering(Driver):
     """A process that answers, or asks."""
 
@@ -191,10 +205,12 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize(("who", "named", "told"), STRANGERS)
-def test_a_wrong_certificate_is_refused_named_and_counted_and_its_bearer_is_told_why(authorities, who, named, told):
+def test_a_wrong_certificate_is_refused_named_and_counted_and_its_bearer_is_told_why(
+    authorities, tmp_path, who, named, told
+):
     async def story():
         inside, asker = Answering(authorities["own"]), Answering(authorities[who])
-        address = await inside.endpoint.start("127.0.0.1", door=True)
+        address = await inside.endpoint.start("127.0.0.1", door=tmp_path)
         with pytest.raises(Lost):
             await asker.endpoint.query(address, b"hello", 2.0)
         await asker.endpoint.close()
@@ -229,12 +245,14 @@ def test_who_comes_with_certificates_to_a_coordinator_without_is_told_so(authori
     assert (fine, nobody) == (None, None)
 
 
-def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities):
+def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities, tmp_path):
+    folder = tmp_path / ("a path longer than the address of a socket may be" * 4)
+    folder.mkdir()
+
     async def story():
         inside = Answering(authorities["own"])
-        address = await inside.endpoint.start("127.0.0.1", door=True)
-        folder = Path(inside.endpoint._door.inner.removeprefix("unix:")).parent
-        assert folder.stat().st_mode & 0o777 == 0o700
+        address = await inside.endpoint.start("127.0.0.1", door=folder)
+        assert [path.is_socket() for path in folder.iterdir()] == [True]
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"\x16\x03\x01\xff\xff" + bytes(100)):
             _, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
             writer.write(data)
@@ -249,12 +267,12 @@ def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities):
                 break
             await asyncio.sleep(0.05)
         await inside.endpoint.close()
-        return inside.reasons, folder.exists()
+        return inside.reasons, list(folder.iterdir())
 
-    reasons, is_left = finish(story())
+    reasons, left = finish(story())
     assert {HUNG_UP, "it does not speak TLS"} < set(reasons)
     assert len(reasons) >= 4
-    assert not is_left
+    assert left == []
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:5", "example.org:5", "0.0.0.0:1", "127.0.0.1", "127.0.0.1:99999", ":1"])

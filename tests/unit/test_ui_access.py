@@ -4,23 +4,12 @@ import pytest
 
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.access import (
-    MAX_TRIES,
-    WINDOW_S,
     LaunchGuard,
-    TooManyTries,
     allowed_hosts,
     host_is_allowed,
     new_token,
     request_is_ours,
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_tokens_differ_and_can_be_typed():
@@ -37,19 +26,14 @@ def test_the_token_unlocks_and_nothing_else_does():
         assert not guard.check(wrong)
 
 
-def test_wrong_tries_are_limited_for_the_whole_process_and_the_right_token_waits_too():
-    clock = Clock()
-    guard = LaunchGuard("ABCD-EFGH-JKMN", clock)
-    for _ in range(MAX_TRIES):
-        assert not guard.check("wrong-wrong")
-    with pytest.raises(TooManyTries, match="wait 30 s"):
-        guard.check("ABCD-EFGH-JKMN")
-    clock.now += WINDOW_S + 0.1
+def test_nobody_locks_out_who_has_the_right_token():
+    guard = LaunchGuard("ABCD-EFGH-JKMN")
+    assert not any(guard.check(f"wrong-wrong-{n}") for n in range(1000))
     assert guard.check("ABCD-EFGH-JKMN")
 
 
 def test_a_short_token_from_the_environment_is_refused():
-    with pytest.raises(InvalidInput, match="at least 8"):
+    with pytest.raises(InvalidInput, match="at least 12"):
         LaunchGuard("1234")
 
 

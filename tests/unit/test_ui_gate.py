@@ -171,16 +171,16 @@ def test_the_link_opens_once_and_its_token_leaves_the_address(caplog):
         visiting(story)
 
 
-def test_a_typed_token_gives_a_cookie_and_guesses_run_out():
+def test_a_typed_token_gives_a_cookie_also_after_many_guesses():
     async def story(visitor):
         right = await visitor.ask("/unlock", "POST", Origin=visitor.own, form=f"token={TOKEN.lower()}")
         assert (right.status_code, right.headers["location"]) == (303, PAGE)
         assert "HttpOnly" in right.headers["set-cookie"]
-        for _ in range(5):
+        for _ in range(50):
             wrong = await visitor.ask("/unlock", "POST", Origin=visitor.own, form="token=%3Cscript%3E")
             assert (wrong.status_code, "<script" in wrong.text) == (403, False)
         late = await visitor.ask("/unlock", "POST", Origin=visitor.own, form=f"token={TOKEN}")
-        assert (late.status_code, "set-cookie" in late.headers) == (429, False)
+        assert (late.status_code, "set-cookie" in late.headers) == (303, True)
 
     visiting(story)
 

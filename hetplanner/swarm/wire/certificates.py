@@ -6,7 +6,6 @@ There are no names of hosts in them, as peers come and go: all answer to one nam
 from __future__ import annotations
 
 import datetime
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +14,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import read_text
 
 SWARM_NAME = "hetplanner-swarm"
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "authority.pem", "authority.key"
 MEMBER_FILE, MEMBER_KEY_FILE = "member.pem", "member.key"
+RUN_FOLDER = "certificates"
+"""Of a local run, in its own folder."""
 MAX_PEM_BYTES = 2**20
 
 
@@ -44,12 +46,13 @@ def authority_name(credentials: Credentials) -> str:
     return x509.load_pem_x509_certificate(credentials.authority).fingerprint(hashes.SHA256()).hex()[:16]
 
 
-def make_certificates(folder: Path, days: int = 365) -> list[Path]:
+def make_certificates(folder: Path, days: int = 365, *, can_sign: bool = True) -> list[Path]:
     """Makes an authority and a member's certificate, which all members may share.
 
     Args:
-        folder: made if missing; must not hold an authority already.
+        folder: made (0700) if missing; must not hold an authority already.
         days: of validity.
+        can_sign: the authority's key is written too, so that it can sign more.
 
     Returns:
         The files; keys are readable by their owner alone.
@@ -62,23 +65,28 @@ def make_certificates(folder: Path, days: int = 365) -> list[Path]:
     authority_key, member_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _authority(authority_key, days)
     member = _member(member_key, authority, authority_key, days)
+    pem = serialization.Encoding.PEM
+    contents = {AUTHORITY_FILE: authority.public_bytes(pem), MEMBER_FILE: member.public_bytes(pem)}
+    contents |= {AUTHORITY_KEY_FILE: _pem_of(authority_key)} if can_sign else {}
+    contents |= {MEMBER_KEY_FILE: _pem_of(member_key)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return [
-            _write(folder / AUTHORITY_FILE, authority.public_bytes(serialization.Encoding.PEM), 0o644),
-            _write(folder / AUTHORITY_KEY_FILE, _pem_of(authority_key), 0o600),
-            _write(folder / MEMBER_FILE, member.public_bytes(serialization.Encoding.PEM), 0o644),
-            _write(folder / MEMBER_KEY_FILE, _pem_of(member_key), 0o600),
-        ]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in contents.items():
+            write_whole(folder / name, content, mode=0o600 if name.endswith(".key") else 0o644)
     except OSError as error:
         raise InvalidInput(f"{folder}: cannot be written: {error.strerror}") from None
+    return [folder / name for name in contents]
 
 
-def _write(path: Path, data: bytes, mode: int) -> Path:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(file, "wb") as opened:
-        opened.write(data)
-    return path
+def run_certificates(run_dir: Path) -> Path:
+    """The folder of certificates of one local run, made when the run first starts. Raises InvalidInput.
+
+    The key that signed them is nowhere: nobody can be let in later but by a copy of them.
+    """
+    folder = run_dir / RUN_FOLDER
+    if not (folder / MEMBER_KEY_FILE).exists():  # which is written last
+        make_certificates(folder, can_sign=False)
+    return folder
 
 
 def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,15 +1,16 @@
 """TLS in front of a gRPC server: who is let in is passed on as it is, who is refused is named with the reason.
 
 gRPC refuses a handshake before Python hears of it, and then nobody can count it. So the coordinator, to whom everybody
-comes first, takes its connections here, and its gRPC server listens on a socket in a folder that only its user may
-enter. Peers, who carry tensors, leave TLS to gRPC.
+comes first, takes its connections here, and its gRPC server listens on a socket in the run's folder, which only its
+user may enter. Peers, who carry tensors, leave TLS to gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import ssl
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from hetplanner.swarm.wire.certificates import Credentials
 
 HANDSHAKE_S = 5.0
 PIECE_BYTES = 2**16
+SOCKET_FILE = "coordinator.socket"
 REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is by another authority",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
@@ -67,18 +69,21 @@ class Door:
 
     Args:
         credentials: of the swarm.
+        folder: only this user may enter it.
         refused: told of the host and the reason, for every handshake that fails.
 
     Attributes:
         inner: address for the gRPC server behind.
     """
 
-    def __init__(self, credentials: Credentials, refused: Refused) -> None:
+    def __init__(self, credentials: Credentials, folder: Path, refused: Refused) -> None:
         self._context = tls_context(credentials, server=True)
         self._refused = refused
-        self._folder = Path(tempfile.mkdtemp(prefix="hetplanner-"))
-        self._socket = self._folder / "grpc"
-        self.inner = f"unix:{self._socket}"
+        self._socket = folder / SOCKET_FILE
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # A socket's address has 107 bytes at most; the folder's own path may be longer.
+        self._short = f"/proc/self/fd/{self._folder}/{SOCKET_FILE}" if sys.platform == "linux" else str(self._socket)
+        self.inner = f"unix:{self._short}"
         self._server: asyncio.Server | None = None
         self._inside: set[asyncio.Task[None]] = set()
 
@@ -95,7 +100,8 @@ class Door:
         for task in list(self._inside):
             task.cancel()
         await asyncio.gather(*self._inside, return_exceptions=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._socket.unlink(missing_ok=True)
+        os.close(self._folder)
 
     async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -120,7 +126,7 @@ class Door:
         return True
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_unix_connection(str(self._socket))
+        inner_reader, inner_writer = await asyncio.open_unix_connection(self._short)
         ways = [asyncio.create_task(_pump(reader, inner_writer)), asyncio.create_task(_pump(inner_reader, writer))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

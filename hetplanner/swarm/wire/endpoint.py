@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -134,13 +135,14 @@ class Endpoint:
         self._server: grpc.aio.Server | None = None
         self._door: Door | None = None
 
-    async def start(self, host: str, port: int = 0, *, door: bool = False) -> str:
+    async def start(self, host: str, port: int = 0, *, door: Path | None = None) -> str:
         """Listens. Returns the address. Raises InvalidInput.
 
         Args:
             host: by which others reach this process.
             port: 0 takes a free one.
-            door: with credentials, names to the service who was refused for want of a certificate.
+            door: with credentials, names to the service who was refused for want of a certificate; a folder that
+                only this user may enter.
         """
         check_address(f"{host}:{port}", self._credentials)
         server = grpc.aio.server(options=self._options)
@@ -148,8 +150,8 @@ class Endpoint:
         try:
             if self._credentials is None:
                 bound = server.add_insecure_port(f"{host}:{port}")
-            elif door:
-                self._door = Door(self._credentials, self._service.on_stranger)
+            elif door is not None:
+                self._door = Door(self._credentials, door, self._service.on_stranger)
                 server.add_insecure_port(self._door.inner)
                 bound = await self._door.open(host, port)
             else:
