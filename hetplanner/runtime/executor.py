@@ -24,6 +24,7 @@ from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.posting import TOPIC, message_index, posting_order, proofs_of_delivery, sent_messages
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reductions import Reductions
@@ -65,6 +66,7 @@ class Executor:
     Attributes:
         chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
         actions: this rank's, in order.
+        heartbeat: is told of every action done.
         reductions: what it adds up and averages with others.
         completed_steps: steps whose update is in the weights.
         updating: held while the weights change; whoever takes it from another thread freezes them.
@@ -80,9 +82,11 @@ class Executor:
         batches: Batches | None,
         telemetry: Telemetry,
         order: SampleOrder | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
         self.transport, self.batches, self.telemetry = transport, batches, telemetry
+        self.heartbeat = heartbeat or Heartbeat()
         self._order = order  # of training samples; wanted where a codec has `delta`
         self.completed_steps, self.updating = 0, threading.Lock()
         self.stats, self._step = StepStats(), 0
@@ -154,8 +158,10 @@ class Executor:
         self.stats = stats = StepStats(start_s=time.monotonic())
         fragment = self.plan.fragment_at(step)
         self.transport.expect(self._expected[fragment])
+        advance = self.heartbeat.advance
         for act in self._program[fragment]:
             act()
+            advance()
         self.transport.end_step()
         if self.has_last_stage:
             self._take_loss()
@@ -182,6 +188,7 @@ class Executor:
         self.transport.expect(self._expected_ahead)
         for act in self._program_ahead:
             act()
+            self.heartbeat.advance()
         self.transport.end_step()
         losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
         self._losses = []

@@ -28,6 +28,7 @@ from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
+from hetplanner.runtime.heartbeat import EVERYONE, Heartbeat
 from hetplanner.runtime.posting import sent_messages
 from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
@@ -36,14 +37,14 @@ from hetplanner.runtime.save import join_parts, save_model, save_parts, write_in
 from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
-from hetplanner.runtime.watch import StopWatcher
+from hetplanner.runtime.watch import Request, StopWatcher
 from hetplanner.runtime.wire import PairWire, Wire
 from hetplanner.schedule.order import make_schedule
 
 log = logging.getLogger(__name__)
 
-JOIN_PARTS_S = 3.0
-"""How long after a stop rank 0 waits for the other stages' parts."""
+JOIN_PARTS_S, JOIN_LATE_PARTS_S = 3.0, 1.4
+"""How long rank 0 waits for the other stages' parts: after the end was asked for, and after its own."""
 LINKS_EVERY_S = 1.0
 """Between two lines about links; what they count is added up, so nothing is lost in between."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -58,6 +59,7 @@ class Session:
         place: rank, number of ranks, where they meet.
         run_dir: where telemetry, prediction and model go.
         watcher: tells when to stop; started.
+        heartbeat: tells the agent what this rank does.
         attempt: how often this run was started again after a failure; from the second on it goes on where it was.
     """
 
@@ -67,16 +69,20 @@ class Session:
     run_dir: Path
     telemetry: Telemetry
     watcher: StopWatcher
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     attempt: int = 0
     _step: int = -1
     _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, store: Store | None = None) -> None:
+    def run(self, store: Store | None = None) -> int:
         """Runs from connecting to the saved model.
 
         Args:
             store: where the ranks meet; None opens the one that the environment names.
+
+        Returns:
+            Optimiser steps done: fewer than asked for where the run was stopped or preempted.
 
         Raises:
             InvalidInput: the plan does not fit the number of ranks, the model or the data.
@@ -84,7 +90,7 @@ class Session:
         """
         self._check()
         try:
-            self._run(store)
+            return self._run(store)
         except (RuntimeError, dist.DistError) as error:
             if isinstance(error, RunError) or not _is_lost_peer(error):
                 raise
@@ -107,28 +113,35 @@ class Session:
                 " start them with one torchrun, or with --rdzv-endpoint=127.0.0.1:PORT"
             )
 
-    def _run(self, store: Store | None) -> None:
-        self.telemetry.phase("connecting")
+    def _enter(self, phase: str) -> None:
+        self.heartbeat.enter(phase)
+        self.telemetry.phase(phase)
+
+    def _run(self, store: Store | None) -> int:
+        self._enter("connecting")
         if self.place.rank == 0 and self.config.emulate_links:
             create_clocks(self.plan.problem.cluster, self.plan.ranks, self.run_dir)
         join(self.place, store or open_store(self.place), loopback=self.place.is_one_machine)
         agree((self.plan.digest() + self.config.model_dump_json()).encode(), "plan and settings")
-        self.telemetry.phase("building")
+        self._enter("building")
         executor = self._build()
         self.watcher.on_overdue = lambda: self._give_up(executor)
         self._predict(executor)
         self._restore(executor)
-        self.telemetry.phase("training")
+        self.heartbeat.end_step(executor.completed_steps)
+        self.watcher.enter_steps()
+        self._enter("training")
         try:
-            stopped = self._train(executor)
+            self._train(executor)
             executor.meet()
-            if not stopped:
+            if executor.completed_steps == self.config.steps:
                 self._validate(executor)
         except RuntimeError as error:
             if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
                 raise
             self._give_up(executor)  # the peer was faster to give up
         self._finish(executor)
+        return executor.completed_steps
 
     # -- before the first step --------------------------------------------------------------------
 
@@ -146,8 +159,10 @@ class Session:
             if self.watcher.requested.is_set():
                 emulator.draining.set()
         window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
-        transport = Transport(rank, emulator, window, device, None if emulator else self._bulk_wire(device))
-        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, self._order(batches))
+        wire = None if emulator else self._bulk_wire(device)
+        transport = Transport(rank, emulator, window, device, wire, self.heartbeat)
+        order = self._order(batches)
+        return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, order, self.heartbeat)
 
     def _order(self, batches: Batches | None) -> SampleOrder | None:
         """The order of samples, for ranks that read none but remember them."""
@@ -167,7 +182,7 @@ class Session:
         return PairWire(self.place.rank, pairs, device)
 
     def _predict(self, executor: Executor) -> None:
-        self.telemetry.phase("profiling")
+        self._enter("profiling")
         profiles = gather_profiles(profile_rank(executor), self.plan)
         mine = profiles[self.place.rank]
         self.telemetry.write(
@@ -178,7 +193,7 @@ class Session:
             messages=executor.transport.carrier,
             **{name: getattr(mine, name) for name in mine.__slots__},
         )
-        self.telemetry.phase("predicting")
+        self._enter("predicting")
         if self.place.rank == 0:
             on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
             durations = durations_from(profiles, shared=on_cores)
@@ -198,6 +213,7 @@ class Session:
         run_dirs = ([self.run_dir] if self.attempt else []) + ([Path(self.config.resume)] if self.config.resume else [])
         if not run_dirs:
             return
+        self.heartbeat.enter("restoring")
         found = restore(executor, self.place, run_dirs)
         if not found.step and not self.attempt:
             raise InvalidInput(f"resume: {run_dirs[-1]}: no checkpoint that all ranks can read: {found.skipped}")
@@ -215,28 +231,47 @@ class Session:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _train(self, executor: Executor) -> bool:
-        """Performs the steps. Returns whether a stop ended them early."""
+    def _train(self, executor: Executor) -> None:
+        """Performs the steps that are left, or those until the end that was asked for."""
         vote, checkpoints = StopVote(), Checkpoints(self.config, self.place, self.run_dir, self.telemetry)
         first = executor.completed_steps
         self._links_told = (0.0, first - 1)
         executor.transport.traffic.take()  # what came before the first step is not the plan's
+        began_s = time.monotonic()
         try:
             for step in range(first, self.config.steps):
                 self._step = step
-                vote.begin(self.watcher.requested.is_set())
+                vote.begin(self.watcher.request)
                 stats = executor.run_step(step)
+                self.heartbeat.wait_for(EVERYONE)
+                request = vote.decided()
+                now_s = time.monotonic()
+                self.heartbeat.advance()
+                self.heartbeat.end_step(executor.completed_steps, now_s - began_s)
                 self._report(executor, step, stats)
-                stopped = vote.decided()
-                last = stopped and self.config.checkpoint_every is not None and checkpoints.seconds < QUICK_S
-                if last or (checkpoints.is_due(step + 1) and not stopped):
-                    checkpoints.write(executor)
-                if stopped:
-                    log.info("stopped after step %d", step)
-                    return True
+                self._checkpoint(executor, checkpoints, request)
+                if request:
+                    self.watcher.ask(request)  # of another rank
+                    log.info("asked to %s, ends after step %d", request.name.lower(), step)
+                    return
+                began_s = time.monotonic()
         finally:
             self._report_links(executor)
-        return False
+
+    def _checkpoint(self, executor: Executor, checkpoints: Checkpoints, request: Request) -> None:
+        """Writes one where it is due: by the settings, before a preemption, or before a stop if that is quick."""
+        match request:
+            case Request.PREEMPT:
+                self.watcher.leave_steps()
+                is_due = True
+            case Request.STOP:
+                is_due = self.config.checkpoint_every is not None and checkpoints.seconds < QUICK_S
+            case _:
+                is_due = checkpoints.is_due(executor.completed_steps)
+        if is_due:
+            self.heartbeat.enter("checkpointing")
+            checkpoints.write(executor)
+            self.heartbeat.enter("training")
 
     def _report(self, executor: Executor, step: int, stats: StepStats) -> None:
         emulator = executor.transport.emulator
@@ -271,6 +306,7 @@ class Session:
     # -- after the last step ----------------------------------------------------------------------
 
     def _validate(self, executor: Executor) -> None:
+        self.heartbeat.enter("validating")
         merge_running(self.plan, self.place.rank, executor.chunks)
         loss_sum, num_tokens = executor.run_validation()
         if num_tokens:
@@ -279,7 +315,7 @@ class Session:
 
     def _finish(self, executor: Executor) -> None:
         self.watcher.leave_steps()
-        self.telemetry.phase("saving")
+        self._enter("saving")
         try:
             executor.transport.finish()
             save_model(
@@ -290,15 +326,20 @@ class Session:
                 self.run_dir,
                 self.watcher.requested.is_set,
             )
+            self.heartbeat.wait_for(EVERYONE)
             dist.barrier()
         except RuntimeError as error:
             if not (self.watcher.requested.is_set() and _is_lost_peer(error)):
                 raise
             self._give_up(executor)
+        except (OSError, RunError) as error:
+            if executor.completed_steps == self.config.steps or self.watcher.request is not Request.PREEMPT:
+                raise
+            log.warning("the model is not saved, the checkpoint has to do: %s", error)
         if self.place.rank == 0:
             (self.run_dir / CLOCK_FILE).unlink(missing_ok=True)
         dist.destroy_process_group()
-        self.telemetry.phase("done")
+        self._enter("done")
 
     def _give_up(self, executor: Executor) -> None:
         """A stop was asked for, and the ranks do not meet in time: every stage is saved as it stood after a step.
@@ -310,7 +351,7 @@ class Session:
             time.sleep(10)  # the other thread is at it and ends the process
             return
         if not executor.updating.acquire(timeout=1.0):
-            os._exit(1)
+            self._exit(1)
         executor.transport.abort()
         log.warning(
             "the step did not end in time after the stop; this stage is saved as of step %d", executor.completed_steps
@@ -319,13 +360,17 @@ class Session:
             self._save_parts(executor)
         except OSError as error:  # in the watcher's thread nobody would see it
             log.error("the stage cannot be saved: %s", error)
-            os._exit(1)
-        self.telemetry.phase("done")
-        os._exit(0)
+            self._exit(1)
+        self._enter("done")
+        self._exit(self.watcher.exit_code())
+
+    def _exit(self, code: int) -> None:
+        self.heartbeat.end(code)
+        os._exit(code)
 
     def _save_parts(self, executor: Executor) -> None:
         save_parts(executor.chunks, executor.completed_steps, self.run_dir)
-        deadline_s = self.watcher.asked_s + JOIN_PARTS_S
+        deadline_s = max(self.watcher.asked_s + JOIN_PARTS_S, time.monotonic() + JOIN_LATE_PARTS_S)
         workload, num_stages = self.plan.problem.workload, len(self.plan.stages)
         if self.place.rank == 0 and not join_parts(workload, num_stages, self.run_dir, deadline_s):
             write_info(workload, [executor.completed_steps] * num_stages, self.run_dir)

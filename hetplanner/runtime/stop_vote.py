@@ -1,11 +1,13 @@
-"""All ranks agree after which step to stop, at no cost on the critical path.
+"""All ranks agree after which step to end, at no cost on the critical path.
 
-Every step starts a one-number maximum over all ranks of "was a stop asked for" and looks at it when the step ends:
+Every step starts a one-number maximum over all ranks of "what was asked for" and looks at it when the step ends:
 by then it has long arrived, since nobody ends a step that others have not begun.
 """
 
 import torch
 import torch.distributed as dist
+
+from hetplanner.runtime.watch import Request
 
 
 class StopVote:
@@ -15,13 +17,13 @@ class StopVote:
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
 
-    def begin(self, requested: bool) -> None:
+    def begin(self, request: Request) -> None:
         """Casts this rank's vote for the step that begins."""
-        self._flag[0] = int(requested)
+        self._flag[0] = int(request)
         self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
 
-    def decided(self) -> bool:
-        """Whether anyone had asked for a stop when the step began."""
+    def decided(self) -> Request:
+        """What anyone had been asked for when the step began."""
         if self._work is not None:
             self._work.wait()
-        return bool(self._flag[0])
+        return Request(int(self._flag[0]))

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hetplanner.runtime.emulation import LinkEmulator
+from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.traffic import Traffic
 from hetplanner.runtime.wire import CPU, HostWire, Wire
 
@@ -80,6 +81,7 @@ class Transport:
         device: where messages are made and read.
         wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
             always goes that way.
+        heartbeat: is told whom this rank waits for.
 
     Attributes:
         traffic: what was sent and taken, by link.
@@ -92,11 +94,13 @@ class Transport:
         window: int = 8,
         device: torch.device = CPU,
         wire: Wire | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
         self._host_wire = HostWire(device)
         self._bulk_wire: Wire = wire or self._host_wire
         self.traffic = Traffic()
+        self._heartbeat = heartbeat or Heartbeat()
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
         self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
@@ -143,9 +147,11 @@ class Transport:
             self.window += 1  # taken in another order than announced; costs a buffer, nothing else
             self._post()
         work, data = self._posted.pop(message)
+        self._heartbeat.wait_for(message.peer)
         work.wait()
         self._post()
         late_s = self.emulator.hold(float(data[:8].view(torch.float64)), asked_s) if self.emulator else 0.0
+        self._heartbeat.advance()
         wait_s = time.monotonic() - asked_s
         self.traffic.count_taken(message.peer, ROLES[message.topic], message.num_bytes, wait_s, late_s)
         return data[self._header :].to(self.device, non_blocking=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
 
@@ -106,7 +107,12 @@ def start_telemetry(run_dir: Path, rank: int, attempt: int = 0) -> Telemetry:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs this rank; the exit code is 0, or 1 after an `error` line in rank-R.jsonl and log-R.txt."""
+    """Runs this rank.
+
+    Returns:
+        The exit code: 0 when all steps are done or its user has stopped the run, 75 after a preemption, 1 after an
+        `error` line in rank-R.jsonl and log-R.txt.
+    """
     block_signals()
     os.umask(0o077)  # what a run writes is its user's
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
@@ -115,19 +121,42 @@ def main(arguments: list[str] | None = None) -> int:
     run_dir.mkdir(parents=True, exist_ok=True)
     terminal = os.dup(2)
     redirect_output(run_dir, rank)
+    heartbeat = Heartbeat.of_rank(rank, attempt)
+    code = _run_rank(parsed, run_dir, given, heartbeat, terminal, rank, attempt)
+    heartbeat.end(code)
+    return code
+
+
+def _run_rank(
+    parsed: argparse.Namespace, run_dir: Path, given: bool, heartbeat: Heartbeat, terminal: int, rank: int, attempt: int
+) -> int:
     try:
         telemetry = start_telemetry(run_dir, rank, attempt)
     except InvalidInput as error:
         return _fail(None, error, terminal)
-    watcher = StopWatcher(run_dir)
-    watcher.on_overdue = lambda: os._exit(0)  # nothing to save before the stage is built
+    watcher = StopWatcher(run_dir, heartbeat)
+
+    def give_up() -> None:  # there is nothing to save before the stage is built
+        heartbeat.end(watcher.exit_code())
+        os._exit(watcher.exit_code())
+
+    watcher.on_overdue = give_up
     watcher.start()
     try:
+        heartbeat.enter("importing")
         telemetry.phase("importing")
         plan, config = read_settings(parsed, run_dir, given)
         if not given and rank == 0:
             write_settings(plan, config, run_dir)
-        _train(plan, config, run_dir, telemetry, watcher, attempt)
+        from hetplanner.runtime.connect import place_from_environment
+        from hetplanner.runtime.session import Session
+
+        session = Session(plan, config, place_from_environment(), run_dir, telemetry, watcher, heartbeat, attempt)
+        steps = session.run()
+        if steps < config.steps:
+            asked = watcher.request.name.lower()
+            _tell(terminal, f"ended after {steps} of {config.steps} steps, since it was asked to {asked}")
+            return watcher.exit_code()
         return 0
     except Exception as error:
         return _fail(telemetry, error, terminal)
@@ -136,13 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
         telemetry.close()
 
 
-def _train(
-    plan: "Plan", config: "TrainConfig", run_dir: Path, telemetry: Telemetry, watcher: StopWatcher, attempt: int
-) -> None:
-    from hetplanner.runtime.connect import place_from_environment
-    from hetplanner.runtime.session import Session
-
-    Session(plan, config, place_from_environment(), run_dir, telemetry, watcher, attempt).run()
+def _tell(terminal: int, line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(terminal, f"hetplanner worker: {line}\n".encode())
 
 
 def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
@@ -156,7 +181,7 @@ def _fail(telemetry: Telemetry | None, error: Exception, terminal: int) -> int:
     if telemetry:
         telemetry.write("error", text=line, traceback=trace, time_s=time.time())
         telemetry.flush()
-    os.write(terminal, f"hetplanner worker: {line}\n".encode())
+    _tell(terminal, line)
     return 1
 
 

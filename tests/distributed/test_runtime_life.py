@@ -13,8 +13,9 @@ import psutil
 import pytest
 import torch
 
-from hetplanner.errors import InvalidInput
+from hetplanner.errors import InvalidInput, Preempted
 from hetplanner.launchers.local import free_loopback_port
+from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
@@ -88,12 +89,14 @@ def test_stop_file_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:
     assert load_model(tmp_path).flat.isfinite().all()
 
 
-def test_sigterm_stops_a_rank_that_waits_inside_gloo(tmp_path: Path) -> None:
+def test_sigterm_of_a_rank_that_waits_inside_gloo_preempts_the_run_and_its_state_is_saved(tmp_path: Path) -> None:
     ranks = start_ranks(slow_plan(), TrainConfig(steps=FOREVER, emulate_links=True), tmp_path)
     ranks.wait_for_step(0)
     os.kill(ranks.processes[3].pid, signal.SIGTERM)
-    assert ranks.wait(10) == [0, 0, 0, 0]
+    assert ranks.wait(30) == [Preempted.exit_code] * 4
     assert (tmp_path / "model.safetensors").exists()
+    last = max(line["step"] for line in ranks.lines(0, "step"))
+    assert checkpoint_steps(tmp_path) == [last + 1]
 
 
 def test_a_stop_inside_a_long_step_saves_the_model_as_of_the_last_step(tmp_path: Path) -> None:

@@ -143,6 +143,43 @@ def test_watcher_sees_the_stop_file_and_signals(tmp_path: Path, how: str) -> Non
     assert (tmp_path / "stop.signalled").exists() == (how == "signal")
 
 
+WATCHED_FOR_LONG = (
+    WATCHED.replace("requested.wait(20)", "requested.wait(1.5)")
+    + """
+print(watcher.request.name, watcher.exit_code(), flush=True)
+"""
+)
+
+
+def watch_for_long(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", WATCHED_FOR_LONG, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_watcher_that_was_paused_takes_it_for_no_request(tmp_path: Path) -> None:
+    """As a debugger does: the wait for a signal ends early, after its time."""
+    process = watch_for_long(tmp_path)
+    for _ in range(5):
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.03)
+    assert process.communicate(timeout=30)[0] == "timeout\nNONE 0\n"
+    assert not (tmp_path / "stop.signalled").exists()
+
+
+@pytest.mark.parametrize(("how", "words"), [("file", "STOP 0"), ("signal", "PREEMPT 75"), ("both", "STOP 0")])
+def test_a_stop_is_its_users_wish_and_a_signal_alone_a_preemption(tmp_path: Path, how: str, words: str) -> None:
+    process = watch_for_long(tmp_path)
+    if how in ("file", "both"):
+        (tmp_path / "stop").touch()
+    if how in ("signal", "both"):
+        os.kill(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == f"stopped\n{words}\n"
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
 def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) -> None:
     if schedule == "interleaved":
