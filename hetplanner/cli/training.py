@@ -121,18 +121,13 @@ def _given(context: typer.Context) -> set[str]:
 
 def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
     """The earlier run's settings, but for what was given. Raises InvalidInput if the plan cannot go on from it."""
-    from hetplanner.plan.checkpoints import check_resumable
-    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.runs.resuming import check_resume
     from hetplanner.runs.run import open_run
-    from hetplanner.swarm.beginning import check_swarm_resumable
 
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
-    if isinstance(plan, ElasticPlan):
-        check_swarm_resumable(plan, found)
-    else:
-        check_resumable(plan, found)
+    check_resume(plan, found)
     return found
 
 

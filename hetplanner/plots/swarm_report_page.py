@@ -23,6 +23,7 @@ WORDS = {
     "join": "came", "left": "left", "lost": "lost", "cut off": "cut off", "gone": "gone", "refused": "refused",
     "move": "moves", "trainer lost": "trainers lost", "restart": "coordinators restarted", "cut": "links cut",
     "set back": "set back to a checkpoint", "work lost": "rounds short of work", "garbage": "garbage",
+    "restarted": "processes started again", "not restarted": "processes lost for good", "preempted": "preempted",
     "trouble": "troubles",
 }  # fmt: skip
 PHASE_WORDS = {
@@ -153,7 +154,8 @@ def _work(plan: ElasticPlan, history: SwarmHistory, found: SwarmReport) -> list[
 def _losses(found: SwarmReport) -> str:
     lost = [(f"peers lost: {reason}", count) for reason, count in found.failures.items()]
     lost += [(WORDS[kind], found.counts.get(kind, 0)) for kind in ("left", "cut off", "gone", "refused")]
-    lost += [(WORDS[kind], found.counts.get(kind, 0)) for kind in ("trainer lost", "cut", "restart", "set back")]
+    lost += [(WORDS[kind], found.counts.get(kind, 0)) for kind in ("trainer lost", "restarted", "not restarted")]
+    lost += [(WORDS[kind], found.counts.get(kind, 0)) for kind in ("cut", "restart", "preempted", "set back")]
     lost += [(WORDS[kind], found.counts.get(kind, 0)) for kind in ("work lost", "garbage", "trouble")]
     rows = [[words, str(count)] for words, count in lost if count]
     if found.redone:

@@ -25,7 +25,6 @@ from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.plan.checkpoints import check_resumable
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -39,11 +38,11 @@ from hetplanner.runs.processes import (
     send_signal,
     start_in_session,
 )
+from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
 from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
-from hetplanner.swarm.beginning import check_swarm_resumable
 from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
@@ -139,10 +138,9 @@ class Supervisor:
         check_capacity(plan, machine)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)
-            check_swarm_resumable(plan, config)
         else:
             check_runnable(plan)
-            check_resumable(plan, config)
+        check_resume(plan, config)
         check_data(config.data, plan.problem.workload)
 
     def submit(

@@ -24,7 +24,8 @@ from hetplanner.runs.swarm_flow import (
 )
 from hetplanner.runs.tail import LineTail
 
-EVENTS_FILE = "events.jsonl"
+EVENTS_FILE, PROCESSES_FILE = "events.jsonl", "processes.jsonl"
+"""What its coordinator tells, and what the process that started them all tells of its processes."""
 STATES = ("waiting", "joining", "serving")
 MAX_STAYS = MAX_MARKS = 4000
 """Of a swarm that lives long the newest are kept."""
@@ -46,6 +47,9 @@ OF_THE_SWARM = {
     "not saved": "trouble",
     "disk": "trouble",
     "not closed": "not closed",
+    "restarted": "restarted",
+    "ended": "not restarted",
+    "preempted": "preempted",
 }
 """Kind of event -> kind of mark, of what happens to no peer in particular."""
 
@@ -109,7 +113,7 @@ class SwarmHistory:
 
     def __init__(self, run_dir: Path) -> None:
         """A history at the start of its file, which may not exist yet."""
-        self._tail = LineTail(Path(run_dir) / EVENTS_FILE)
+        self._tails = [LineTail(Path(run_dir) / name) for name in (EVENTS_FILE, PROCESSES_FILE)]
         self.stays: deque[Stay] = deque(maxlen=MAX_STAYS)
         self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
         self.commits: deque[Commit] = deque(maxlen=MAX_COMMITS)
@@ -131,13 +135,13 @@ class SwarmHistory:
 
     def poll(self, max_bytes: int = POLL_BYTES) -> bool:
         """Reads on; returns whether anything was new."""
-        before = self._tail.offset
-        for line in self._tail.lines(max_bytes):
+        before = [tail.offset for tail in self._tails]
+        for line in (line for tail in self._tails for line in tail.lines(max_bytes)):
             try:
                 self._take(json.loads(line))
             except DAMAGED:
                 self.damaged += 1  # a coordinator was killed inside a line, or somebody wrote there
-        return self._tail.offset != before
+        return [tail.offset for tail in self._tails] != before
 
     def read_all(self) -> SwarmHistory:
         """Reads everything written so far; returns itself."""

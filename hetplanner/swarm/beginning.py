@@ -32,6 +32,8 @@ from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 
 log = logging.getLogger(__name__)
 
+IsGood = Callable[[Path, int, Version], bool]
+"""Whether a stage's checkpoint in a folder can be taken."""
 RUN_VERSION = 1
 MOST_PARENTS = 1000
 
@@ -54,9 +56,7 @@ def read_ledger(run_dir: Path) -> Ledger:
         raise InvalidInput(f"{run_dir}: {error}") from None
 
 
-def find_checkpoint(
-    run_dir: Path, stages: int, is_good: Callable[[Path, int, Version], bool] = is_whole
-) -> tuple[Path, dict[int, Version]] | None:
+def find_checkpoint(run_dir: Path, stages: int, is_good: IsGood = is_whole) -> tuple[Path, dict[int, Version]] | None:
     """The run whose checkpoint of all stages one would go on from, and what each stage's was saved as.
 
     That is the run itself, or, as long as it has none, the run that it has gone on from.
@@ -64,7 +64,7 @@ def find_checkpoint(
     Args:
         run_dir: of the run.
         stages: of its model.
-        is_good: whether a stage's checkpoint in a folder can be taken.
+        is_good: what to look at.
 
     Raises:
         InvalidInput: a run's files cannot be read.
@@ -78,15 +78,6 @@ def find_checkpoint(
     return None
 
 
-def steps_saved(run_dir: Path, stages: int) -> int | None:
-    """Steps in the checkpoint that one would go on from, as far as files' names tell; None: there is none."""
-    try:
-        found = find_checkpoint(run_dir, stages, lambda folder, s, v: checkpoint_path(folder, s, v).is_file())
-    except InvalidInput:
-        return None
-    return found[1][0].step if found is not None else None
-
-
 def _with_parents(run_dir: Path) -> Iterator[Path]:
     seen: set[Path] = set()
     following: str | None = str(run_dir)
@@ -97,8 +88,12 @@ def _with_parents(run_dir: Path) -> Iterator[Path]:
         following = read_config(one / "run.json").resume
 
 
-def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig) -> int:
+def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGood = is_whole) -> int:
     """Refuses to go on from a run that this plan and these settings cannot go on from.
+
+    Args:
+        plan, config: of the new run.
+        is_good: see `find_checkpoint`; `is_there` looks at names alone.
 
     Returns:
         Steps that are done there; 0 if the settings resume nothing.
@@ -109,7 +104,7 @@ def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig) -> int:
     if config.resume is None:
         return 0
     run_dir = Path(config.resume)
-    found = find_checkpoint(run_dir, len(plan.stages))
+    found = find_checkpoint(run_dir, len(plan.stages), is_good)
     if found is None:
         raise InvalidInput(
             f"resume: {run_dir} holds no whole checkpoint of all {len(plan.stages)} stages; runs write them with"

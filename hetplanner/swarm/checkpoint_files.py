@@ -59,15 +59,36 @@ def is_whole(folder: Path, stage: int, version: Version) -> bool:
     return True
 
 
+def is_there(folder: Path, stage: int, version: Version) -> bool:
+    """Whether a stage has a checkpoint of that name, however damaged."""
+    return checkpoint_path(folder, stage, version).is_file()
+
+
+def saved_steps(folder: Path, stages: int) -> list[int]:
+    """Steps of which all stages have a checkpoint, latest first, as far as names tell."""
+    saved: dict[int, set[int]] = defaultdict(set)
+    for version, there in _stages_by_version(folder).items():
+        saved[version.step] |= there
+    return sorted((step for step, there in saved.items() if there >= set(range(stages))), reverse=True)
+
+
+def _stages_by_version(folder: Path) -> dict[Version, set[int]]:
+    found: dict[Version, set[int]] = defaultdict(set)
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return found
+    for parts in filter(None, map(_NAME.match, names)):
+        found[Version(int(parts[2]), int(parts[3]))].add(int(parts[1]))
+    return found
+
+
 def prune(folder: Path, stage: int, kept: int) -> None:
     """Removes a stage's older checkpoints, so that `kept` stay of those that all stages have.
 
     Where the others' are elsewhere the last `kept` of this stage stay.
     """
-    saved: dict[Version, set[int]] = defaultdict(set)
-    for path in folder.iterdir():
-        if found := _NAME.match(path.name):
-            saved[Version(int(found[2]), int(found[3]))].add(int(found[1]))
+    saved = _stages_by_version(folder)
     everyone = set().union(*saved.values())
     mine = sorted(version for version, stages in saved.items() if stage in stages)
     common = [version for version in mine if saved[version] == everyone]

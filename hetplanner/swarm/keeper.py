@@ -116,8 +116,7 @@ class Keeper:
     def _why_not_again(self, name: str) -> str | None:
         times = self.restarts[name]
         if times >= self.limit:
-            been = f"started again {times} times" if times else "not started again"
-            return f"it has been {been}, max_restarts is {self.limit}"
+            return f"it has been started again {times} of at most {self.limit} times (max_restarts)"
         if self._short_lives[name] > MOST_SHORT_LIVES:
             return f"it has lived less than {SHORT_LIFE_S:g} s {self._short_lives[name]} times in a row"
         return None

@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError
-from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.audit import audit_records
@@ -21,6 +20,7 @@ from hetplanner.runs.events import LifeSpan, RunEvent, life_spans, run_events
 from hetplanner.runs.home import runs_directory
 from hetplanner.runs.loads import LinkLoad, SiteLoad, link_loads, site_loads
 from hetplanner.runs.reader import RunReader
+from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.run import agent_lives, as_it_is
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.stragglers import Straggler, stragglers
@@ -141,7 +141,7 @@ class RunWatch:
             sites=tuple(site_loads(reader, loads)),
             events=tuple(run_events(reader, status, audit_records(self.home, run=self.run_id))),
             life=tuple(life_spans(reader, status, time.time())),
-            checkpoints=tuple(checkpoint_steps(reader.directory.path)),
+            checkpoints=tuple(checkpoints_of(reader.plan, reader.directory.path)),
             swarm=self._history if self._expected is not None else None,
             flow=self._history.flow(),
             expected=self._expected or {},

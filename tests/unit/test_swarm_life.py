@@ -20,6 +20,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.swarm_history import OF_THE_SWARM, SwarmHistory
 from hetplanner.swarm.chronicle import EVENTS_FILE, Chronicle
+from hetplanner.swarm.keeper import PROCESSES_FILE
 from hetplanner.ui import watch
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
@@ -118,6 +119,28 @@ def test_cut_links_and_lost_work_are_marks(tmp_path):
     ]
     assert history.damaged == 1
     assert totals_text(history) == "steps committed: 0, links cut: 1, rounds short of work: 1, damaged lines: 1."
+
+
+def test_what_became_of_the_processes_is_told_too(tmp_path):
+    assert swarm_history.PROCESSES_FILE == PROCESSES_FILE
+    chronicle = Chronicle(tmp_path, 64)
+    chronicle.event("preempted", text="step 3")
+    chronicle.close()
+    with (tmp_path / PROCESSES_FILE).open("a") as file:
+        for kind, who in (("restarted", "coordinator"), ("ended", "d3")):
+            words = {"time_s": 101.0, "kind": kind, "peer": who, "text": "was killed by SIGKILL"}
+            file.write(json.dumps(words) + "\n")
+    history = SwarmHistory(tmp_path)
+    assert history.poll()
+    assert not history.poll()
+    assert [(m.kind, m.peer, m.text) for m in history.marks] == [
+        ("preempted", "", "preempted: step 3"),
+        ("restarted", "", "restarted: coordinator: was killed by SIGKILL"),
+        ("not restarted", "", "ended: d3: was killed by SIGKILL"),
+    ]
+    said = "preempted: 1, processes started again: 1, processes lost for good: 1"
+    assert all(words in totals_text(history) for words in said.split(", "))
+    assert set(OF_THE_SWARM.values()) <= set(NAMES) & set(MARKS)
 
 
 def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_path):

@@ -27,11 +27,14 @@ MARKS = {
     "refused": ("square", "#AA3377"),
     "trainer lost": ("plus", "#CC3311"),
     "restart": ("inverted_triangle", "#EE8866"),
+    "restarted": ("inverted_triangle", "#228833"),
+    "not restarted": ("y", "#CC3311"),
+    "preempted": ("inverted_triangle", "#77AADD"),
     "set back": ("inverted_triangle", "#CC3311"),
     "trouble": ("x", "#AA3377"),
 }
 """Kind of mark -> marker and colour."""
-OPEN_MARKERS = ("x", "asterisk", "dash", "plus")
+OPEN_MARKERS = ("x", "asterisk", "dash", "plus", "y")
 EDGE = "#ffffff"
 """Of filled marks, so that they are seen on a bar of their own colour."""
 MAX_ROWS = 48

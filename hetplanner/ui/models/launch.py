@@ -16,16 +16,15 @@ from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.capacity import check_capacity
 from hetplanner.launchers.interface import LaunchRequest
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
-from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.rehearsal import rehearsal_problem
 from hetplanner.plan.train import LrSchedule, TrainConfig
 from hetplanner.runs.home import runs_directory
 from hetplanner.runs.offers import Choice, read_offers
 from hetplanner.runs.reader import RunReader
+from hetplanner.runs.resuming import check_resume, checkpoints_of
 from hetplanner.swarm.spec import spec_of
 from hetplanner.ui.jobs import SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.calls import Calls
@@ -168,7 +167,7 @@ class LaunchModel(param.Parameterized):
         Raises:
             InvalidInput: it has none, or its data is not offered.
         """
-        done = next(iter(checkpoint_steps(reader.directory.path)), None)
+        done = next(iter(checkpoints_of(reader.plan, reader.directory.path)), None)
         if done is None:
             raise InvalidInput(f"restart: run {run_id} holds no checkpoint; set 'Checkpoint every' at the launch")
         check_capacity(reader.plan)
@@ -234,10 +233,9 @@ class LaunchModel(param.Parameterized):
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)  # what swarms cannot train is said before anything is confirmed
         if self._resume is not None:
-            assert isinstance(plan, Plan)
             folder = (runs_directory(self.home) / self._resume).resolve()
-            check_resumable(plan, config.replace(resume=str(folder)))
-            done = next(iter(checkpoint_steps(folder)), 0)
+            check_resume(plan, config.replace(resume=str(folder)), read_files=False)
+            done = next(iter(checkpoints_of(plan, folder)), 0)
         request = make_launcher("local").request(plan, runs_directory(self.home) / "new-run", config)
         return Proposal(plan, config, choice, request, done)
 

@@ -38,6 +38,7 @@ NAMES = {
     "leaves": "asked to leave", "gone": "gone", "move": "moves", "not closed": "attempts given up",
     "cut": "links cut", "work lost": "rounds short of work",
     "garbage": "garbage", "refused": "refused", "trainer lost": "trainers lost", "restart": "coordinators restarted",
+    "restarted": "processes started again", "not restarted": "processes lost for good", "preempted": "preempted",
     "set back": "set back to a checkpoint", "trouble": "troubles",
 }  # fmt: skip
 

@@ -1,0 +1,33 @@
+"""Going on from an earlier run's checkpoint, of whichever kind the plan is."""
+
+from pathlib import Path
+
+from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.swarm.beginning import check_swarm_resumable
+from hetplanner.swarm.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
+
+
+def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True) -> None:
+    """Refuses to go on from a run that this plan and these settings cannot go on from; may take a while.
+
+    Args:
+        plan, config: of the new run.
+        read_files: whether a swarm's checkpoints are read to see that they are whole.
+
+    Raises:
+        InvalidInput: there is no checkpoint to go on from, or it is of another plan or seed, or nothing is left to do.
+    """
+    if isinstance(plan, ElasticPlan):
+        check_swarm_resumable(plan, config, is_whole if read_files else is_there)
+    else:
+        check_resumable(plan, config)
+
+
+def checkpoints_of(plan: AnyPlan, run_dir: Path) -> list[int]:
+    """Steps of a run's checkpoints, latest first; whether they are still whole is not looked at."""
+    if isinstance(plan, ElasticPlan):
+        return saved_steps(run_dir / FOLDER, len(plan.stages))
+    return checkpoint_steps(run_dir)
