@@ -66,7 +66,7 @@ class CheckpointLost:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first of a log: the swarm begins with the checkpoints of another run, which follow as CheckpointSaved.
+    """The swarm begins with the checkpoints of another run, which follow as CheckpointSaved: it has none of its own.
 
     Attributes:
         source: folder of that run.
@@ -132,8 +132,9 @@ class Ledger:
                 by_stage = self.checkpoints.get(version.step, {})
                 if by_stage.get(stage) == version:
                     del by_stage[stage]
-            case Resumed(version=version) if self.version == Version(0, 0):
-                self.version, self.resumed = version, (version.step, decision.source)
+            case Resumed(version=version):
+                self.version, self.last_attempt, self.last_norm = version, None, None
+                self.checkpoints, self.resumed = {}, (version.step, decision.source)
             case Finished(version=version):
                 self.finished = version
 
@@ -166,21 +167,30 @@ def decisions_of_a_restart(
         stages: of the model.
         is_whole: whether the checkpoint of a stage that was saved as a version can still be read.
     """
-    found: list[CheckpointLost | SetBack] = []
+    return [*lose_damaged(ledger, stages, is_whole), *set_back_to_saved(ledger, stages)]
 
-    def decide(decision: CheckpointLost | SetBack) -> None:
-        ledger.take(decision)
-        found.append(decision)
 
+def lose_damaged(ledger: Ledger, stages: int, is_whole: Callable[[int, Version], bool]) -> list[CheckpointLost]:
+    """The first half of `decisions_of_a_restart`: the newest checkpoint is whole then."""
+    found: list[CheckpointLost] = []
     while (step := ledger.newest_checkpoint(stages)) is not None:
-        lost = [(stage, v) for stage, v in ledger.checkpoints[step].items() if not is_whole(stage, v)]
+        lost = [CheckpointLost(ledger.boot, s, v) for s, v in ledger.checkpoints[step].items() if not is_whole(s, v)]
         if not lost:
             break
-        for stage, version in lost:
-            decide(CheckpointLost(ledger.boot, stage, version))
-    if ledger.version.step != (step or 0):
-        decide(SetBack(ledger.boot, Version(ledger.version.lineage + 1, step or 0)))
+        for decision in lost:
+            ledger.take(decision)
+        found += lost
     return found
+
+
+def set_back_to_saved(ledger: Ledger, stages: int) -> list[SetBack]:
+    """The second half: nothing where the last step is saved."""
+    step = ledger.newest_checkpoint(stages) or 0
+    if ledger.version.step == step:
+        return []
+    decision = SetBack(ledger.boot, Version(ledger.version.lineage + 1, step))
+    ledger.take(decision)
+    return [decision]
 
 
 def encode_decision(decision: Decision) -> bytes:

@@ -17,9 +17,10 @@ from hetplanner.elastic.decisions import (
     Decision,
     Ledger,
     Resumed,
-    decisions_of_a_restart,
     decode_decisions,
+    lose_damaged,
     replay_decisions,
+    set_back_to_saved,
 )
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import HetplannerError, InvalidInput
@@ -129,7 +130,7 @@ def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
     Args:
         run_dir: of the swarm.
         stages: of its model.
-        resume: the run whose checkpoint a swarm without a log of its own takes.
+        resume: the run whose checkpoint a swarm takes that has none of its own.
 
     Raises:
         InvalidInput: that run has none, or it cannot be copied.
@@ -142,12 +143,14 @@ def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
     decisions = DecisionFile(run_dir / DECISIONS_FILE)
     try:
         ledger = replay_decisions(decisions.decisions)
-        first: list[Decision] = []
-        if not any(isinstance(d, Resumed) for d in decisions.decisions) and ledger.version.step == 0 and resume:
-            first = _adopt(Path(resume), folder, stages)
-        for decision in first:
-            ledger.take(decision)
-        first += decisions_of_a_restart(ledger, stages, lambda stage, version: is_whole(folder, stage, version))
+        first: list[Decision] = [*lose_damaged(ledger, stages, lambda stage, v: is_whole(folder, stage, v))]
+        if resume is not None and ledger.newest_checkpoint(stages) is None:
+            lineage = ledger.version.lineage + bool(decisions.decisions)
+            adopted = _adopt(Path(resume), folder, stages, ledger.boot, lineage)
+            for decision in adopted:
+                ledger.take(decision)
+            first += adopted
+        first += set_back_to_saved(ledger, stages)
         for decision in first:
             log.info("%s", decision)
             decisions.append(decision)
@@ -156,13 +159,13 @@ def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
     return ledger
 
 
-def _adopt(source: Path, folder: Path, stages: int) -> list[Decision]:
+def _adopt(source: Path, folder: Path, stages: int, boot: int, lineage: int) -> list[Decision]:
     """Takes another run's checkpoint over, as this one's."""
     found = find_checkpoint(source, stages)
     if found is None:
         raise InvalidInput(f"resume: {source} holds no whole checkpoint of all {stages} stages")
     run_dir, saved = found
-    version = Version(0, saved[0].step)
+    version = Version(lineage, saved[0].step)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for stage, was in saved.items():
@@ -171,7 +174,7 @@ def _adopt(source: Path, folder: Path, stages: int) -> list[Decision]:
             _link_or_copy(checkpoint_path(run_dir / FOLDER, stage, was), path)
     except OSError as error:
         raise InvalidInput(f"resume: the checkpoint of {run_dir} cannot be copied: {error.strerror}") from None
-    return [Resumed(0, version, str(run_dir)), *(CheckpointSaved(0, stage, version) for stage in saved)]
+    return [Resumed(boot, version, str(run_dir)), *(CheckpointSaved(boot, stage, version) for stage in saved)]
 
 
 def _link_or_copy(source: Path, path: Path) -> None:
