@@ -2,13 +2,12 @@
 
     python tests/benchmarks/bench_waiting.py [--repeats 3]
 
-Prints per waiting the limit, then best, median and worst of the repeats. Uses a home of its own; needs `chromium`.
+Prints per waiting the limit, then best, median and worst of the repeats. Uses a home of its own.
 """
 
 import argparse
 import os
 import re
-import shutil
 import socket
 import statistics
 import subprocess
@@ -54,11 +53,14 @@ def open_page():
     """From starting the server to a page whose map is drawn and whose tabs can be clicked."""
     from playwright.sync_api import sync_playwright
 
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from find_browser import find_browser
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=CHROMIUM_FLAGS)
         began = time.perf_counter()
         command = [
             sys.executable,

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.find_browser import find_browser
 from tests.served_dashboard import PATIENCE_MS, Visit
 
 REPOSITORY = Path(__file__).parents[2]
@@ -110,7 +111,7 @@ window.bench = (() => {
 def chromium() -> Iterator[Browser]:
     """Headless Chromium without a profile."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
         yield browser
         browser.close()
 

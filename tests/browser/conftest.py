@@ -1,10 +1,11 @@
-"""A browser for tests: Debian's Chromium, headless."""
+"""A browser for tests: headless Chromium, see `find_browser`."""
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from find_browser import BrowserMissing, find_browser
 from playwright.sync_api import Browser
 from served_dashboard import REPOSITORY, Server, Visit
 
@@ -17,7 +18,10 @@ CHROMIUM_FLAGS = [
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict:
-    return {"executable_path": "/usr/bin/chromium", "args": CHROMIUM_FLAGS}
+    try:
+        return {"executable_path": find_browser(), "args": CHROMIUM_FLAGS}
+    except BrowserMissing as missing:
+        pytest.fail(str(missing), pytrace=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
