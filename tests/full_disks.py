@@ -1,7 +1,9 @@
 """Disks that are full: a budget of bytes for the writes of this process, or a small file system of its own."""
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,3 +31,18 @@ class Budget:
     def _ftruncate(self, file: int, size: int) -> None:
         self.free += os.fstat(file).st_size - size
         real_ftruncate(file, size)
+
+
+@contextlib.contextmanager
+def full_for(monkeypatch: pytest.MonkeyPatch, *, number: int = errno.ENOSPC) -> Iterator[None]:
+    """No new file can be made; those that are there can be written to."""
+    real_open = os.open
+
+    def refuse(path: object, flags: int, *rest: object, **more: object) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(number, os.strerror(number), str(path))
+        return real_open(path, flags, *rest, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        yield

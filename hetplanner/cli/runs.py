@@ -36,7 +36,10 @@ def list_runs(as_json: AsJson = False) -> None:
     runs = table("Runs", "run", "state", "ranks", "message", right=("ranks",))
     for status in statuses:
         runs.add_row(
-            status.run, status.state + (" (rehearsal)" if status.rehearsal else ""), str(status.ranks), status.message
+            status.run,
+            status.state + (" (rehearsal)" if status.rehearsal else ""),
+            str(status.ranks),
+            "; ".join((status.message, *status.degraded)),
         )
     console.print(runs if statuses else "no runs yet; start one with: hetplanner train plan.json")
 
@@ -53,6 +56,8 @@ def show(run: RunName, as_json: AsJson = False) -> None:
         print_json({"path": str(reader.path)} | status.model_dump(mode="json") | {"summary": summary})
         return
     console.print(f"[bold]{reader.id}[/bold]  {status.state}  {status.message}")
+    for text in status.degraded:
+        console.print(f"warning: {text}")
     if reader.plan.problem.rehearsal_of:
         console.print(f"rehearsal of {reader.plan.problem.rehearsal_of}")
     console.print(f"{reader.plan.problem.workload.name}, {len(reader.labels)} ranks, in {reader.path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning import PlanFile
+from hetplanner.errors import Infeasible
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
+    from hetplanner.launchers.disk import DiskNeed
     from hetplanner.launchers.interface import LaunchRequest
     from hetplanner.plan.files import AnyPlan
     from hetplanner.plan.train import TrainConfig
@@ -71,6 +74,7 @@ def train(
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
     from hetplanner.data.registry import absolute_data, check_data
+    from hetplanner.launchers.disk import check_disk, disk_need
     from hetplanner.plan.files import load_any_plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.schema import checked
@@ -96,14 +100,17 @@ def train(
     if resume is not None:
         config = _resumed(plan, config, resume, _given(context))
     check_data(config.data, plan.problem.workload)
+    request, need = _request(plan, config, launcher, out), disk_need(plan, config)
     if dry_run:
-        _print_request(_request(plan, config, launcher, out), as_json)
+        _print_request(request, need, as_json)
         return
 
     from hetplanner.runs.client import AgentClient
 
-    for warning in _request(plan, config, launcher, out).warnings:
-        notices.print(f"warning: {warning}")
+    for warning in (*request.warnings, check_disk(need, request.run_dir)):
+        if warning:
+            notices.print(f"warning: {warning}")
+    notices.print(f"disk: {need}")
     run = AgentClient().start(plan, config, out, launcher=launcher)
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
@@ -141,13 +148,22 @@ def _request(plan: AnyPlan, config: TrainConfig, launcher: str, out: Path | None
     return make_launcher(launcher).request(plan, folder, config)
 
 
-def _print_request(request: LaunchRequest, as_json: bool) -> None:
+def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> None:
+    from hetplanner.launchers.disk import check_disk
+
+    warnings = list(request.warnings)
+    try:
+        warnings += [text for text in [check_disk(need, request.run_dir)] if text]
+    except Infeasible as error:  # what would be refused can be looked at
+        warnings.append(str(error))
     if as_json:
         commands = [{"host": c.host, "argv": list(c.argv), "env": dict(c.env)} for c in request.commands]
-        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": list(request.warnings)})
+        disk = {f"{name}_bytes" if name != "kept" else name: value for name, value in asdict(need).items()}
+        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": warnings, "disk": disk})
     else:
-        for warning in request.warnings:
+        for warning in warnings:
             notices.print(f"warning: {warning}")
+        notices.print(f"disk: {need}")
         sys.stdout.write(request.script())
 
 
@@ -185,9 +201,15 @@ def _show_until_over(run: Run) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("starting", total=run.config.steps)
-        while not run.status().is_over:
+        told: tuple[str, ...] = ()
+        while not (status := run.status()).is_over:
             run.poll()
-            progress.update(task, completed=len(run.steps()), description=_line(run))
+            for text in status.degraded:
+                if text not in told:
+                    notices.print(f"warning: {text}")
+            told = status.degraded
+            mark = f", degraded: {len(told)} warning{'s' if len(told) > 1 else ''}" if told else ""
+            progress.update(task, completed=len(run.steps()), description=_line(run) + mark)
             time.sleep(POLL_S)
     run.read_all()
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +23,9 @@ PROCESS_BYTES = 350 * 10**6
 MEMORY_SHARE = 0.9
 """Share of the free memory that a run may take; the rest is for the page, the agent and a reduction's bucket."""
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""A container's own limits."""
+
 REHEARSE = (
     "rehearse it instead: `hetplanner rehearse PLAN` (or Rehearse on the Run page) keeps the sites and links, with"
     " fewer stages × replicas and a tiny model"
@@ -39,7 +43,21 @@ class Machine:
 def this_machine() -> Machine:
     """The cores this process may run on and the memory available now."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(cores, int(psutil.virtual_memory().available))
+    return Machine(cores, memory()[0])
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of main memory that are free for this process now, and in all: the machine's, or its container's."""
+    machine = psutil.virtual_memory()
+    found = [(int(machine.available), int(machine.total))]
+    try:
+        limit = int((CONTROL_GROUP / "memory.max").read_text())  # 'max': there is none
+        used = int((CONTROL_GROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
+        found.append((max(0, limit - used + int(stat.get("inactive_file", 0))), limit))
+    except (OSError, ValueError):
+        pass
+    return min(found)
 
 
 def estimated_rank_bytes(plan: Plan) -> list[int]:

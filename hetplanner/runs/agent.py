@@ -136,7 +136,7 @@ class Agent:
             self.supervisor.tick()
         except Exception:  # one odd run directory must not end the agent and with it the watch over all others
             logger.exception("tick failed")
-        if self.supervisor.num_live:
+        if not self.supervisor.is_settled:
             self.touch()
         elif self._ends_when_empty or time.monotonic() - self._last_use_s > self.idle_exit_s:
             self._over.set()
@@ -209,8 +209,8 @@ class RunsHandler(_Handler):
         config, parent = request.config, None
         if request.choice is not None:
             config, parent = settle(request.choice, config, supervisor.home)
-        await IOLoop.current().run_in_executor(None, supervisor.check, plan, config)
         out = Path(request.out) if request.out else None
+        await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent)
         status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller)
         return status.model_dump(mode="json")
 

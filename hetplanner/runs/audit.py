@@ -1,16 +1,24 @@
 """The agent's audit log: one line for everything it did to a run, so that others can tell what happened meanwhile."""
 
 import json
+import logging
 import math
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetplanner.errors import RunError
+from hetplanner.line_files import append_line
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.tail import text_from
 
+log = logging.getLogger(__name__)
+
 AUDIT_FILE = "launches.jsonl"
+MAX_WAITING = 10_000
 MAX_BYTES = 512 * 1024
 """Only the end of the log is read: some hundred runs."""
 _WORDS = {
@@ -41,6 +49,33 @@ class AuditRecord:
 def audit_path(home: Path | None = None) -> Path:
     """The log of a home's agent."""
     return agent_directory(home) / AUDIT_FILE
+
+
+class AuditLog:
+    """The log's one writer. Lines that the disk does not take wait in memory; raises nothing."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._has_failed = False
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Adds a line."""
+        self._waiting.append(json.dumps(record).encode())
+        self.retry()
+
+    def retry(self) -> None:
+        """Writes the lines that wait."""
+        while self._waiting:
+            try:
+                append_line(audit_path(self._home), self._waiting[0], 0o600)
+            except (OSError, RunError) as error:
+                if not self._has_failed:
+                    log.error("the audit log cannot be written, its lines wait: %s", error)
+                self._has_failed = True
+                return
+            self._waiting.popleft()
+            self._has_failed = False
 
 
 def audit_records(home: Path | None = None, *, run: str | None = None, since_s: float = 0.0) -> list[AuditRecord]:

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
+STATUS_TIMEOUT_S = 2.0
 _POLL_S = 0.02
 _MAX_LOG_BYTES = 2**20
 
@@ -145,6 +146,11 @@ def find_agent(home: Path | None = None) -> AgentInfo | None:
     except _NobodyAnswersError:
         return None
     return checked(AgentInfo, data, "agent")
+
+
+def ask_status(run_id: str, home: Path | None = None) -> RunStatus:
+    """What the running agent knows of a run. Raises InvalidInput (it knows none), RunError (no agent answers)."""
+    return _status(_request(home or home_directory(), "GET", f"/runs/{run_id}", None, STATUS_TIMEOUT_S))
 
 
 def ensure_agent(home: Path | None = None) -> AgentInfo:

@@ -45,6 +45,10 @@ class Run(RunReader):
         self.read_all()
         return super().trace(last_steps, until)
 
+    def status(self) -> RunStatus:
+        """The status now, see `true_status`. Raises InvalidInput."""
+        return true_status(super().status(), self.home)
+
     def wait(self, timeout_s: float | None = None, poll_s: float = 0.1) -> RunStatus:
         """Waits until the run is over. Raises RunError after `timeout_s` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -79,15 +83,12 @@ def open_run(name: str | Path, home: Path | None = None) -> Run:
 def list_runs(home: Path | None = None) -> list[RunStatus]:
     """Statuses of all registered runs as their directories tell them, oldest first; needs no agent.
 
-    A run whose processes are gone while no agent lives (the machine was restarted, say) is given as failed;
-    the next agent writes that down.
+    See `true_status` for those whose files are behind.
     """
-    lives = agent_lives(home)
     found = []
     for run_id in list_run_ids(home):
         with contextlib.suppress(InvalidInput):
-            status = read_status(find_run(run_id, home)[1].status_file)
-            found.append(status if lives else as_it_is(status))
+            found.append(true_status(read_status(find_run(run_id, home)[1].status_file), home))
     return found
 
 
@@ -98,6 +99,26 @@ def agent_lives(home: Path | None) -> bool:
         return is_same_process(int(holder["pid"]), float(holder["began_s"]))
     except (OSError, *DAMAGED):
         return False
+
+
+def true_status(status: RunStatus, home: Path | None) -> RunStatus:
+    """A status as a file tells it, or the truth where no living process stands behind that.
+
+    The agent knows it, whose disk may be full. A run whose processes are gone while no agent lives (the machine was
+    restarted, say) is given as failed; the next agent writes that down.
+    """
+    if status.is_over or is_same_process(status.pid, status.pid_created_unix_s):
+        return status
+    if not agent_lives(home):
+        return as_it_is(status)
+    from hetplanner.runs.client import ask_status  # the client knows runs; only this question needs it back
+
+    try:
+        return ask_status(status.run, home)
+    except InvalidInput:
+        return as_it_is(status)
+    except RunError:
+        return status
 
 
 def as_it_is(status: RunStatus) -> RunStatus:

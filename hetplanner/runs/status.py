@@ -17,6 +17,7 @@ STATUS_VERSION = 2
 """1 knew no preempted runs."""
 MAX_STATUS_BYTES = 2**20
 MAX_LAST_LINES = 40
+MAX_DEGRADED = 20
 
 Line = Annotated[str, Field(max_length=2000)]
 
@@ -34,6 +35,7 @@ class RunStatus(Noun):
         last_lines: that rank's last words.
         restarts: how often it was started again, whatever had ended it.
         restart_due: preempted together with the agent and not over: the next agent starts it again.
+        degraded: what the run goes on without, a sentence each: a full disk, little memory, late links.
     """
 
     run: Name
@@ -50,6 +52,7 @@ class RunStatus(Noun):
     restarts: Annotated[int, Field(ge=0)] = 0
     restart_due: bool = False
     last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
+    degraded: Annotated[tuple[Line, ...], Field(max_length=MAX_DEGRADED)] = ()
 
     @property
     def is_over(self) -> bool:
@@ -67,8 +70,13 @@ def raise_if_lost(run: str, status: RunStatus) -> None:
 
 def write_status(path: Path, status: RunStatus) -> None:
     """Replaces the file at `path` in one step: a reader sees the old status or the new, never half of one."""
+    write_whole(path, status_text(status), mode=0o600)
+
+
+def status_text(status: RunStatus) -> str:
+    """The file's content."""
     data = {"format": f"hetplanner/status@{STATUS_VERSION}"} | status.model_dump(mode="json")
-    write_whole(path, json.dumps(data, indent=1) + "\n", mode=0o600)
+    return json.dumps(data, indent=1) + "\n"
 
 
 @reader("run status", at="path")

@@ -6,8 +6,6 @@ Everything happens in `submit`, `stop` and `tick`, called from one thread; nothi
        \\          \\          \\-> stopping -> stopped
 """
 
-import contextlib
-import json
 import logging
 import os
 import signal
@@ -23,12 +21,14 @@ import psutil
 from hetplanner.data.registry import check_data
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
+from hetplanner.launchers.disk import check_disk, disk_need
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
-from hetplanner.runs.audit import audit_path
+from hetplanner.runs.audit import AuditLog
+from hetplanner.runs.conditions import Conditions, with_full_disk
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
 from hetplanner.runs.processes import (
@@ -39,7 +39,8 @@ from hetplanner.runs.processes import (
     start_in_session,
 )
 from hetplanner.runs.resuming import check_resume
-from hetplanner.runs.status import RunStatus, read_status, write_status
+from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.runs.status_file import StatusFile
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
 from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
@@ -71,6 +72,8 @@ class OwnedRun:
         telemetry: ranks' files, read until all of them train.
         terminate_at_s, kill_at_s: when a stop gets rougher.
         history: of a swarm, once something was asked of its peers.
+        conditions: what it goes on without; once it was started.
+        file: keeps status.json true.
     """
 
     directory: RunDirectory
@@ -81,6 +84,10 @@ class OwnedRun:
     terminate_at_s: float | None = None
     kill_at_s: float | None = None
     history: SwarmHistory | None = None
+    conditions: Conditions | None = None
+
+    def __post_init__(self) -> None:
+        self.file = StatusFile(self.directory.status_file)
 
 
 class Supervisor:
@@ -112,11 +119,18 @@ class Supervisor:
         self._clock = clock
         self._timer = timer
         self._runs: dict[str, OwnedRun] = {}  # in order of submission
+        self._untold: dict[str, OwnedRun] = {}  # over, but their files do not say so yet
+        self._log = AuditLog(home)
 
     @property
     def num_live(self) -> int:
         """Runs that are not over."""
         return len(self._runs)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no run is alive and every file says so."""
+        return not (self._runs or self._untold)
 
     @property
     def live_ids(self) -> tuple[str, ...]:
@@ -125,17 +139,23 @@ class Supervisor:
 
     # -- submit, stop -----------------------------------------------------------------------------
 
-    def check(self, plan: AnyPlan, config: TrainConfig) -> None:
+    def check(self, plan: AnyPlan, config: TrainConfig, folder: Path | None = None) -> None:
         """Whether this machine can hold the run; may take a while, safe in another thread.
 
+        Args:
+            plan: what shall run.
+            config: how.
+            folder: where the run will write; None takes the home's `runs/`.
+
         Raises:
-            Infeasible: cores or memory do not suffice.
+            Infeasible: cores, memory or disk do not suffice.
             InvalidInput: the runtime cannot train the plan, or the data is missing, broken, or of the wrong kind.
         """
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
         check_capacity(plan, machine)
+        check_disk(disk_need(plan, config), folder or self.home)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)
         else:
@@ -196,11 +216,13 @@ class Supervisor:
         if run.status.state == "queued":
             self._end(run, "stopped", "stopped before it started")
         elif run.status.state != "stopping":
-            with contextlib.suppress(OSError):
-                run.directory.stop_file.touch()
             grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
             run.terminate_at_s = self._timer() + grace
             run.kill_at_s = run.terminate_at_s + TERMINATE_S
+            try:
+                run.directory.stop_file.touch()
+            except OSError:  # a full disk: a signal says the same
+                run.terminate_at_s = self._timer()
             self._set(run, state="stopping", message="stopping after the current step")
         return run.status
 
@@ -240,7 +262,7 @@ class Supervisor:
 
     def status(self, run_id: str) -> RunStatus:
         """The status of any run of this home. Raises InvalidInput."""
-        owned = self._runs.get(run_id)
+        owned = self._runs.get(run_id) or self._untold.get(run_id)
         return owned.status if owned else read_status(find_run(run_id, self.home)[1].status_file)
 
     def _refuse_when_full(self) -> None:
@@ -259,6 +281,7 @@ class Supervisor:
 
     def tick(self) -> None:
         """Looks at every run once: starts what may start, follows what runs, ends what is over."""
+        self._catch_up()
         for run in list(self._runs.values()):
             if run.status.state == "queued":
                 alive = sum(r.status.state != "queued" for r in self._runs.values())
@@ -275,6 +298,7 @@ class Supervisor:
             config = load_config(run.directory.config_file)
             check_capacity(plan)
             request = self._launcher("local").request(plan, run.directory.path, config)
+            run.conditions = Conditions(run.directory.path, plan, config, len(run.labels), self._timer)
             self._spawn(run, request)
         except (HetplannerError, OSError) as error:
             self._end(run, "failed", str(error))
@@ -295,7 +319,16 @@ class Supervisor:
             pid_created_unix_s=created_unix_s(run.process.pid) or self._clock(),
         )
 
+    def _catch_up(self) -> None:
+        """Writes what a full disk did not take."""
+        self._log.retry()
+        for run in (*self._runs.values(), *self._untold.values()):
+            run.file.retry()
+        self._untold = {run_id: run for run_id, run in self._untold.items() if run.file.unwritten is not None}
+
     def _watch(self, run: OwnedRun) -> None:
+        if run.conditions is not None and run.status.state in ("starting", "running"):
+            self._set(run, degraded=run.conditions.look())
         if run.status.state == "starting":
             self._follow_start(run)
         if run.status.state == "stopping":
@@ -381,9 +414,13 @@ class Supervisor:
         return True
 
     def _end(self, run: OwnedRun, state: str, message: str, **changes: Any) -> None:
-        self._set(run, state=state, message=message, ended_unix_s=self._clock(), **changes)
+        if state == "failed":
+            message = with_full_disk(message, run.directory.path)
+        self._set(run, state=state, message=message, ended_unix_s=self._clock(), degraded=(), **changes)
         self._audit("end", run, state=state, message=message)
         self._runs.pop(run.status.run, None)
+        if run.file.unwritten is not None:
+            self._untold[run.status.run] = run
 
     # -- restart of the agent ---------------------------------------------------------------------
 
@@ -413,18 +450,11 @@ class Supervisor:
         if status == run.status and changes:
             return
         run.status = status
-        try:
-            write_status(run.directory.status_file, status)
-        except OSError as error:  # the folder was removed under a run: the run is still watched and ended
-            logger.error("%s: status cannot be written: %s", status.run, error)
+        run.file.write(status)
 
     def _audit(self, event: str, run: OwnedRun, **details: Any) -> None:
         record = {"time_s": self._clock(), "event": event, "run": run.status.run, "uid": os.getuid()}
-        record |= {"directory": str(run.directory.path), **details}
-        path = audit_path(self.home)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        self._log.write(record | {"directory": str(run.directory.path), **details})
 
 
 def _training_words(run: OwnedRun) -> str:

@@ -53,15 +53,9 @@ class GroupReducer:
         self._blanks: dict[int, Tensor] = {}  # by length, for rehearsals
 
     def _nothing_lost(self) -> Lost:
-        group = self.group
-        if not (group.error_feedback and group.message_codec.is_lossy):
-            return {}
         zeros = self.bucket.new_zeros
-        sends = [m for part in self.rounds for m in part.sends]
-        taken = {_range(m) for part in self.rounds for m in part.takes if m.transfer.effect == "copy"}
-        # What was taken as a copy is passed on as it came.
-        encoded = {(m.transfer.effect, _range(m)) for m in sends} - {("copy", span) for span in taken}
-        return {(effect, span): zeros(span[1] - span[0]) for effect, span in sorted(encoded)}
+        kept = self.group.errors_kept(self.rank)
+        return {(effect, (first, end)): zeros(end - first) for effect, first, end in kept}
 
     def state(self) -> dict[str, Tensor]:
         """What codecs have lost so far, by name: part of the training's state where errors are fed back."""

@@ -105,7 +105,7 @@ def _from_rank_0(answer: Answer) -> Answer:
 
 def _opened_model(plan: Plan, step: int, run_dir: Path, is_over: Callable[[], bool], stack: ExitStack) -> BinaryIO:
     """Rank 0's: the file with space for all weights, as soon as there is; the others are told. Raises OSError."""
-    workload, since_s = plan.problem.workload, time.monotonic()
+    workload, since_s, waits = plan.problem.workload, time.monotonic(), False
     while True:
         try:
             write_info(workload, [step] * len(plan.stages), run_dir)
@@ -114,7 +114,9 @@ def _opened_model(plan: Plan, step: int, run_dir: Path, is_over: Callable[[], bo
             if is_over() or time.monotonic() - since_s > WAIT_FOR_SPACE_S:
                 _from_rank_0(Answer.GIVE_UP)
                 raise
-            log.warning("the model cannot be written, it is tried again: %s", error)
+            if not waits:
+                log.warning("the model cannot be written, it is tried again: %s", error)
+            waits = True
             _from_rank_0(Answer.WAIT)
             time.sleep(RETRY_S)
         else:

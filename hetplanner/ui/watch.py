@@ -21,7 +21,7 @@ from hetplanner.runs.home import runs_directory
 from hetplanner.runs.loads import LinkLoad, SiteLoad, link_loads, site_loads
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.resuming import checkpoints_of
-from hetplanner.runs.run import agent_lives, as_it_is
+from hetplanner.runs.run import true_status
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.stragglers import Straggler, stragglers
 from hetplanner.runs.swarm_flow import NO_FLOW, SwarmFlow
@@ -98,8 +98,7 @@ class RunWatch:
         if now - self._polled_s < POLL_EVERY_S:
             return
         self._polled_s = now
-        status = self.reader.status()
-        status = status if status.is_over or agent_lives(self.home) else as_it_is(status)
+        status = true_status(self.reader.status(), self.home)
         news = [self.reader.poll(), self._history.poll()]
         if any(news) or status != self.status:
             self.version += 1
@@ -175,20 +174,18 @@ def run_rows(home: Path | None, *, anew: bool = False) -> list[RunRow]:
         known = _lists.get(home)
         if known is not None and not anew and now - known[0] < LIST_EVERY_S:
             return known[1]
-    lives = agent_lives(home)
-    rows = [_row(home, run_id, lives) for run_id in list_run_ids(home)[::-1][:MAX_RUNS]]
+    rows = [_row(home, run_id) for run_id in list_run_ids(home)[::-1][:MAX_RUNS]]
     with _lock:
         _lists.clear()  # one home a process, but for tests
         _lists[home] = now, rows
     return rows
 
 
-def _row(home: Path | None, run_id: str, lives: bool) -> RunRow:
+def _row(home: Path | None, run_id: str) -> RunRow:
     try:
-        status = read_status(RunDirectory((runs_directory(home) / run_id).resolve()).status_file)
+        status = true_status(read_status(RunDirectory((runs_directory(home) / run_id).resolve()).status_file), home)
     except HetplannerError:
         return RunRow(run_id, "unknown", "", "", None, 0, "its status cannot be read")
-    status = status if lives else as_it_is(status)
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created_unix_s))
     lasted_s = None
     if status.ended_unix_s is not None and status.started_unix_s is not None:

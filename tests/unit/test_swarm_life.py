@@ -257,7 +257,7 @@ def model_of(tmp_path, plan, monkeypatch):
     run_id, directory = create_run_directory(plan, TrainConfig(steps=10), home=tmp_path)
     save_config(TrainConfig(steps=10), directory.config_file)
     write_status(directory.status_file, RunStatus(run=run_id, state="running", created_unix_s=99.0, ranks=1))
-    monkeypatch.setattr(watch, "agent_lives", lambda home: True)
+    monkeypatch.setattr("hetplanner.runs.run.agent_lives", lambda home: True)
     guard = SimpleNamespace(check=lambda text: False)
     return RunModel(Session(guard), None, tmp_path, agent=lambda: None), directory
 

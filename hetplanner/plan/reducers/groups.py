@@ -6,6 +6,7 @@ must stay equal in every step is then another group: the copies of a tied weight
 `ReductionGroup.rounds_of` gives what a rank sends and takes; the simulator times it and the executor performs it.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.codecs.spec import NO_CODEC, Codec
+from hetplanner.codecs.spec import NO_CODEC, Codec, folded
 from hetplanner.plan.model import Plan
 from hetplanner.plan.parts import parts_of
 from hetplanner.plan.reducers.names import ReducerName
-from hetplanner.plan.reducers.program import ELEMENT_BYTES, Members, Phase, Transfer, cut_range
+from hetplanner.plan.reducers.program import ELEMENT_BYTES, Effect, Members, Phase, Transfer, cut_range
 from hetplanner.plan.reducers.registry import REDUCERS
 
 
@@ -152,6 +153,28 @@ class ReductionGroup:
     def rounds_of(self, rank: int) -> tuple[Round, ...]:
         """What a member sends and takes, round by round; rounds without it are left out."""
         return _rounds_by_member(self).get(self.ranks.index(rank), ())
+
+    def errors_kept(self, rank: int) -> tuple[tuple[Effect, int, int], ...]:
+        """What a member's codec encodes, whose errors it keeps: what for, first and end element of the range.
+
+        Without powersgd's, which are kept of the whole bucket.
+        """
+        if not (self.error_feedback and self.message_codec.is_lossy):
+            return ()
+        rounds = [(part.sends, part.takes) for part in self.rounds_of(rank)]
+        taken = {
+            (m.transfer.first, m.transfer.end) for _, takes in rounds for m in takes if m.transfer.effect == "copy"
+        }
+        sent = [m.transfer for sends, _ in rounds for m in sends]
+        # What was taken as a copy is passed on as it came.
+        encoded = {(t.effect, t.first, t.end) for t in sent if t.effect != "copy" or (t.first, t.end) not in taken}
+        return tuple(sorted(encoded))
+
+    def elements_kept(self, rank: int) -> int:
+        """Elements that a member carries from one reduction to the next: what its codec has lost, powersgd's factor."""
+        if self.codec.name == "powersgd":
+            return math.prod(folded(self.num_elements)) + self.parts[1]
+        return sum(end - first for _, first, end in self.errors_kept(rank))
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,207 @@
+"""What a run will write, estimated before it starts, against the free space of its folder's disk."""
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetplanner.cost.tables import CostTables
+from hetplanner.errors import Infeasible
+from hetplanner.plan.action import Kind
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.telemetry import keeps_spans
+from hetplanner.schedule.order import make_schedule
+from hetplanner.units import short_bytes
+from hetplanner.workload.workload import Workload
+
+FLOAT_BYTES = 4
+MOMENTS = 3
+"""A checkpoint holds weights and AdamW's two moments."""
+HEADER_BYTES = 110
+"""Of one tensor in a saved model: its name, type, shape and place."""
+TENSORS_PER_LAYER = 16
+SMALL_FILES_BYTES = 64 * 1024
+"""Plan, settings, status, prediction, logs."""
+SPAN_BYTES = {Kind.FORWARD: 206, Kind.BACKWARD: 207, Kind.SEND: 174, Kind.RECV: 174, Kind.REDUCE: 170, Kind.STEP: 163}
+STEP_BYTES, LINK_BYTES, LINKS_BYTES = 307, 145, 52
+LEAST_STEP_S = 0.05
+"""Processes of one machine take about as long at least, whatever the plan's devices would."""
+COMMIT_BYTES, SHARE_BYTES, PAIR_BYTES, CLOSED_BYTES = 150, 45, 12, 190
+"""Lines of telemetry and of a swarm's events, as measured."""
+TEXT_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """What a run writes, in bytes.
+
+    Attributes:
+        checkpoint: one of all ranks or stages; 0: none is written.
+        kept: how many of them stay.
+        model: the trained model, with what is made on the way to it.
+        telemetry: all steps' lines, and small files.
+    """
+
+    checkpoint: int
+    kept: int
+    model: int
+    telemetry: int
+
+    @property
+    def least(self) -> int:
+        """Without which nothing that was asked for can be had: one checkpoint and the model."""
+        return self.checkpoint + self.model + SMALL_FILES_BYTES
+
+    @property
+    def all(self) -> int:
+        """At its peak: a new checkpoint is whole before the oldest goes."""
+        return self.checkpoint * (self.kept + 1 if self.checkpoint else 0) + self.model + self.telemetry
+
+    def __str__(self) -> str:
+        parts = [f"model {short_bytes(self.model)}", f"telemetry and logs {short_bytes(self.telemetry)}"]
+        if self.checkpoint:
+            kept = f"{self.kept} kept, {short_bytes(self.checkpoint * self.kept)}"
+            parts.insert(0, f"one checkpoint {short_bytes(self.checkpoint)} ({kept})")
+        return ", ".join(parts) + f"; at most {short_bytes(self.all)} at once"
+
+
+def disk_need(plan: AnyPlan, config: TrainConfig) -> DiskNeed:
+    """Estimates what a run of `plan` writes."""
+    checkpoint, model = state_bytes(plan, config)
+    steps = config.steps
+    telemetry = _event_bytes(plan) * steps if isinstance(plan, ElasticPlan) else _telemetry_bytes(plan, steps)
+    return DiskNeed(checkpoint, config.checkpoints_kept, model, telemetry + SMALL_FILES_BYTES)
+
+
+def state_bytes(plan: AnyPlan, config: TrainConfig) -> tuple[int, int]:
+    """Estimated bytes of one checkpoint (0: none is written) and of the model, with what is made on the way to it."""
+    model = _model_bytes(plan.problem.workload)
+    if isinstance(plan, ElasticPlan):
+        checkpoint, model = _swarm_checkpoint_bytes(plan), 2 * model  # stages are saved one by one, then joined
+    else:
+        checkpoint = _checkpoint_bytes(plan)
+    return checkpoint if config.checkpoint_every is not None else 0, model
+
+
+def check_disk(need: DiskNeed, folder: Path) -> str:
+    """Refuses a run whose folder cannot take what it is run for.
+
+    Args:
+        need: as `disk_need` gives it.
+        folder: of the run, or where it will be.
+
+    Returns:
+        A warning where not everything fits at its peak; empty where it does.
+
+    Raises:
+        Infeasible: with the numbers and the remedy.
+    """
+    place = _nearest(folder)
+    free = shutil.disk_usage(place).free
+    have = f"{short_bytes(free)} are free on the disk of {place}"
+    if need.least > free:
+        what = f"one checkpoint ({short_bytes(need.checkpoint)}) and the model" if need.checkpoint else "the model"
+        without = ", or write no checkpoints (without --checkpoint-every)" if need.checkpoint else ""
+        raise Infeasible(
+            f"the run does not fit: {what} ({short_bytes(need.model)}) take {short_bytes(need.least)}, and {have};"
+            f" free {short_bytes(need.least - free)}, give a folder on another disk with -o{without}"
+        )
+    if need.all > free:
+        return (
+            f"the disk may fill up: the run takes up to {short_bytes(need.all)} at once, and {have}; free"
+            f" {short_bytes(need.all - free)}, or keep fewer checkpoints"
+        )
+    return ""
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    path = Path(os.path.abspath(folder))
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _model_bytes(workload: Workload) -> int:
+    if workload.program is not None:
+        program = workload.program
+        buffers = sum(_elements(b.shape) * TEXT_BYTES.get(b.dtype, 4) for b in program.buffers.values() if b.running)
+        weights = sum(_elements(p.shape) for p in program.parameters.values())
+        return FLOAT_BYTES * weights + buffers + HEADER_BYTES * (len(program.parameters) + len(program.buffers))
+    ops = sum(op.num_params > 0 for op in workload.graph.ops)
+    return FLOAT_BYTES * workload.graph.num_params + HEADER_BYTES * TENSORS_PER_LAYER * ops // 2
+
+
+def _running_bytes(workload: Workload) -> int:
+    buffers = workload.program.buffers.values() if workload.program is not None else ()
+    return sum(_elements(b.shape) * TEXT_BYTES.get(b.dtype, 4) for b in buffers if b.running)
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _checkpoint_bytes(plan: Plan) -> int:
+    """Every rank writes all that it holds: replicas too, and what its reductions carry from step to step."""
+    tables = CostTables(plan.problem)
+    held = sum(len(stage.replicas) * tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
+    elements = MOMENTS * held
+    for group in reduction_groups(plan):
+        if not group.every_step:  # local steps: where replicas were equal, and the outer optimizer's velocity
+            elements += (2 if plan.outer else 1) * group.num_elements * len(group.ranks)
+        elements += sum(group.elements_kept(rank) for rank in group.ranks)
+    replicas = sum(len(stage.replicas) for stage in plan.stages) / len(plan.stages)
+    return FLOAT_BYTES * elements + int(replicas * _running_bytes(plan.problem.workload))
+
+
+def _swarm_checkpoint_bytes(plan: ElasticPlan) -> int:
+    """One peer of every stage writes it: weights, moments, and what delayed or local updates add."""
+    tables = CostTables(plan.problem)
+    params = sum(tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
+    tensors = MOMENTS + bool(plan.delayed_updates)
+    if plan.is_local:
+        tensors += 2 if plan.outer else 1
+    return FLOAT_BYTES * tensors * params
+
+
+def _telemetry_bytes(plan: Plan, steps: int) -> int:
+    actions = make_schedule(plan).actions
+    digits = 3 * (len(str(steps // 3)) - 1)  # of the step, and of the seconds at both ends
+    spans = sum((SPAN_BYTES[kind] + digits) * count for kind, count in Counter(a.kind for a in actions).items())
+    rows = {(a.rank, a.peer, a.role) for a in actions if a.peer >= 0}
+    for group in reduction_groups(plan):
+        rounds = [(rank, part) for rank in group.ranks for part in group.rounds_of(rank)]
+        rows |= {
+            (rank, m.peer, "reduce") for rank, part in rounds for m in (*part.sends, *part.takes) if m.peer != rank
+        }
+    seconds = steps * max(LEAST_STEP_S, plan.estimate.step_s if plan.estimate else 0.0)
+    told = min(steps, int(seconds) + 1)  # links are told of once a second
+    links = LINKS_BYTES * len(plan.ranks) + LINK_BYTES * len(rows)
+    return spans * _steps_with_spans(steps) + (STEP_BYTES + digits) * len(plan.ranks) * steps + links * told
+
+
+def _steps_with_spans(steps: int) -> int:
+    """How many of a run's steps leave spans, as `keeps_spans` has it."""
+    return sum(map(keeps_spans, range(min(steps, 10_000)))) + max(0, steps - 10_000) // 50
+
+
+def _event_bytes(plan: ElasticPlan) -> int:
+    """Of one step of a swarm: the step, the commit with who did what, and how long it took to close."""
+    peers = len(plan.peers)
+    pairs = sum(len(one.peers) * len(two.peers) for one, two in zip(plan.stages, plan.stages[1:], strict=False))
+    pairs = min(pairs, plan.num_micro_batches * (len(plan.stages) - 1))
+    return (
+        STEP_BYTES
+        + COMMIT_BYTES
+        + CLOSED_BYTES
+        + SHARE_BYTES * peers
+        + PAIR_BYTES * (pairs + len(plan.stages[0].peers))
+    )
