@@ -149,7 +149,7 @@ class Conditions:
         names = [f"rank-{rank}.jsonl" for rank in range(num_ranks)] if config.emulate_links else []
         self._tails = [LineTail(folder / name) for name in names]
         self._links: deque[tuple[float, int, int, float]] = deque()
-        self._looked_s, self._found = float("-inf"), ()
+        self._looked_s, self._found = float("-inf"), tuple[str, ...]()
 
     def look(self) -> tuple[str, ...]:
         """The sentences now."""
