@@ -16,6 +16,7 @@ from hetplanner.elastic.coordinator_events import Received, Tick
 from hetplanner.elastic.messages import Accuse, Message, Work
 from hetplanner.elastic.peer_events import CallLost
 from hetplanner.errors import InvalidInput
+from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
@@ -82,16 +83,20 @@ class Driver:
         self.was_preempted = True
         self.ended.set()
 
-    async def run(self) -> None:
-        """Ticks until `ended` is set, then hangs up."""
+    async def run(self, beat: Heartbeat | None = None) -> None:
+        """Ticks until `ended` is set, then hangs up. `beat`: shows that this loop turns."""
+        beat = beat or Heartbeat()
+        beat.enter("training")
         try:
             while not self.ended.is_set():
+                beat.advance()
                 self.on_tick()
                 self.handle(Tick())
                 await _wait(self.ended, TICK_S)
         finally:
             for task in list(self._tasks):
                 task.cancel()
+            beat.enter("saving")
             await self.endpoint.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -11,7 +11,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,14 +40,14 @@ class Keeper:
     Attributes:
         rehearsal: whose processes they are.
         limit: how often each of them is started again.
-        why_hung: words about a process that lives and does nothing, None about the others; it is killed.
+        find_hung: words about those that live and do nothing, by name; they are killed.
         clock: seconds that never jump.
         restarts: so far, by name.
     """
 
     rehearsal: Rehearsal
     limit: int
-    why_hung: Callable[[str], str | None] = lambda name: None
+    find_hung: Callable[[], Mapping[str, str]] = dict
     clock: Callable[[], float] = time.monotonic
     restarts: Counter[str] = field(default_factory=Counter)
 
@@ -71,6 +71,7 @@ class Keeper:
             Preempted: the coordinator was told to end and may not be started again.
             RunError: the swarm cannot go on by itself.
         """
+        hung = self.find_hung()
         for name, process in list(self.rehearsal.processes.items()):
             self._since_s.setdefault(name, self.clock())
             if name in self._gone:
@@ -79,15 +80,14 @@ class Keeper:
                 self._start_if_time(name)
             elif process.exitcode is not None:
                 self._has_ended(name, process.exitcode)
-            elif (why := self.why_hung(name)) is not None:
+            elif name in hung:
                 self.rehearsal.kill(name)
-                self._has_ended(name, process.exitcode or 0, why)
+                self._has_ended(name, -signal.SIGKILL, hung[name])
         self._check_that_some_are_left()
 
     def _has_ended(self, name: str, exit_code: int, hung: str | None = None) -> None:
         how = hung or self._how_it_ended(name, exit_code)
-        is_fine = exit_code == 0 and hung is None
-        if is_fine or name in self._excused:
+        if exit_code == 0 or name in self._excused:
             self._gone.add(name)
             return
         self._why[name] = how

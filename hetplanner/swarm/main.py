@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
+from hetplanner.runtime.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from hetplanner.swarm.driver import Driver
@@ -47,6 +48,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("--log", type=Path, help="file for what is told; standard error without it")
         one.add_argument("--tied", action="store_true", help="end when the parent process ends")
         one.add_argument("--seed", type=int, help="of ties and names")
+        one.add_argument("--heartbeat", type=int, help="place in the file of heartbeats that the environment names")
         one.add_argument("--proxy", default="", help="HOST:PORT of an HTTP proxy that calls go through")
         if role == "coordinator":
             one.add_argument("run_dir", type=Path, help=f"holds {SPEC_FILE}; gets log, telemetry and model")
@@ -81,6 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.tied:
         tie_to_parent()
     _redirect(parsed.log)
+    parsed.beat = Heartbeat.of_rank(parsed.heartbeat, 0) if parsed.heartbeat is not None else Heartbeat()
+    parsed.beat.enter("importing")
     failure: HetplannerError | None = None
     try:
         asyncio.run(_run(parsed))
@@ -139,7 +143,7 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, process.stop)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
-    await process.run()
+    await process.run(parsed.beat)
     step = process.machine.version.step
     chronicle.close("done" if process.is_over and step >= spec.train.steps else None)
     if process.error is not None:
@@ -185,7 +189,7 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
         await trainer.start(parsed.host, parsed.port)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, trainer.ended.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
-    await process.run()
+    await process.run(parsed.beat)
     if process.error is not None:
         raise RunError(f"{parsed.role} {name}: {process.error}") from process.error
     if process.was_preempted:

@@ -26,6 +26,7 @@ import psutil
 from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.runtime.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
 from hetplanner.swarm.links import create_links
 from hetplanner.swarm.main import SPEC_FILE, main
 from hetplanner.swarm.spec import SwarmSpec
@@ -46,6 +47,9 @@ Speed = float | Sequence[float]
 """Micro-batches per second, the same in all stages or one for each."""
 END_S = 3.0
 COORDINATOR = "coordinator"
+HEARTBEATS_FILE = "heartbeats"
+MOST_WATCHED = 128
+"""Of more processes the last go unwatched."""
 NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 """Names of peers come from plan files."""
 
@@ -56,8 +60,11 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _run(arguments: list[str], lifeline: Connection, rehearsal: int, plant: Callable[[], None] | None) -> None:
+def _run(
+    arguments: list[str], lifeline: Connection, rehearsal: int, heartbeats: str, plant: Callable[[], None] | None
+) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ[HEARTBEAT_VARIABLE] = heartbeats
     os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the switchboard too
     threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
@@ -114,6 +121,7 @@ class Rehearsal:
     peers: set[str] = field(default_factory=set)
     trainers: set[str] = field(default_factory=set)
     _arguments: dict[str, list[str]] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)
     _port: int = 0
     _device_of: dict[str, str] = field(default_factory=dict)
 
@@ -125,6 +133,8 @@ class Rehearsal:
         with socket.socket() as probe:  # kept for a coordinator that starts again
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        self.heartbeats = self.run_dir / HEARTBEATS_FILE
+        create_heartbeats(self.heartbeats, MOST_WATCHED)
         self._context = _context()
         self._lifeline, self._kept_end = self._context.Pipe(duplex=False)
 
@@ -180,6 +190,11 @@ class Rehearsal:
         """Starts a process that has ended as it was started before."""
         self._start(name, self._arguments[name])
 
+    def living(self) -> dict[str, tuple[int, int]]:
+        """Place among the heartbeats and process id of those that live, by name."""
+        living = {name: p.pid for name, p in self.processes.items() if p.is_alive() and p.pid is not None}
+        return {name: (self._places[name], pid) for name, pid in living.items()}
+
     def log_file(self, name: str) -> Path:
         """Of a process: what it tells. The coordinator is the run's rank 0."""
         return self.run_dir / ("log-0.txt" if name == COORDINATOR else f"log-of-{NOT_IN_FILES.sub('_', name)}.txt")
@@ -188,14 +203,17 @@ class Rehearsal:
         if (before := self.processes.get(name)) is not None and before.is_alive():
             raise InvalidInput(f"{name}: a process of this name is there already; give another")
         self._arguments[name] = arguments
-        common = ["--tied", "--log", str(self.log_file(name))]
+        place = self._places.setdefault(name, len(self._places))
+        common = ["--tied", "--log", str(self.log_file(name)), "--heartbeat", str(place)]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
         if self.switchboard is not None:
             host, proxy = self.switchboard.admit(name)
             common += ["--host", host, "--proxy", proxy]
         process = self._context.Process(
-            target=_run, args=([*arguments, *common], self._lifeline, os.getpid(), plant), name=name
+            target=_run,
+            args=([*arguments, *common], self._lifeline, os.getpid(), str(self.heartbeats), plant),
+            name=name,
         )
         process.start()
         self.processes[name] = process
@@ -235,5 +253,6 @@ class Rehearsal:
             process.join(max(0.0, until_s - time.monotonic()))
             if process.is_alive():
                 self.kill(name)
+        self.heartbeats.unlink(missing_ok=True)
         if self.switchboard is not None:
             self.switchboard.close()

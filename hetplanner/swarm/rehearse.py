@@ -22,11 +22,13 @@ from hetplanner.elastic.decisions import Ledger
 from hetplanner.errors import HetplannerError, Preempted, RunError
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.swarm.asked import Asked, asked_so_far
 from hetplanner.swarm.beginning import begin, read_config, read_ledger
 from hetplanner.swarm.keeper import Keeper
+from hetplanner.swarm.liveness import Liveness
 from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal
 from hetplanner.swarm.spec import SwarmSpec, spec_of
 from hetplanner.swarm.wire.certificates import run_certificates
@@ -58,6 +60,9 @@ def rehearse(run_dir: Path) -> None:
         RunError: it cannot go on.
     """
     asked = _Asked()
+    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    beat = Heartbeat.of_rank(0, attempt)  # for the agent
+    beat.enter("importing")
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
     speeds = expected_speeds(plan) if config.emulate_links else {}
     cluster = plan.problem.cluster
@@ -71,7 +76,9 @@ def rehearse(run_dir: Path) -> None:
         for peer in plan.peers:
             kind = cluster.devices[cluster.device_index(peer)].kind
             rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
-        _watch(rehearsal, Keeper(rehearsal, config.max_restarts), asked)
+        liveness = Liveness(rehearsal.heartbeats)
+        keeper = Keeper(rehearsal, config.max_restarts, lambda: liveness.find_hung(rehearsal.living()))
+        _watch(rehearsal, keeper, asked, beat, attempt)
 
 
 def _begin(run_dir: Path, spec: SwarmSpec, config: TrainConfig) -> Ledger:
@@ -81,18 +88,21 @@ def _begin(run_dir: Path, spec: SwarmSpec, config: TrainConfig) -> Ledger:
         raise RunError(f"{run_dir}: the decision log cannot be written: {error.strerror}") from None
 
 
-def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked) -> None:
+def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked, beat: Heartbeat, attempt: int) -> None:
     """Until the coordinator has ended well, or was told to end."""
     run_dir, done = rehearsal.run_dir, 0
-    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    beat.enter("training")
     while rehearsal.processes[COORDINATOR].exitcode != 0:
+        beat.advance()
         wanted = asked_so_far(run_dir, attempt)
         for one in wanted[done:]:
             _carry_out(rehearsal, keeper, one)
         done = len(wanted)
         if asked.stop or (run_dir / STOP_FILE).exists():
+            beat.enter("saving")
             return _end_coordinator(rehearsal, signal.SIGINT, SAVE_S)
         if asked.preempt:
+            beat.enter("saving")
             _end_coordinator(rehearsal, signal.SIGTERM, PREEMPTED_SAVE_S)
             raise Preempted(f"told to end by SIGTERM, {_progress(rehearsal)}")
         keeper.look()

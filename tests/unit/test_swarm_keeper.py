@@ -18,7 +18,7 @@ class Processes:
         self.run_dir = run_dir
         self.peers, self.trainers = {"d0", "d1"}, {"trainer-0"}
         self.processes = {name: SimpleNamespace(exitcode=None) for name in ("coordinator", "trainer-0", "d0", "d1")}
-        self.started = []
+        self.started, self.killed = [], []
 
     def start_again(self, name):
         assert self.processes[name].exitcode is not None
@@ -26,6 +26,7 @@ class Processes:
         self.started.append(name)
 
     def kill(self, name):
+        self.killed.append(name)
         self.processes[name].exitcode = -9
 
     def log_file(self, name):
@@ -38,7 +39,7 @@ class Scene:
     def __init__(self, run_dir, limit=3):
         self.now_s, self.hung = 0.0, {}
         self.swarm = Processes(run_dir)
-        self.keeper = Keeper(self.swarm, limit, self.hung.get, lambda: self.now_s)
+        self.keeper = Keeper(self.swarm, limit, lambda: self.hung, lambda: self.now_s)
         self.keeper.look()
 
     def ends(self, name, code, after_s=SHORT_LIFE_S + 1):
@@ -139,6 +140,7 @@ def test_who_lives_and_does_nothing_is_killed_and_started_again(scene):
     scene.now_s = SHORT_LIFE_S + 1
     scene.keeper.look()
     assert scene.swarm.started == ["trainer-0"]
+    assert scene.swarm.killed == ["trainer-0"]
     assert scene.told == [("restarted", "trainer-0", "has been stopped for 2.1 s; started again (1 of 3)")]
 
 
