@@ -43,24 +43,26 @@ class DiskNeed:
     Attributes:
         checkpoint: one of all ranks or stages; 0: none is written.
         kept: how many of them stay.
-        model: the trained model, with what is made on the way to it.
+        model: the trained model.
+        parts: of the model, before they are joined.
         telemetry: all steps' lines, and small files.
     """
 
     checkpoint: int
     kept: int
     model: int
+    parts: int
     telemetry: int
 
     @property
     def least(self) -> int:
         """Without which nothing that was asked for can be had: one checkpoint and the model."""
-        return self.checkpoint + self.model + SMALL_FILES_BYTES
+        return self.checkpoint + self.model + self.parts + SMALL_FILES_BYTES
 
     @property
     def all(self) -> int:
         """At its peak: a new checkpoint is whole before the oldest goes."""
-        return self.checkpoint * (self.kept + 1 if self.checkpoint else 0) + self.model + self.telemetry
+        return self.checkpoint * (self.kept + 1 if self.checkpoint else 0) + self.model + self.parts + self.telemetry
 
     def __str__(self) -> str:
         parts = [f"model {short_bytes(self.model)}", f"telemetry and logs {short_bytes(self.telemetry)}"]
@@ -72,20 +74,20 @@ class DiskNeed:
 
 def disk_need(plan: AnyPlan, config: TrainConfig) -> DiskNeed:
     """Estimates what a run of `plan` writes."""
-    checkpoint, model = state_bytes(plan, config)
+    checkpoint, model, parts = state_bytes(plan, config)
     steps = config.steps
     telemetry = _event_bytes(plan) * steps if isinstance(plan, ElasticPlan) else _telemetry_bytes(plan, steps)
-    return DiskNeed(checkpoint, config.checkpoints_kept, model, telemetry + SMALL_FILES_BYTES)
+    return DiskNeed(checkpoint, config.checkpoints_kept, model, parts, telemetry + SMALL_FILES_BYTES)
 
 
-def state_bytes(plan: AnyPlan, config: TrainConfig) -> tuple[int, int]:
-    """Estimated bytes of one checkpoint (0: none is written) and of the model, with what is made on the way to it."""
+def state_bytes(plan: AnyPlan, config: TrainConfig) -> tuple[int, int, int]:
+    """Estimated bytes of one checkpoint (0: none is written), of the model, and of parts that are joined to it."""
     model = _model_bytes(plan.problem.workload)
     if isinstance(plan, ElasticPlan):
-        checkpoint, model = _swarm_checkpoint_bytes(plan), 2 * model  # stages are saved one by one, then joined
+        checkpoint, parts = _swarm_checkpoint_bytes(plan), model
     else:
-        checkpoint = _checkpoint_bytes(plan)
-    return checkpoint if config.checkpoint_every is not None else 0, model
+        checkpoint, parts = _checkpoint_bytes(plan), 0
+    return checkpoint if config.checkpoint_every is not None else 0, model, parts
 
 
 def check_disk(need: DiskNeed, folder: Path) -> str:

@@ -1,5 +1,6 @@
 """The local launcher: `torchrun` on this machine, on a loopback interface that other users do not reach."""
 
+import os
 import socket
 import sys
 from dataclasses import replace
@@ -82,6 +83,7 @@ class LocalLauncher:
             *node_rank,
             f"--nproc-per-node={size}",
             "--max-restarts=0",
+            f"--log-dir={os.devnull}",  # ranks write their own; torchrun's folder would stay behind
             *("-m", WORKER_MODULE, str(run_dir / "plan.json")),
         )
 

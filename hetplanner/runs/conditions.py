@@ -145,7 +145,8 @@ class Conditions:
     ) -> None:
         self.others: tuple[str, ...] = ()
         self._folder, self._timer = folder, timer
-        self._needed = max(state_bytes(plan, config))
+        checkpoint, model, parts = state_bytes(plan, config)
+        self._needed = max(checkpoint, model + parts)
         names = [f"rank-{rank}.jsonl" for rank in range(num_ranks)] if config.emulate_links else []
         self._tails = [LineTail(folder / name) for name in names]
         self._links: deque[tuple[float, int, int, float]] = deque()

@@ -6,6 +6,7 @@ Everything happens in `submit`, `stop` and `tick`, called from one thread; nothi
        \\          \\          \\-> stopping -> stopped
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from hetplanner.runs.audit import AuditLog
 from hetplanner.runs.conditions import Conditions, with_full_disk
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
+from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.processes import (
     created_unix_s,
     is_same_process,
@@ -393,7 +395,9 @@ class Supervisor:
         try:
             if run.status.restarts >= load_config(run.directory.config_file).max_restarts:
                 return False
-            _clear_remains(run.directory, run.status.restarts)
+            remove_leftovers(run.directory, is_over=False)
+            with contextlib.suppress(FileNotFoundError):
+                run.directory.launcher_log.replace(run.directory.path / f"launcher-{run.status.restarts}.txt")
         except (HetplannerError, OSError) as error:
             logger.warning("%s: cannot be started again: %s", run.status.run, error)
             return False
@@ -416,6 +420,7 @@ class Supervisor:
     def _end(self, run: OwnedRun, state: str, message: str, **changes: Any) -> None:
         if state == "failed":
             message = with_full_disk(message, run.directory.path)
+        remove_leftovers(run.directory, is_over=not changes.get("restart_due", False))
         self._set(run, state=state, message=message, ended_unix_s=self._clock(), degraded=(), **changes)
         self._audit("end", run, state=state, message=message)
         self._runs.pop(run.status.run, None)
@@ -464,11 +469,3 @@ def _training_words(run: OwnedRun) -> str:
         times = "" if run.status.restarts == 1 else f" ({run.status.restarts} times)"
         return f"training, restarted from step {step or 0}{times}"
     return "training" if step is None else f"training, resumed from step {step}"
-
-
-def _clear_remains(directory: RunDirectory, attempt: int) -> None:
-    """Puts away what a failed attempt left and a new one would take for its own."""
-    directory.signalled_file.unlink(missing_ok=True)
-    for path in directory.path.glob("model-stage-*.safetensors"):
-        path.unlink()
-    directory.launcher_log.replace(directory.path / f"launcher-{attempt}.txt")

@@ -77,6 +77,7 @@ def test_local_is_what_a_person_would_type(plan):
         "--nnodes=1",
         "--nproc-per-node=4",
         "--max-restarts=0",
+        "--log-dir=/dev/null",
     )
     assert command.env["OMP_NUM_THREADS"] == "1"
     assert command.env["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")

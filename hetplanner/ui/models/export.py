@@ -146,7 +146,7 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
         "# `hetplanner train plan.json --emulate-links --dry-run` prints the exact command of this machine",
         "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \\",
         f"torchrun --rdzv-backend={RENDEZVOUS} --rdzv-endpoint=127.0.0.1:{PORT} --nnodes=1 \\",
-        f"  --nproc-per-node={ranks} --max-restarts=0 -m {WORKER_MODULE} plan.json",
+        f"  --nproc-per-node={ranks} --max-restarts=0 --log-dir=/dev/null -m {WORKER_MODULE} plan.json",
     ]
     if plan is None:
         return "\n".join(lines)
@@ -163,7 +163,8 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
         lines += [
             f"# host {one_line(host)}: rank{'s' if len(of_host) > 1 else ''} {_range(of_host)} ({devices})",
             f"torchrun --nnodes={len(groups)} --node-rank={node} --nproc-per-node={len(of_host)}"
-            f" --master-addr=$HEAD --master-port={PORT} --max-restarts=0 -m {WORKER_MODULE} plan.json",
+            f" --master-addr=$HEAD --master-port={PORT} --max-restarts=0 --log-dir=/dev/null"
+            f" -m {WORKER_MODULE} plan.json",
         ]
     if len(groups) > MAX_HOSTS:
         lines.append(f"# … and {len(groups) - MAX_HOSTS} more, with --node-rank={MAX_HOSTS} to {len(groups) - 1}")
