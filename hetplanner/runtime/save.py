@@ -65,7 +65,7 @@ def save_model(
         chunks: what it holds, in stage order.
         step: optimiser steps in the weights.
         run_dir: where rank 0 writes.
-        is_over: whether rank 0 shall wait no longer.
+        is_over: asked at every try, on all ranks: whether rank 0 shall wait no longer.
 
     Raises:
         OSError: on rank 0, the model cannot be written.
@@ -78,7 +78,7 @@ def save_model(
             _write_pieces(file, _all_tensors(plan, chunks))
         return
     while (answer := _from_rank_0(Answer.WAIT)) is Answer.WAIT:
-        pass
+        is_over()
     if answer is Answer.GIVE_UP:
         raise RunError(f"rank {rank}: its weights are not saved, since rank 0 cannot write the model")
     for chunk in chunks:
@@ -126,6 +126,11 @@ def _opened_model(plan: Plan, step: int, run_dir: Path, is_over: Callable[[], bo
 
 def _rank_0_holds(plan: Plan, stage: int) -> bool:
     return any(stage == there for there, _ in plan.places_of_rank[0])
+
+
+def saved_bytes(workload: Workload) -> int:
+    """Bytes of all tensors of a saved model."""
+    return sum(DTYPES[t.dtype].itemsize * t.num_elements for t in saved_tensors(workload))
 
 
 def _header(workload: Workload) -> bytes:
@@ -206,10 +211,9 @@ def _write_model(workload: Workload, pieces: Iterable[Tensor], run_dir: Path) ->
 @contextmanager
 def _model_file(workload: Workload, run_dir: Path) -> Iterator[BinaryIO]:
     """model.safetensors with its header, and space for the rest. Raises OSError."""
-    tensor_bytes = sum(DTYPES[t.dtype].itemsize * t.num_elements for t in saved_tensors(workload))
     header = _header(workload)
     with drafted(run_dir / MODEL_FILE) as draft, draft.open("r+b") as file:
-        reserve(file.fileno(), len(header) + tensor_bytes)
+        reserve(file.fileno(), len(header) + saved_bytes(workload))
         file.write(header)
         yield file
 

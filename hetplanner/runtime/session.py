@@ -324,7 +324,7 @@ class Session:
                 executor.chunks,
                 executor.completed_steps,
                 self.run_dir,
-                self.watcher.requested.is_set,
+                self._waits_no_longer,
             )
             self.heartbeat.wait_for(EVERYONE)
             dist.barrier()
@@ -340,6 +340,11 @@ class Session:
             (self.run_dir / CLOCK_FILE).unlink(missing_ok=True)
         dist.destroy_process_group()
         self._enter("done")
+
+    def _waits_no_longer(self) -> bool:
+        """Asked while the model waits for space: the rank is not stuck."""
+        self.heartbeat.advance()
+        return self.watcher.requested.is_set()
 
     def _give_up(self, executor: Executor) -> None:
         """A stop was asked for, and the ranks do not meet in time: every stage is saved as it stood after a step.

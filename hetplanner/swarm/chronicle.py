@@ -51,6 +51,10 @@ class Chronicle:
         self._step_began_s = time.monotonic()
         self._boundary_bytes = self._reduce_bytes = 0
 
+    def retry(self) -> None:
+        """Writes events that a full disk did not take."""
+        self._events.flush()
+
     def event(self, kind: str, **fields: Any) -> None:
         """One line of events.jsonl, in time."""
         self._events.add(_line(kind, fields))

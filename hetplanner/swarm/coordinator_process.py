@@ -100,6 +100,7 @@ class CoordinatorProcess(Driver):
         self.spec, self.chronicle = spec, chronicle
         self._decisions, self._run_dir = decisions, run_dir
         self._finishing = self.is_over = False
+        self._trouble = ""
         self._asked_to_end_s: float | None = None
         steps = spec.train.steps
         self.machine = Coordinator(
@@ -132,6 +133,7 @@ class CoordinatorProcess(Driver):
 
     def on_tick(self) -> None:
         """See Driver."""
+        self.chronicle.retry()
         machine = self.machine
         if self._finishing:
             return
@@ -187,7 +189,12 @@ class CoordinatorProcess(Driver):
         view, version = machine.membership.view, machine.version
         try:
             await ending.save_model(self.endpoint, self.spec, view, version, self._run_dir)
-        except (Lost, InvalidInput, OSError) as error:
+        except OSError as error:
+            self._tell_of_disk(f"model: {error.strerror or error}; it is tried again")
+            await asyncio.sleep(RETRY_S)
+            self._finishing = False
+            return
+        except (Lost, InvalidInput) as error:
             self.chronicle.event("not saved", text=str(error)[:300])
             await asyncio.sleep(RETRY_S)
             self._finishing = False
@@ -283,15 +290,24 @@ class CoordinatorProcess(Driver):
         try:
             await asyncio.to_thread(self._decisions.append, decision)
         except OSError as error:
-            self.chronicle.event("disk", text=f"decision log: {error.strerror or error}")
+            self._tell_of_disk(f"decision log: {error.strerror or error}; the swarm waits")
             self.handle(PersistFailed(decision))
             return
+        if self._trouble:
+            self._tell_of_disk("")
         if isinstance(decision, Committed):
             self.chronicle.committed(decision, self.machine.work)
             self._tell_of_lost_work()
         elif isinstance(decision, SetBack):
             self.chronicle.set_back(decision.version)
         self.handle(Persisted(decision))
+
+    def _tell_of_disk(self, trouble: str) -> None:
+        """Once when a disk takes nothing, and once when it does again; it is tried all the time."""
+        if trouble != self._trouble:
+            log.warning("disk: %s", trouble or "written again")
+            self.chronicle.event("disk", text=trouble or "written again")
+        self._trouble = trouble
 
     def _tell_of_lost_work(self) -> None:
         """What peers have learned by themselves goes with them, until it is averaged."""

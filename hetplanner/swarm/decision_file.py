@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hetplanner.elastic.decisions import Decision, cut_torn_line, decode_decisions, encode_decision
 from hetplanner.errors import RunError
+from hetplanner.line_files import append_lines
 
 DECISIONS_FILE = "decisions.log"
 
@@ -41,16 +42,15 @@ class DecisionFile:
     def append(self, decision: Decision) -> None:
         """Writes a decision and flushes it. Raises OSError, after which the file is as before."""
         line = encode_decision(decision)
+        written, error = append_lines(self._file, self._end, line)
+        if error is not None:
+            raise error
         try:
-            os.ftruncate(self._file, self._end)  # what an earlier failure left
-            written = os.pwrite(self._file, line, self._end)
-            if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes could be written")
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._end)
             raise
-        self._end += len(line)
+        self._end += written
 
     def close(self) -> None:
         """Lets the file go."""

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hetplanner.atomic_files import drafted
+from hetplanner.atomic_files import check_free, drafted
 from hetplanner.elastic.identity import Seat, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.save import FORMAT, join_parts, part_file
+from hetplanner.runtime.save import FORMAT, join_parts, part_file, saved_bytes
 from hetplanner.runtime.tensor_files import save_tensors
 from hetplanner.schema import parse_json
 from hetplanner.swarm.spec import SwarmSpec
@@ -45,7 +45,18 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
 
     Raises:
         Lost, InvalidInput: a peer could not give them; with another view it can be tried again.
+        OSError: there is no space for them, and none is taken.
     """
+    check_free(run_dir, 2 * saved_bytes(spec.workload))  # stages one by one, and all of them
+    try:
+        await _save_stages(endpoint, spec, view, version, run_dir)
+    except OSError:
+        for stage in range(spec.num_stages):
+            (run_dir / part_file(stage)).unlink(missing_ok=True)
+        raise
+
+
+async def _save_stages(endpoint: Endpoint, spec: SwarmSpec, view: View, version: Version, run_dir: Path) -> None:
     for stage, seats in enumerate(view.stages):
         model = await asyncio.to_thread(StageModel, spec.workload, *spec.ops_of(stage), None)
         pieces = endpoint.state(seats[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
