@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hetplanner.capture import progress
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import Factory
 from hetplanner.capture.huggingface import config_factory
@@ -20,8 +21,15 @@ from hetplanner.workload.files import save_workload
 from hetplanner.workload.workload import Workload
 
 
-def main(request_file: str, answer_file: str, refusal_file: str) -> int:
-    """Answers one request; returns the exit code."""
+def main(request_file: str, answer_file: str, refusal_file: str, progress_file: str, lifeline: str) -> int:
+    """Answers one request; returns the exit code.
+
+    Args:
+        request_file, answer_file, refusal_file, progress_file: see `hetplanner.workload.capturing`.
+        lifeline: number of a pipe's end; when the other one closes, this process ends.
+    """
+    progress.end_with_parent(int(lifeline))
+    progress.write_progress(Path(progress_file))
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     try:
         save_workload(_captured(request), answer_file)

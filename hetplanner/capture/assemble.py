@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hetplanner.capture import progress
 from hetplanner.capture.calls import Call, Ref
 from hetplanner.capture.cost import CallCost, measure
 from hetplanner.capture.export import Exported, Factory, export_model
@@ -43,8 +44,10 @@ def capture_workload(
         InvalidInput: the module cannot be captured; names the operator, its line and what to change.
     """
     exported = export_model(factory, name, micro_batch)
+    progress.begin(f"measuring {len(exported.calls):,} operators")
     groups = group_calls(exported)
     costs = measure(exported)
+    progress.begin("writing the workload")
     batch = len(exported.inputs)
     graph = _graph(exported, groups, costs)
     return Workload(

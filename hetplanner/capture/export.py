@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import InputKind
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
+from hetplanner.capture import progress
 from hetplanner.capture.calls import Call, Ref, flat_calls
 from hetplanner.capture.weights import Build, build_without_weights
 from hetplanner.errors import HetplannerError, InvalidInput
@@ -106,6 +107,7 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
     Raises:
         InvalidInput: the factory fails or returns something else, or the module cannot be exported.
     """
+    progress.begin("building the model")
     try:
         build = build_without_weights(factory)
     except HetplannerError:
@@ -116,6 +118,7 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
     examples = tuple(_resized(e, micro_batch) for e in examples)
     wrapped: Wrapper = _WithLoss(module) if len(examples) == 1 else _Whole(module)
     inputs = examples[0]
+    progress.begin("tracing the model")
     try:
         labels = examples[1] if len(examples) == 2 else _labels_of(module.eval(), inputs, build.mode)
         wrapped.train()
@@ -126,6 +129,7 @@ def export_model(factory: Factory, place: str, micro_batch: int | None = None) -
         raise InvalidInput(
             one_line(f"{place}: the module cannot be exported: {_told(error)}{_remedy(error)}")
         ) from error
+    progress.begin("reading the graph")
     return _read(program, build, wrapped, inputs, labels, place)
 
 

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.output import AsJson, console, notices, print_json, table
 from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes
 
 if TYPE_CHECKING:
+    from hetplanner.workload.capturing import OnProgress
     from hetplanner.workload.model import Op
     from hetplanner.workload.workload import Workload
+
+SAY_EVERY_S = 5.0
 
 app = typer.Typer(no_args_is_help=True, help="Look at models and capture them: operators, parameters, FLOPs, bytes.")
 
@@ -49,27 +52,57 @@ SharedLayers = Annotated[
 Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 
 
+CaptureTimeout = Annotated[
+    float | None,
+    typer.Option("--capture-timeout", metavar="SECONDS", min=1.0, help="Give a capture up after so long (120)."),
+]
+
+
 def chosen_workload(
     model: str | None,
     model_code: str | None,
     *,
     micro_batch: int | None,
     global_batch: int | None,
+    capture_timeout: float | None = None,
     **overrides: Any,
 ) -> "Workload":
     """The workload of MODEL or of `--model-code`, of which exactly one is given. Raises InvalidInput."""
-    from hetplanner.workload.capturing import capture_model_code
+    from hetplanner.workload.capturing import CAPTURE_TIMEOUT_S, capture_model_code
     from hetplanner.workload.load import load_workload
     from hetplanner.workload.presets import changed_workload
 
     if (model is None) == (model_code is None):
         given = "neither" if model is None else "both"
         raise InvalidInput(f"exactly one of MODEL and --model-code must be given, got {given}")
+    timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
-        workload = capture_model_code(model_code, micro_batch=micro_batch, global_batch=global_batch)
+        workload = capture_model_code(
+            model_code, micro_batch=micro_batch, global_batch=global_batch, timeout_s=timeout_s, on_progress=show
+        )
         return changed_workload(workload, "--model-code", **overrides)
     assert model is not None
-    return load_workload(model, micro_batch=micro_batch, global_batch=global_batch, **overrides)
+    return load_workload(
+        model,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        capture_timeout_s=timeout_s,
+        on_progress=show,
+        **overrides,
+    )
+
+
+def capture_progress() -> "OnProgress":
+    """What tells on stderr how far a capture is, a line every few seconds."""
+    due_s = SAY_EVERY_S
+
+    def show(spent_s: float, doing: str) -> None:
+        nonlocal due_s
+        if spent_s >= due_s:
+            due_s = spent_s + SAY_EVERY_S
+            notices.print(f"capturing, {spent_s:.0f} s: {doing} (Ctrl-C ends it)", markup=False)
+
+    return show
 
 
 @app.command()
@@ -83,6 +116,7 @@ def show(
     dtype: Precision = None,
     boundary_layers: BoundaryLayers = None,
     shared_layers: SharedLayers = None,
+    capture_timeout: CaptureTimeout = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the graph into this page.")
     ] = None,
@@ -103,6 +137,7 @@ def show(
         dtype=dtype,
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
+        capture_timeout=capture_timeout,
     )
     if plot is not None:
         from hetplanner.plots import write_dag
@@ -126,11 +161,12 @@ def capture(
     micro_batch: MicroBatch = None,
     global_batch: GlobalBatch = None,
     seq_len: SeqLen = None,
+    capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Capture a model without its weights into a workload file: any machine can plan and train it without the code."""
     from hetplanner.schema import check_writable
-    from hetplanner.workload.capturing import capture_config, capture_model_code
+    from hetplanner.workload.capturing import CAPTURE_TIMEOUT_S, capture_config, capture_model_code
     from hetplanner.workload.files import save_workload
 
     if out is None:
@@ -139,13 +175,23 @@ def capture(
     if (config is None) == (model_code is None):
         given = "neither" if config is None else "both"
         raise InvalidInput(f"exactly one of CONFIG and --model-code must be given, got {given}")
+    timeout_s, show = capture_timeout or CAPTURE_TIMEOUT_S, capture_progress()
     if model_code is not None:
         if seq_len is not None:
             raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
-        workload = capture_model_code(model_code, micro_batch=micro_batch, global_batch=global_batch)
+        workload = capture_model_code(
+            model_code, micro_batch=micro_batch, global_batch=global_batch, timeout_s=timeout_s, on_progress=show
+        )
     else:
         assert config is not None
-        workload = capture_config(config, micro_batch=micro_batch, global_batch=global_batch, seq_len=seq_len)
+        workload = capture_config(
+            config,
+            micro_batch=micro_batch,
+            global_batch=global_batch,
+            seq_len=seq_len,
+            timeout_s=timeout_s,
+            on_progress=show,
+        )
     save_workload(workload, out)
     if as_json:
         print_json(_totals(workload) | {"ops": len(workload.graph.ops), "workload": str(out)})

@@ -1,17 +1,22 @@
 """Captures models in a child process: whoever asks loads neither torch nor the model's code.
 
 The child is `python -m hetplanner.capture`; it reads a request, runs the user's factory (or builds the model of a
-Hugging Face config) in the current folder, and leaves a workload file or a line that says what is wrong.
+Hugging Face config) in the current folder, and leaves a workload file or a line that says what is wrong. It leads a
+session of its own, and is killed with all that it started at the time limit, at Ctrl-C, or when its parent dies.
 """
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.reading import reader
@@ -20,9 +25,26 @@ from hetplanner.workload.files import load_workload_file
 from hetplanner.workload.workload import Workload
 
 MAX_CONFIG_BYTES = 2**20
+CAPTURE_TIMEOUT_S = 120.0
+"""Tracing takes some 10 ms a layer; a model that unrolls a loop over its tokens takes minutes."""
+MAX_LAYERS = 1000
+"""Of a config that is captured, as of models by formula."""
+LOOK_EVERY_S = 0.2
+LAYER_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+"""What configs of the families call their number of layers."""
+
+OnProgress = Callable[[float, str], object]
+"""Takes the seconds so far, and what the child does."""
 
 
-def capture_model_code(target: str, *, micro_batch: int | None = None, global_batch: int | None = None) -> Workload:
+def capture_model_code(
+    target: str,
+    *,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    timeout_s: float = CAPTURE_TIMEOUT_S,
+    on_progress: OnProgress | None = None,
+) -> Workload:
     """The workload of a factory of the user's own.
 
     Args:
@@ -32,20 +54,30 @@ def capture_model_code(target: str, *, micro_batch: int | None = None, global_ba
             the micro-batch.
         micro_batch: samples in a micro-batch instead of the examples'.
         global_batch: samples in a step.
+        timeout_s: seconds after which it is given up.
+        on_progress: called several times a second while it goes on; an exception of its ends the capture.
 
     Raises:
-        InvalidInput: no such factory, or a module that cannot be captured: names the line and what to change.
+        InvalidInput: no such factory, or a module that cannot be captured, which names the line and what to change;
+            or it takes longer than `timeout_s`.
     """
     module, colon, factory = target.partition(":")
     parts = (*module.split("."), *factory.split("."))
     if not colon or not all(part.isidentifier() for part in parts):
         raise InvalidInput(f"--model-code: must be package.module:factory, got {target!r:.80}")
-    return _captured({"model_code": target, "micro_batch": micro_batch, "global_batch": global_batch})
+    request = {"model_code": target, "micro_batch": micro_batch, "global_batch": global_batch}
+    return _captured(request, f"--model-code {target}", timeout_s, on_progress)
 
 
 @reader("Hugging Face config", at="source")
 def capture_config(
-    source: str | Path, *, micro_batch: int | None = None, global_batch: int | None = None, seq_len: int | None = None
+    source: str | Path,
+    *,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    seq_len: int | None = None,
+    timeout_s: float = CAPTURE_TIMEOUT_S,
+    on_progress: OnProgress | None = None,
 ) -> Workload:
     """The workload of any causal language model or image classifier that transformers knows, from its `config.json`.
 
@@ -54,15 +86,18 @@ def capture_config(
         micro_batch: samples in a micro-batch; 1 if not given.
         global_batch: samples in a step.
         seq_len: tokens in a sequence; the model's longest but at most 1024 if not given.
+        timeout_s, on_progress: as for `capture_model_code`.
 
     Raises:
-        InvalidInput: no config, transformers is missing, an unknown model, or one that cannot be captured.
+        InvalidInput: no config, transformers is missing, an unknown model, one of more than MAX_LAYERS layers, one
+            that cannot be captured, or one that takes longer than `timeout_s`.
     """
     path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
     text = read_text(path, MAX_CONFIG_BYTES)
     fields, place = parse_json(text, one_line(path.name)), one_line(path.name)
     if not isinstance(fields, dict):
         raise InvalidInput(f"{place}: must be a JSON object, got {type(fields).__name__}")
+    _refuse_deep(fields, place)
     stem = path.parent.name if path.stem == "config" else path.stem
     request = {
         "config": fields,
@@ -73,18 +108,72 @@ def capture_config(
         "global_batch": global_batch,
         "seq_len": seq_len,
     }
-    return _captured(request)
+    return _captured(request, place, timeout_s, on_progress)
 
 
-def _captured(request: Mapping[str, Any]) -> Workload:
+def _refuse_deep(fields: Mapping[str, Any], place: str) -> None:
+    for name in LAYER_FIELDS:
+        count = fields.get(name)
+        if isinstance(count, int) and count > MAX_LAYERS:
+            raise InvalidInput(f"{place}: {name}: must be at most {MAX_LAYERS} to be captured, got {count}; give fewer")
+
+
+def _captured(request: Mapping[str, Any], place: str, timeout_s: float, on_progress: OnProgress | None) -> Workload:
     with tempfile.TemporaryDirectory(prefix="hetplanner-capture-") as folder:
-        asked, answer, refusal = (Path(folder, name) for name in ("request.json", "workload.json", "refusal.txt"))
+        files = [Path(folder, name) for name in ("request.json", "workload.json", "refusal.txt", "progress.txt")]
+        asked, answer, refusal, progress = files
         asked.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-m", "hetplanner.capture", str(asked), str(answer), str(refusal)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        with Path(folder, "errors.txt").open("w+b") as errors, _child(files, errors) as child:
+            _await(child, progress, place, timeout_s, on_progress)
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").splitlines()
         if refusal.is_file():
             raise InvalidInput(refusal.read_text(encoding="utf-8"))
-        if done.returncode != 0 or not answer.is_file():
-            words = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no word")
-            raise RunError(one_line(f"the capturing process ended with code {done.returncode}: {words:.300}"))
+        if child.returncode != 0 or not answer.is_file():
+            words = next((line for line in reversed(said) if line.strip()), "no word")
+            raise RunError(f"the capturing process ended with code {child.returncode}: {words:.300}")
         return load_workload_file(answer)
+
+
+@contextmanager
+def _child(files: Sequence[Path], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """The capturing process; it and its children are dead at the end."""
+    theirs, ours = os.pipe()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "hetplanner.capture", *map(str, files), str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[theirs],
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def _await(
+    child: subprocess.Popen[bytes], progress: Path, place: str, timeout_s: float, on_progress: OnProgress | None
+) -> None:
+    began_s, doing = time.monotonic(), "loading torch"
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_EVERY_S)
+            return
+        with suppress(OSError):
+            doing = progress.read_text(encoding="utf-8") or doing
+        spent_s = time.monotonic() - began_s
+        if spent_s > timeout_s:
+            raise InvalidInput(
+                f"{place}: the capture was given up after {timeout_s:g} s while {doing}; give it more time"
+                " (hetplanner workload capture --capture-timeout SECONDS), a shorter sequence or fewer layers"
+            )
+        if on_progress is not None:
+            on_progress(spent_s, doing)

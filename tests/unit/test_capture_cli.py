@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from captured_models import GPT2, RESNET
 
@@ -78,6 +80,13 @@ def large(): return Large(), torch.zeros(4, 8)
 def orthogonal(): return Orthogonal(), torch.zeros(4, 8)
 def mean(): return Mean(), torch.zeros(4, 8)
 def shapes(): return Branch(), torch.zeros(4, 9)
+def forever():
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    with open("draft", "w") as file:
+        file.write(f"{os.getpid()} {child.pid}")
+    os.rename("draft", "pids")
+    time.sleep(1000)
 def crash(): return undefined_name
 def alone(): return Branch()
 def uneven(): return Branch(), (torch.zeros(4, 8), torch.zeros(3))
@@ -110,7 +119,7 @@ def command(*arguments):
         ("orthogonal", ["parameter linear.weight [4, 8]", "torch.nn.init"]),
         ("mean", ["must return logits [batch, ..., classes], got []"]),
         ("shapes", ["nets.py:14 (forward)"]),
-        ("crash", ["nets.py:64 (crash)", "undefined_name"]),
+        ("crash", ["nets.py:71 (crash)", "undefined_name"]),
         ("alone", ["returned Branch", "(module, example_inputs)"]),
         ("uneven", ["equally many samples, got 4 and 3"]),
         ("nothing", ["mine.nets has no function nothing"]),
@@ -174,8 +183,75 @@ def test_show_prints_and_draws_the_graph(folder):
 def test_bad_commands_end_with_one_line_and_exit_2(folder, arguments, says):
     done = command("workload", *arguments)
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    told = [line for line in done.stderr.strip().splitlines() if not line.startswith("capturing, ")]
+    assert len(told) == 1
     assert says in done.stderr
+
+
+def pids_of(folder):
+    return [int(pid) for pid in (folder / "pids").read_text().split()] if (folder / "pids").exists() else []
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def ended(pids):
+    """Waits until these processes are gone; a minute means that somebody forgot them."""
+    for _ in range(600):
+        if not any(map(lives, pids)):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_ctrl_c_ends_a_capture_and_all_that_it_started(folder):
+    phases = []
+
+    def interrupt(spent_s, doing):
+        phases.append(doing)
+        if pids_of(folder):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture_model_code("mine.nets:forever", timeout_s=300, on_progress=interrupt)
+    assert phases[0] == "loading torch"
+    assert len(pids_of(folder)) == 2
+    assert ended(pids_of(folder))
+
+
+def test_a_capture_ends_at_its_limit_with_the_remedy(folder):
+    with pytest.raises(InvalidInput, match=r"given up after 0\.5 s while .*; give it more time .*--capture-timeout"):
+        capture_model_code("mine.nets:forever", timeout_s=0.5)
+    done = command("workload", "capture", "--model-code", "mine.nets:forever", "-o", "x.json", "--capture-timeout", "1")
+    assert (done.returncode, "given up after 1 s" in done.stderr) == (2, True)
+    assert ended(pids_of(folder))
+
+
+def test_a_capture_ends_with_whoever_asked_for_it(folder):
+    code = "from hetplanner.workload.capturing import capture_model_code; capture_model_code('mine.nets:forever')"
+    asker = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        for _ in range(600):
+            if pids_of(folder):
+                break
+            time.sleep(0.1)
+        assert len(pids_of(folder)) == 2
+    finally:
+        asker.kill()
+        asker.wait()
+    assert ended(pids_of(folder))
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "n_layer", "num_layers"])
+def test_a_config_of_too_many_layers_is_refused_before_anything_starts(tmp_path, name):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen2", name: 20_000}))
+    with pytest.raises(InvalidInput, match=f"config.json: {name}: must be at most 1000 to be captured, got 20000"):
+        load_workload(str(config))
 
 
 def test_configs_of_other_families_are_captured(tmp_path):

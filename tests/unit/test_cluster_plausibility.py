@@ -1,4 +1,4 @@
-"""What is legal in a cluster but hardly meant is said: in validate, on stderr of other commands, beside a page's file."""
+"""What is legal in a cluster but hardly meant is said: by validate, on stderr, beside a page's file."""
 
 import json
 import subprocess

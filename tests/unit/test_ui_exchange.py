@@ -114,3 +114,35 @@ def test_only_what_can_be_said_is_offered(app):
     assert "without a link" in app.exchange.errors["download"]
     app.cluster.editor.apply(None, "emptied")
     assert app.exchange.download(JSON).getvalue() == b""
+
+
+DOUBTFUL = """{"format": "hetplanner/cluster@1", "name": "c", "sites": [{"name": "A", "latitude": 0, "longitude": 0}],
+ "devices": [{"id": "d", "kind": "T4", "site": "A"}], "site_links": [{"from": "A", "to": "A", "latency": "1 ms",
+ "bandwidth": "1.12 GB/s"}]}"""
+
+
+def test_what_is_hardly_meant_is_said_beside_what_was_read(app):
+    app.exchange.take_files({"c.json": DOUBTFUL.encode()})
+    assert app.exchange.errors == {}
+    assert "1.12 GB/s" in app.exchange.notes["file"]
+    app.exchange.take_text(DOUBTFUL.replace("GB/s", "Gbit/s"))
+    assert app.exchange.notes == {"text": ""}
+
+
+TABLES = {"bandwidth.csv": b",a,b\na,,1\nb,1,\n", "latency.csv": b",a,b\na,,5\nb,5,\n"}
+BROKEN = {
+    "a device twice": TABLES | {"devices.csv": b"id,kind,site\na,T4,X\na,T4,X\nb,T4,X\n"},
+    "an open string as NPY header": {"latency.npy": b"\x93NUMPY\x01\x00\x03\x00" + b"'" * 3},
+    "a number of 5,000 digits": {"c.json": b'{"format": "hetplanner/cluster@1", "name": ' + b"9" * 5000 + b"}"},
+    "nesting": {"c.json": b"[" * 100_000},
+    "no text": {"latency.csv": b"\xff\xfe\x00"},
+}
+
+
+@pytest.mark.parametrize("files", BROKEN.values(), ids=BROKEN)
+def test_every_refused_file_is_named_beside_the_button(app, files):
+    """A device given twice once ended in an error without words."""
+    assert not app.exchange.take_files(files)
+    said = app.exchange.errors["file"]
+    assert any(name in said for name in files)
+    assert len(said) > 20
