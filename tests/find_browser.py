@@ -92,8 +92,8 @@ def outcome(command: list[str]) -> str:
     shown = f"`{' '.join(Path(command[0]).name if i == 0 else part for i, part in enumerate(command))}`"
     if done.returncode == 0:
         return f"{shown} brought none that starts"
-    words = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return f"{shown} failed ({words[-1] if words else done.returncode})"
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+    return f"{shown} failed ({next((line for line in lines if line.startswith(('E:', 'Error:'))), lines[-1])})"
 
 
 def run(command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:

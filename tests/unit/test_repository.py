@@ -1,7 +1,9 @@
 """The repository's promises about itself."""
 
+import ast
 import importlib
 import json
+import operator
 import pkgutil
 import subprocess
 import sys
@@ -9,16 +11,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from readme_commands import README, ROOT, blocks, commands
 
 import hetplanner
-
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+from hetplanner.cluster.files import load_cluster
+from hetplanner.runs.offers import offers_file, read_offers
 
 
 def test_ci_runs_the_readmes_test_command():
-    command = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1]
-    assert command in README
+    last = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1]
+    assert last in README.splitlines()
+    assert all(part in commands() for part in last.split(" && "))
 
 
 def test_the_readme_names_only_files_that_exist():
@@ -26,6 +29,34 @@ def test_the_readme_names_only_files_that_exist():
 
     for link in re.findall(r"\]\((?!https?://|#)([^)]+)\)", README):
         assert (ROOT / link).exists(), link
+
+
+def test_the_readmes_cluster_file_loads(tmp_path):
+    for number, text in enumerate(blocks("json")):
+        path = tmp_path / f"{number}.json"
+        path.write_text(text)
+        assert load_cluster(path).devices
+
+
+def test_the_readmes_agent_file_loads(tmp_path):
+    (agent_toml,) = blocks("toml")
+    offers_file(tmp_path).write_text(agent_toml)
+    offers_file(tmp_path).chmod(0o600)
+    offers = read_offers(tmp_path)
+    assert offers.data_names
+    assert offers.output_names
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_readmes_python_names_what_there_is(number):
+    tree = ast.parse(blocks("python")[number])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert all(hasattr(importlib.import_module(node.module), name.name) for name in node.names)
+        elif isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            if dotted.startswith("hp.") and "(" not in dotted:
+                assert operator.attrgetter(dotted.removeprefix("hp."))(hetplanner)
 
 
 def test_import_contracts_hold():

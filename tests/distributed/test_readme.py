@@ -1,0 +1,31 @@
+"""The README's commands do what they say, taken from its own text."""
+
+import pytest
+from fake_launcher import processes_under
+from readme_commands import Scratch, all_commands, commands, has_placeholder, is_install, run_all
+
+pytestmark = pytest.mark.distributed
+# Of the budgets and of the steps of training that the README states.
+SHARE, STEPS_SHARE = 0.05, 0.02
+
+
+def test_every_command_of_the_readme_ends_well(tmp_path):
+    scratch = Scratch(tmp_path, SHARE, STEPS_SHARE)
+    scratch.prepare()
+    try:
+        run_all(scratch)
+    finally:
+        scratch.end()
+    failed = [f"{done.command}\n  exit code {done.code}: {done.output[-2000:]}" for done in scratch.done if done.code]
+    assert not failed, "\n".join(failed)
+    assert not processes_under(tmp_path / "home")
+    for name in ("trace.json", "better.json", "front", "calibrated.json", "report.html", "resnet101.html", "net.json"):
+        assert (tmp_path / name).exists(), name
+
+
+def test_only_installs_and_other_hosts_are_left_out():
+    run = {part for command in all_commands() for part in ([command] if isinstance(command, str) else command)}
+    left_out = [command for command in commands() if command not in run]
+    assert len(run) >= 30
+    assert all(is_install(command) or has_placeholder(command) for command in left_out)
+    assert sum(has_placeholder(command) for command in left_out) <= 2
