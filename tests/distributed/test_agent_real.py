@@ -12,6 +12,7 @@ import psutil
 import pytest
 from factories import chain_plan, small_cluster
 from fake_launcher import processes_under
+from patience import HANG_S, stretched, until
 
 from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.launchers.isolate import inside
@@ -26,17 +27,9 @@ from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed
 
-PATIENCE_S = 120.0
 FIRST_LOSS_S = 20.0
 STOP_S = 5.0
 FOREVER = TrainConfig(steps=100_000, emulate_links=True)
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def tiny_plan(replicas: int = 2) -> Plan:
@@ -54,7 +47,7 @@ def client(tmp_path, monkeypatch):
     yield AgentClient(tmp_path)
     if find_agent(tmp_path):
         AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + stretched(2)
     while processes_under(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     left = processes_under(tmp_path)
@@ -111,27 +104,27 @@ def test_from_launch_to_first_loss_to_stop(client, record_property):
     print(f"\nlaunch to first loss {first_loss_s:.1f} s, stop {stop_s:.2f} s")
     record_property("first_loss_s", first_loss_s)
     record_property("stop_s", stop_s)
-    assert first_loss_s <= FIRST_LOSS_S
-    assert stop_s <= STOP_S
+    assert first_loss_s <= stretched(FIRST_LOSS_S)
+    assert stop_s <= stretched(STOP_S)
 
 
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint_and_the_loss_is_the_right_one(client):
     config = TrainConfig(steps=40, checkpoint_every=5, max_restarts=1)
     calm = client.start(tiny_plan(), config)
-    calm.wait(PATIENCE_S)
+    calm.wait(HANG_S)
     run = client.start(tiny_plan(), config)
     until(lambda: (run.poll() and len(run.steps()) > 12) or run.status().is_over, "no steps")
     workers = [p for p in processes_of_run(run.path, run.status().pid) if "hetplanner.runtime.worker" in p.cmdline()]
     ranks = [p for p in workers if p.environ().get("RANK") == "2"]
     assert len(ranks) == 1
     ranks[0].kill()
-    status = run.wait(PATIENCE_S)
+    status = run.wait(HANG_S)
     assert (status.state, status.restarts) == ("finished", 1), status
     run.read_all()
     assert run.losses() == calm.read_all().losses()
     assert run.resumed()[0] >= 10
     command = [sys.executable, "-m", "hetplanner.cli", "train", str(run.path / "plan.json"), "--resume", run.id]
-    done = subprocess.run([*command, "--steps", "45", "--json"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([*command, "--steps", "45", "--json"], stdout=subprocess.PIPE, text=True, timeout=HANG_S)
     summary = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, summary["status"]) == (0, "finished"), done.stdout
 
@@ -177,7 +170,7 @@ def test_a_killed_worker_is_reported_with_its_rank_and_last_lines(client):
 def test_a_worker_that_fails_by_itself_is_reported_with_its_words(client, tmp_path):
     # Decay of ten times the weight turns it into -9 of it every step, until it overflows.
     run = client.start(tiny_plan(), TrainConfig(steps=500, learning_rate=10.0, weight_decay=1.0, warmup_steps=0))
-    status = run.wait(PATIENCE_S)
+    status = run.wait(HANG_S)
     assert status.state == "failed"
     assert status.failed_rank is not None
     assert re.search(rf"rank {status.failed_rank}: the loss of step \d+ is (nan|inf)", status.message)
@@ -189,7 +182,7 @@ def test_a_stop_while_torch_is_imported_leaves_nothing(client):
     until(lambda: run.status().message == "importing" or run.status().state != "starting", "no rank began")
     began = time.monotonic()
     assert client.stop(run.id).state == "stopped"
-    assert time.monotonic() - began <= STOP_S
+    assert time.monotonic() - began <= stretched(STOP_S)
     assert processes_of_run(run.path) == []
 
 
@@ -204,7 +197,7 @@ def test_two_torchrun_agents_with_node_ranks_are_one_run(tmp_path, monkeypatch):
         for c, log in zip(request.commands, logs, strict=True)
     ]
     try:
-        codes = [node.wait(PATIENCE_S) for node in nodes]
+        codes = [node.wait(HANG_S) for node in nodes]
     finally:
         for node, log in zip(nodes, logs, strict=True):
             node.kill()

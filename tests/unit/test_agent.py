@@ -15,6 +15,7 @@ import psutil
 import pytest
 from factories import chain_plan
 from fake_launcher import processes_under
+from patience import HANG_S, stretched, until
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import Infeasible, InvalidInput, RunError
@@ -29,16 +30,8 @@ from hetplanner.runs.protocol import PROTOCOL
 from hetplanner.runs.run import open_run
 from hetplanner.schema import checked
 
-PATIENCE_S = 20.0
 FAKE = Path(__file__).parents[1] / "fake_launcher.py"
 LONG = TrainConfig(steps=100_000)
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -53,7 +46,7 @@ def home(tmp_path, monkeypatch):
     yield tmp_path
     if find_agent(tmp_path):
         AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    until_gone = time.monotonic() + 2
+    until_gone = time.monotonic() + stretched(2)
     while processes_under(tmp_path) and time.monotonic() < until_gone:
         time.sleep(0.02)
     left = processes_under(tmp_path)
@@ -77,7 +70,7 @@ def agent(home):
     if find_agent(home):
         AgentClient(home, start=False).shutdown(stop_runs=True)
     for process in started:
-        process.wait(PATIENCE_S)
+        process.wait(HANG_S)
 
 
 def raw(home, method, path, content=None) -> httpx.Response:
@@ -179,7 +172,7 @@ def test_an_idle_agent_ends(home):
 def test_an_agent_whose_home_was_removed_ends(home, agent):
     process = agent()
     socket_path(home).unlink()
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(HANG_S) == 0
 
 
 def test_without_start_a_missing_agent_is_an_error(home):
@@ -204,7 +197,7 @@ def test_an_idle_agent_of_another_version_is_replaced(home, agent, monkeypatch):
     monkeypatch.setattr(clients, "package_version", lambda: "9.9.9")
     monkeypatch.setattr(clients, "_start_agent", lambda home: "started ours")
     assert ensure_agent(home) == "started ours"
-    assert first.wait(PATIENCE_S) == 0
+    assert first.wait(HANG_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -251,7 +244,7 @@ def test_a_run_outlives_its_client(home, agent, plan, tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path / "plan.json")]
     run_id = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert open_run(run_id, home).wait(PATIENCE_S).state == "finished"
+    assert open_run(run_id, home).wait(HANG_S).state == "finished"
 
 
 def test_a_run_outlives_the_agent_and_the_next_one_adopts_it(home, agent, plan):
@@ -260,7 +253,7 @@ def test_a_run_outlives_the_agent_and_the_next_one_adopts_it(home, agent, plan):
     until(lambda: run.status().state == "running")
     pid = run.status().pid
     first.send_signal(signal.SIGTERM)
-    assert first.wait(PATIENCE_S) == 0
+    assert first.wait(HANG_S) == 0
     assert psutil.pid_exists(pid)
     agent()
     assert run.status().pid == pid
@@ -296,7 +289,7 @@ def test_shutdown_refuses_while_runs_are_alive(home, agent, plan):
     with pytest.raises(RunError, match=rf"1 run\(s\) are alive \({run.id}\); stop them first"):
         client.shutdown()
     client.shutdown(stop_runs=True)
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(HANG_S) == 0
     assert run.status().state == "stopped"
 
 
@@ -308,7 +301,7 @@ def test_relative_paths_are_the_callers(home, agent, plan, tmp_path, monkeypatch
     run = AgentClient(home).start(plan, TrainConfig(steps=1, data="texts"), out="mine")
     assert run.path == tmp_path / "mine"
     assert run.config.data == str(tmp_path / "texts")
-    run.wait(PATIENCE_S)
+    run.wait(HANG_S)
 
 
 # -- what the agent refuses -----------------------------------------------------------------------
@@ -449,7 +442,7 @@ def shared_agent(tmp_path_factory):
     until(lambda: find_agent(home) is not None)
     yield home
     AgentClient(home, start=False).shutdown()
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(HANG_S) == 0
     assert processes_under(home) == []
 
 

@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import stat
-import time
 
+import patience
 import psutil
 import pytest
 from factories import chain_plan
 from fake_launcher import FakeLauncher, processes_under
+from patience import HANG_S
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.launchers.capacity import Machine
@@ -21,7 +22,6 @@ from hetplanner.runs.status import read_status, write_status
 from hetplanner.runs.supervisor import Supervisor
 
 LONG = TrainConfig(steps=100_000)
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -55,11 +55,7 @@ def supervise(home):
 
 
 def until(supervisor, condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, [r.status for r in supervisor._runs.values()]
-        supervisor.tick()
-        time.sleep(0.02)
+    patience.until(lambda: condition() or supervisor.tick(), lambda: [r.status for r in supervisor._runs.values()])
 
 
 def reach(supervisor, run_id, state):
@@ -311,7 +307,7 @@ def test_living_runs_are_adopted_and_followed_to_their_end(supervise, plan):
     second.adopt()
     assert second.status(run_id).pid == pid
     assert second.status(run_id).state == "running"
-    process.wait(PATIENCE_S)
+    process.wait(HANG_S)
     assert reach(second, run_id, "finished").message == "finished"
 
 

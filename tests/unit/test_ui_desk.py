@@ -8,6 +8,7 @@ import time
 
 import pytest
 from factories import chain_plan
+from patience import until
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.planners.derive import derived_from_data
@@ -15,15 +16,6 @@ from hetplanner.planners.whatif import ChangeLink, Changes, WhatIf
 from hetplanner.simulator.replay import Replay, replay_step
 from hetplanner.ui import desk as desk_module
 from hetplanner.ui.desk import Desk, Ticket
-
-PATIENCE_S = 60.0
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def settled(ticket: Ticket) -> Ticket:

@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import sys
-import time
 
 import pytest
 from factories import small_cluster, tiny_workload
+from patience import HANG_S, until
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
@@ -15,19 +15,10 @@ from hetplanner.planners.interface import LOADING, SearchEvent
 from hetplanner.ui.jobs import MAX_ACTIVE, JobLog, SearchRequest, SearchService
 from hetplanner.ui.worker import PlanDrawer
 
-PATIENCE_S = 120.0
-
 
 def problem(**constraints) -> Problem:
     fields = {"stages": 2, "replicas": 2} | constraints
     return Problem(cluster=small_cluster(4), workload=tiny_workload(), constraints=Constraints(**fields))
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def of_type(job, kind):
@@ -236,7 +227,7 @@ def test_a_worker_ends_when_its_server_is_gone(service):
     one.warm()
     process = one._idle.process
     process.stdin.close()
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(HANG_S) == 0
 
 
 def test_a_request_is_plain_json_that_names_no_code():
