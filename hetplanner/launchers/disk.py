@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from hetplanner.cost.tables import CostTables
@@ -15,7 +15,6 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.telemetry import keeps_spans
-from hetplanner.schedule.order import make_schedule
 from hetplanner.units import short_bytes
 from hetplanner.workload.workload import Workload
 
@@ -103,9 +102,7 @@ def check_disk(need: DiskNeed, folder: Path) -> str:
     Raises:
         Infeasible: with the numbers and the remedy.
     """
-    place = _nearest(folder)
-    free = shutil.disk_usage(place).free
-    have = f"{short_bytes(free)} are free on the disk of {place}"
+    free, have = shutil.disk_usage(_nearest(folder)).free, free_words(folder)
     if need.least > free:
         what = f"one checkpoint ({short_bytes(need.checkpoint)}) and the model" if need.checkpoint else "the model"
         without = ", or write no checkpoints (without --checkpoint-every)" if need.checkpoint else ""
@@ -119,6 +116,12 @@ def check_disk(need: DiskNeed, folder: Path) -> str:
             f" {short_bytes(need.all - free)}, or keep fewer checkpoints"
         )
     return ""
+
+
+def free_words(folder: Path) -> str:
+    """How much is free where a folder is, or will be."""
+    place = _nearest(folder)
+    return f"{short_bytes(shutil.disk_usage(place).free)} are free on the disk of {place}"
 
 
 def _nearest(folder: Path) -> Path:
@@ -175,19 +178,38 @@ def _swarm_checkpoint_bytes(plan: ElasticPlan) -> int:
 
 
 def _telemetry_bytes(plan: Plan, steps: int) -> int:
-    actions = make_schedule(plan).actions
     digits = 3 * (len(str(steps // 3)) - 1)  # of the step, and of the seconds at both ends
-    spans = sum((SPAN_BYTES[kind] + digits) * count for kind, count in Counter(a.kind for a in actions).items())
-    rows = {(a.rank, a.peer, a.role) for a in actions if a.peer >= 0}
+    spans = sum((SPAN_BYTES[kind] + digits) * count for kind, count in _spans_of_step(plan).items())
+    paths = {plan.path_of_micro_batch(m) for m in range(plan.problem.workload.num_micro_batches)}
+    pairs = {hop for path in paths for hop in pairwise(path) if hop[0] != hop[1]}
+    rows = 4 * len(pairs)  # activations and gradients, at both ends
     for group in reduction_groups(plan):
-        rounds = [(rank, part) for rank in group.ranks for part in group.rounds_of(rank)]
-        rows |= {
-            (rank, m.peer, "reduce") for rank, part in rounds for m in (*part.sends, *part.takes) if m.peer != rank
-        }
+        for rank in group.ranks:
+            messages = [m for part in group.rounds_of(rank) for m in (*part.sends, *part.takes)]
+            rows += len({m.peer for m in messages} - {rank})
     seconds = steps * max(LEAST_STEP_S, plan.estimate.step_s if plan.estimate else 0.0)
     told = min(steps, int(seconds) + 1)  # links are told of once a second
-    links = LINKS_BYTES * len(plan.ranks) + LINK_BYTES * len(rows)
-    return spans * _steps_with_spans(steps) + (STEP_BYTES + digits) * len(plan.ranks) * steps + links * told
+    links = LINKS_BYTES * len(plan.ranks) + LINK_BYTES * rows
+    return int(spans * _steps_with_spans(steps)) + (STEP_BYTES + digits) * len(plan.ranks) * steps + links * told
+
+
+def _spans_of_step(plan: Plan) -> dict[Kind, float]:
+    """How many actions of every kind a step has, over all ranks; a mean where replicas average only now and then."""
+    micro_batches, stages = plan.problem.workload.num_micro_batches, len(plan.stages)
+    paths = map(plan.path_of_micro_batch, range(micro_batches))
+    hops = sum(one != two for path in paths for one, two in pairwise(path))
+    reductions = 0.0
+    for group in reduction_groups(plan):
+        reductions += len(group.ranks) / (1 if group.every_step else plan.local_steps)
+    passes = micro_batches * stages
+    return {
+        Kind.FORWARD: passes,
+        Kind.BACKWARD: passes,
+        Kind.SEND: 2 * hops,
+        Kind.RECV: 2 * hops,
+        Kind.REDUCE: reductions,
+        Kind.STEP: len(plan.ranks),
+    }
 
 
 def _steps_with_spans(steps: int) -> int:

@@ -12,8 +12,9 @@ from typing import Any, get_args
 import param
 
 from hetplanner.cost.swarm_rules import under_rules_of
-from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.launchers.capacity import check_capacity
+from hetplanner.launchers.disk import DiskNeed, check_disk, disk_need, free_words
 from hetplanner.launchers.interface import LaunchRequest
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.elastic import ElasticPlan
@@ -54,12 +55,22 @@ LOCKED = "launch: type the launch token first; it is printed in the server's ter
 
 @dataclass(frozen=True)
 class Proposal:
-    """What would run, for a person to confirm. `resume` is the run it goes on from, `done` the steps done there."""
+    """What would run, for a person to confirm.
+
+    Attributes:
+        done: steps done in the run it goes on from.
+        disk: what it will write.
+        free: what is free where it will write.
+        tight: why that may not do; empty if it does.
+    """
 
     plan: AnyPlan
     config: TrainConfig
     choice: Choice
     request: LaunchRequest
+    disk: DiskNeed
+    free: str
+    tight: str
     done: int = 0
 
     @property
@@ -237,7 +248,17 @@ class LaunchModel(param.Parameterized):
             check_resume(plan, config.replace(resume=str(folder)), read_files=False)
             done = next(iter(checkpoints_of(plan, folder)), 0)
         request = make_launcher("local").request(plan, runs_directory(self.home) / "new-run", config)
-        return Proposal(plan, config, choice, request, done)
+        need, folder = disk_need(plan, config), self._folder(choice.output)
+        try:
+            tight = check_disk(need, folder)
+        except Infeasible as error:  # the agent would refuse it; the dialog's settings can still be changed
+            tight = str(error)
+        return Proposal(plan, config, choice, request, need, free_words(folder), tight, done)
+
+    def _folder(self, output: str | None) -> Path:
+        """Where the run will write."""
+        offered = read_offers(self.home).output.get(output) if output is not None else None
+        return Path(offered).expanduser() if offered is not None else runs_directory(self.home)
 
     def _again(self, *_: Any) -> None:
         if self.proposal is None:

@@ -168,6 +168,9 @@ def proposal_words(proposal: Proposal) -> str:
         )
     if plan.estimate is not None:
         facts.append(("Estimated", f"{seconds_text(plan.estimate.step_s)} a step; {plan.estimate.bottleneck.text}"))
+    facts.append(("Disk", f"{proposal.disk}; {proposal.free}"))
+    if proposal.tight:
+        facts.append(("Warning", proposal.tight))
     rows = (f'<p style="margin:6px 0"><b>{html.escape(n)}</b> {html.escape(t)}</p>' for n, t in facts)
     return _block("".join(rows))
 

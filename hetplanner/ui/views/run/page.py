@@ -260,6 +260,8 @@ class RunView(PageView):
         lines = []
         if silent_s is not None:
             lines.append(f"No rank has written anything for {silent_s:.0f} s.")
+        if self.model.status is not None and self.model.can_stop:
+            lines += [text[0].upper() + text[1:] + "." for text in self.model.status.degraded]
         if detail is not None and self.model.can_stop:
             lines += [late.text for late in detail.stragglers[:2]]
         style = (
