@@ -2,9 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+import psutil
+
+from hetplanner.launchers.isolate import inside
 
 NOBODY = 65534
 CAN_BECOME = os.geteuid() == 0
@@ -41,3 +47,22 @@ def closed_to_others(path: os.PathLike[str] | str) -> bool:
     """Whether a file or folder is this user's and nobody else may read, write or enter it."""
     info = os.lstat(path)
     return info.st_uid == os.getuid() and info.st_mode & 0o077 == 0
+
+
+LISTENING = """
+import json, psutil, socket, sys
+found = []
+for pid in sys.argv[1:]:
+    for one in psutil.Process(int(pid)).net_connections(kind="inet"):
+        if one.laddr and (one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM):
+            found.append([one.laddr.ip, one.laddr.port])
+print(json.dumps(found))
+"""
+
+
+def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
+    """TCP and UDP sockets on which these processes take what others send; asked in their own network."""
+    pids = [str(process.pid) for process in processes]
+    asked = [*inside(processes[0].pid), sys.executable, "-c", LISTENING, *pids]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
+    return [tuple(one) for one in json.loads(done.stdout)]

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from factories import chain_plan, small_cluster
 from fake_launcher import processes_under
+from other_user import listening
 from patience import HANG_S, stretched, until
 
 from hetplanner.launchers.capacity import estimated_rank_bytes
-from hetplanner.launchers.isolate import inside
 from hetplanner.launchers.local import LocalLauncher
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -61,25 +61,6 @@ def start_training(client):
     until(lambda: (run.poll() and run.losses()) or run.status().is_over, "no loss")
     assert not run.status().is_over, run.status()
     return run
-
-
-LISTENING = """
-import json, psutil, socket, sys
-found = []
-for pid in sys.argv[1:]:
-    for one in psutil.Process(int(pid)).net_connections(kind="inet"):
-        if one.laddr and (one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM):
-            found.append([one.laddr.ip, one.laddr.port])
-print(json.dumps(found))
-"""
-
-
-def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
-    """TCP and UDP sockets on which these processes take what others send; asked in their own network."""
-    pids = [str(process.pid) for process in processes]
-    asked = [*inside(processes[0].pid), sys.executable, "-c", LISTENING, *pids]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
-    return [tuple(one) for one in json.loads(done.stdout)]
 
 
 def test_from_launch_to_first_loss_to_stop(client, record_property):
