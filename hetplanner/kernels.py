@@ -31,8 +31,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return lambda decorated: kernel(decorated, **options)
     folder, given = _folder(), config.CACHE_DIR
-    if folder is None:
-        return numba.njit(cache=True, **options)(function)
+    if folder is None:  # numba then keeps them in this user's home, but for a folder that was given and is not safe
+        return numba.njit(cache=not given, **options)(function)
     # Numba reads the setting while it decorates; other packages' kernels keep their own place.
     config.CACHE_DIR = os.fspath(folder)
     try:
@@ -85,11 +85,19 @@ def _make(parent: Path, digest: str) -> Path | None:
     folder = parent / f"kernels-{digest}"
     if not folder.exists():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _forget_former(parent)
         except OSError:
             return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if os.access(folder, os.W_OK) and _is_safe(folder) else None
+
+
+def _is_safe(folder: Path) -> bool:
+    """Whether nobody else can put code into a folder of kernels, which are loaded without a look at them."""
+    owner, above = folder.stat(), folder.parent.stat()
+    if owner.st_uid == os.getuid() and owner.st_mode & 0o022:
+        folder.chmod(0o700)
+    return owner.st_uid == os.getuid() and above.st_uid in (os.getuid(), 0)
 
 
 def _forget_former(parent: Path) -> None:

@@ -28,7 +28,7 @@ class DecisionFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -144,6 +144,8 @@ def _child(files: Sequence[Path], errors: IO[bytes]) -> Iterator[subprocess.Pope
             [sys.executable, "-m", "hetplanner.capture", *map(str, files), str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            # Left to itself torch keeps compiled code under a name in /tmp that another user may take first.
+            env={"TORCHINDUCTOR_CACHE_DIR": str(files[0].parent)} | os.environ,
             stderr=errors,
             pass_fds=[theirs],
             start_new_session=True,

@@ -1,5 +1,6 @@
 """Compiled kernels are cached under a name that changes with their sources."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def test_former_caches_are_forgotten_but_for_the_last(tmp_path):
         assert made is not None
         assert made.is_dir()
     assert len(list(tmp_path.iterdir())) == kernels.KEPT_CACHES
+
+
+def test_a_cache_that_somebody_else_made_is_not_loaded(tmp_path, monkeypatch):
+    made = kernels._make(tmp_path, "0")
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o777)
+    assert kernels._make(tmp_path, "0") == made
+    assert made.stat().st_mode & 0o777 == 0o700
+    me = os.getuid()
+    monkeypatch.setattr(kernels.os, "getuid", lambda: me + 1)
+    assert kernels._make(tmp_path, "0") is None
 
 
 def test_without_a_place_to_write_numba_chooses(tmp_path):
