@@ -10,13 +10,13 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from factories import chain_plan, small_cluster, swarm_plan
 from fake_launcher import processes_under
 from other_user import CAN_BECOME, as_another_user, closed_to_others, listening
+from patience import until
 from swarm_runs import events_of, small_spec, start_swarm
 
 from hetplanner.launchers.isolate import CLONE_NEWNET, why_open
@@ -30,17 +30,9 @@ from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed
 
-PATIENCE_S = 120.0
 FOREVER = TrainConfig(steps=100_000)
 CLUSTER = small_cluster(4, bandwidth="200 Mbit/s", latency="2 ms")
 WORKLOAD = preset("tiny-gpt", global_batch=8, micro_batch=2)
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.fixture
