@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ Speed = float | Sequence[float]
 END_S = 3.0
 COORDINATOR = "coordinator"
 HEARTBEATS_FILE = "heartbeats"
+SOCKETS = "listener-*"
 MOST_WATCHED = 128
 """Of more processes the last go unwatched."""
 NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
@@ -58,6 +60,23 @@ def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+def keep_sockets_in(run_dir: Path) -> None:
+    """Has the fork server listen in a run's folder; where it is killed, its socket lies where leftovers are removed.
+
+    For processes that hold one rehearsal in their life. A socket's address is short, so it goes by an open folder.
+    """
+    remove_sockets(run_dir)
+    if sys.platform == "linux":
+        folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        multiprocessing.current_process()._config["tempdir"] = f"/proc/self/fd/{folder}"  # type: ignore[attr-defined]
+
+
+def remove_sockets(run_dir: Path) -> None:
+    """Removes what fork servers that are gone have listened at."""
+    for path in run_dir.glob(SOCKETS):
+        path.unlink(missing_ok=True)
 
 
 def _run(

@@ -10,34 +10,39 @@ them.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from hetplanner.cost.swarm_costs import expected_speeds
-from hetplanner.elastic.decisions import Ledger
 from hetplanner.errors import HetplannerError, Preempted, RunError
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.swarm.asked import Asked, asked_so_far
 from hetplanner.swarm.beginning import begin, read_config, read_ledger
 from hetplanner.swarm.keeper import Keeper
 from hetplanner.swarm.liveness import Liveness
-from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal
-from hetplanner.swarm.spec import SwarmSpec, spec_of
+from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal, keep_sockets_in, remove_sockets
+from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import run_certificates
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 POLL_S = 0.1
 SAVE_S = 2.5
 """After a stop every process of a run is to be gone within 5 s."""
+SPACE_POLL_S = 1.0
 PREEMPTED_SAVE_S = 25.0
 """So long the coordinator has for the step that is being closed and a checkpoint of it."""
 
@@ -60,56 +65,72 @@ def rehearse(run_dir: Path) -> None:
         RunError: it cannot go on.
     """
     asked = _Asked()
-    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
-    beat = Heartbeat.of_rank(0, attempt)  # for the agent
-    beat.enter("importing")
     plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
-    speeds = expected_speeds(plan) if config.emulate_links else {}
-    cluster = plan.problem.cluster
-    spec, links_of = spec_of(plan, config), cluster if config.emulate_links else None
-    if _begin(run_dir, spec, config).is_finished(config.steps):
+    spec = spec_of(plan, config)
+    links_of = plan.problem.cluster if config.emulate_links else None
+
+    def prepare() -> Rehearsal | None:
+        if begin(run_dir, spec.num_stages, config.resume).is_finished(config.steps):
+            return None
+        return Rehearsal(spec, run_dir, run_certificates(run_dir), links_of)
+
+    prepared = _when_there_is_space(prepare, asked)
+    if prepared is None:
         return
-    with Rehearsal(spec, run_dir, run_certificates(run_dir), links_of) as rehearsal:
-        rehearsal.start_coordinator()
-        for number in range(plan.wiring.trainers):
-            rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
-        for peer in plan.peers:
-            kind = cluster.devices[cluster.device_index(peer)].kind
-            rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
+    with prepared as rehearsal:
+        _start(rehearsal, plan, config)
         liveness = Liveness(rehearsal.heartbeats)
         keeper = Keeper(rehearsal, config.max_restarts, lambda: liveness.find_hung(rehearsal.living()))
-        _watch(rehearsal, keeper, asked, beat, attempt)
+        _watch(rehearsal, keeper, asked)
 
 
-def _begin(run_dir: Path, spec: SwarmSpec, config: TrainConfig) -> Ledger:
-    try:
-        return begin(run_dir, spec.num_stages, config.resume)
-    except OSError as error:
-        raise RunError(f"{run_dir}: the decision log cannot be written: {error.strerror}") from None
+def _when_there_is_space(work: Callable[[], T], asked: _Asked) -> T:
+    """Does it, as soon as the disk takes it. Raises RunError where it is something else, or the run is to end."""
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or asked.stop or asked.preempt:
+                raise RunError(f"the swarm cannot begin: {error}") from None
+            log.warning("the swarm waits for space on its disk: %s", error)
+            time.sleep(SPACE_POLL_S)
 
 
-def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked, beat: Heartbeat, attempt: int) -> None:
+def _start(rehearsal: Rehearsal, plan: ElasticPlan, config: TrainConfig) -> None:
+    cluster = plan.problem.cluster
+    speeds = expected_speeds(plan) if config.emulate_links else {}
+    rehearsal.start_coordinator()
+    for number in range(plan.wiring.trainers):
+        rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
+    for peer in plan.peers:
+        kind = cluster.devices[cluster.device_index(peer)].kind
+        rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
+
+
+def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked) -> None:
     """Until the coordinator has ended well, or was told to end."""
     run_dir, done = rehearsal.run_dir, 0
-    beat.enter("training")
-    while rehearsal.processes[COORDINATOR].exitcode != 0:
-        beat.advance()
+    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    told = ""
+    while not told and rehearsal.processes[COORDINATOR].exitcode != 0:
         wanted = asked_so_far(run_dir, attempt)
         for one in wanted[done:]:
             _carry_out(rehearsal, keeper, one)
         done = len(wanted)
         if asked.stop or (run_dir / STOP_FILE).exists():
-            beat.enter("saving")
-            return _end_coordinator(rehearsal, signal.SIGINT, SAVE_S)
-        if asked.preempt:
-            beat.enter("saving")
+            told = "told to end by SIGINT"
+            _end_coordinator(rehearsal, signal.SIGINT, SAVE_S)
+        elif asked.preempt:
+            told = "told to end by SIGTERM"
             _end_coordinator(rehearsal, signal.SIGTERM, PREEMPTED_SAVE_S)
-            raise Preempted(f"told to end by SIGTERM, {_progress(rehearsal)}")
-        keeper.look()
-        time.sleep(POLL_S)
-    if not read_ledger(run_dir).is_finished(rehearsal.spec.train.steps):
-        raise RunError(f"coordinator: ended {_progress(rehearsal)}; see log-0.txt")
-    return None
+        else:
+            keeper.look()
+            time.sleep(POLL_S)
+    if (run_dir / STOP_FILE).exists() or read_ledger(run_dir).is_finished(rehearsal.spec.train.steps):
+        return
+    if told:
+        raise Preempted(f"{told}, {_progress(rehearsal)}")
+    raise RunError(f"coordinator: ended {_progress(rehearsal)}; see log-0.txt")
 
 
 def _end_coordinator(rehearsal: Rehearsal, number: signal.Signals, patience_s: float) -> None:
@@ -138,11 +159,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="hetplanner.swarm.rehearse", description="An elastic plan on this machine.")
     parser.add_argument("run_dir", type=Path)
     run_dir = parser.parse_args().run_dir.resolve()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    keep_sockets_in(run_dir)
     try:
         rehearse(run_dir)
     except HetplannerError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{error}\n")  # the last line, for whoever looks why it ended
         return error.exit_code
+    finally:
+        remove_sockets(run_dir)
     return 0
 
 
