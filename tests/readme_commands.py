@@ -100,10 +100,14 @@ def shortened(command: str, share: float, steps_share: float) -> str:
 
 
 def own_cluster() -> dict[str, Any]:
-    """The README's cluster file in short, with four devices more at each site."""
+    """The README's cluster file in short, with four devices more at each site, and links inside these."""
     cluster: dict[str, Any] = json.loads(blocks("json")[0])
     hosts = [host["id"] for host in cluster["hosts"]]
     cluster["devices"] += [{"id": f"gpu-{i}", "kind": "A100-40", "host": hosts[i // 4]} for i in range(8)]
+    cluster["site_links"] += [
+        {"from": site["name"], "to": site["name"], "latency": "50 us", "bandwidth": "10 Gbit/s"}
+        for site in cluster["sites"]
+    ]
     return cluster
 
 
