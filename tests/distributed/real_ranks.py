@@ -66,15 +66,19 @@ class Ranks:
         """Returns once rank 0 is in a phase."""
         self._wait_for_text(f'"type": "phase", "name": "{name}"', timeout_s)
 
-    def _wait_for_text(self, text: str, timeout_s: float) -> None:
+    def _wait_for_text(self, text: str, timeout_s: float, file: str = "rank-0.jsonl") -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            path = self.run_dir / "rank-0.jsonl"
+            path = self.run_dir / file
             if path.exists() and text in path.read_text():
                 return
             assert any(p.is_alive() for p in self.processes), self.logs()
             time.sleep(0.02)
         raise AssertionError(f"no {text} within {timeout_s} s\n{self.logs()}")
+
+    def wait_for_log(self, text: str, timeout_s: float = 90.0) -> None:
+        """Returns once rank 0's log holds a text."""
+        self._wait_for_text(text, timeout_s, "log-0.txt")
 
     def logs(self) -> str:
         return "\n".join(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(self.run_dir.glob("log-*.txt")))
