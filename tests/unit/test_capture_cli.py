@@ -108,6 +108,13 @@ def command(*arguments):
     )
 
 
+def test_torch_keeps_nothing_under_a_name_that_others_can_foresee(folder, monkeypatch):
+    (folder / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "temporary"))
+    assert command("workload", "capture", "--model-code", "mine.nets:good", "-o", "good.json").returncode == 0
+    assert list((folder / "temporary").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
