@@ -299,11 +299,13 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
         Preempted: it was told to end from outside.
     """
     from hetplanner.errors import RunError
+    from hetplanner.runs.agent_keeper import AgentKeeper
     from hetplanner.runs.status import raise_if_lost
 
     cell = _show_run(run) if (live if live is not None else _in_notebook()) else None
     deadline = time.monotonic() + timeout_s
-    while not run.status().is_over:
+    keeper = AgentKeeper(run.home)
+    while not run.followed_status(keeper).is_over:
         if time.monotonic() > deadline:
             raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
         time.sleep(POLL_S)

@@ -198,11 +198,14 @@ def follow(run: Run, *, as_json: bool) -> None:
 def _show_until_over(run: Run) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from hetplanner.runs.agent_keeper import AgentKeeper
+
+    keeper = AgentKeeper(run.home)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("starting", total=run.config.steps)
         told: tuple[str, ...] = ()
-        while not (status := run.status()).is_over:
+        while not (status := run.followed_status(keeper)).is_over:
             run.poll()
             for text in status.degraded:
                 if text not in told:

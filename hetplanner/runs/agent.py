@@ -68,7 +68,7 @@ class Agent:
         self.idle_exit_s = idle_exit_s
         self.started_unix_s = time.time()
         self._last_use_s = time.monotonic()
-        self._ends_when_empty = False
+        self._ends_when_empty = self._is_preempted = False
         self._over = asyncio.Event()
 
     async def run(self, path: Path) -> None:
@@ -79,7 +79,7 @@ class Agent:
         server.add_socket(listener)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self._over.set)
+            loop.add_signal_handler(signum, self._told_to_end)
         self.supervisor.adopt()
         ticker = PeriodicCallback(lambda: self._tick(path), TICK_S * 1e3)
         ticker.start()
@@ -131,12 +131,21 @@ class Agent:
             self.supervisor.stop(run_id)
         self._ends_when_empty = True
 
+    def _told_to_end(self) -> None:
+        """The host is taken away: runs save what they hold, the next agent goes on. A second signal ends at once."""
+        if self._is_preempted:
+            self._over.set()
+        self._is_preempted = True
+        self.supervisor.preempt()
+
     def _tick(self, path: Path) -> None:
         try:
             self.supervisor.tick()
         except Exception:  # one odd run directory must not end the agent and with it the watch over all others
             logger.exception("tick failed")
-        if not self.supervisor.is_settled:
+        if self._is_preempted and not self.supervisor.has_processes:
+            self._over.set()
+        elif not self.supervisor.is_settled:
             self.touch()
         elif self._ends_when_empty or time.monotonic() - self._last_use_s > self.idle_exit_s:
             self._over.set()
@@ -287,7 +296,8 @@ def serve_agent(
 ) -> None:
     """Runs the agent in this process until it is shut down, gets SIGTERM or Ctrl-C, or has long been idle.
 
-    Runs that are alive at a signal stay alive; the next agent adopts them.
+    Runs that are alive at a signal are preempted: they save what they hold and end; the next agent starts those again
+    that have restarts left. Runs that are alive when the agent is killed stay alive, and the next one adopts them.
 
     Raises:
         RunError: another agent of this home is running.

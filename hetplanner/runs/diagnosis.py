@@ -7,8 +7,10 @@ is weighed: a signal first, then an error of its own, a bare exit code, and the 
 import json
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hetplanner.errors import Preempted
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.status import MAX_LAST_LINES
@@ -17,10 +19,11 @@ from hetplanner.runs.tail import last_lines, text_from
 _FAILURE = re.compile(r"^\s*(?:\S+\])?\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _EXIT_CODE = re.compile(r"^\s*(?:\S+\])?\s*exitcode\s*: (-?\d+) ")
 _ECHO = re.compile(r"connection (closed|reset|refused)|broken pipe|peer closed|timed out|timeout|socket", re.IGNORECASE)
-OWN_ERROR = 3
+TOLD, ECHO, BARE_CODE, OWN_ERROR, KILLED = range(5)
+"""Weights of what is found; the greatest is the cause."""
 NUM_LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
-_ENDED_BY_LAUNCHER = (-signal.SIGTERM, -signal.SIGINT)
+TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, Preempted.exit_code)
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,15 @@ class Diagnosis:
     """Who failed (None: the launcher, before any rank) and how, in a line; then the last lines it wrote.
 
     `would_repeat`: the rank ended by an error of its own, which the same work meets again (bad data, a loss that is
-    no number); a rank that was killed or has lost a peer may go on.
+    no number), or the launcher could start none; who was killed or has lost a peer may go on.
+    `told`: nobody failed by itself or was killed, and somebody was told to end.
     """
 
     failed_rank: int | None
     message: str
     last_lines: tuple[str, ...]
-    would_repeat: bool = True
+    would_repeat: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,33 @@ class _Symptom:
     text: str
 
 
-def diagnose(directory: RunDirectory, labels: tuple[str, ...], exit_code: int | None) -> Diagnosis:
+def diagnose(
+    directory: RunDirectory,
+    labels: tuple[str, ...],
+    exit_code: int | None,
+    ended: Mapping[int, int] | None = None,
+    oom: str = "",
+) -> Diagnosis:
     """Looks through what the ranks and the launcher left in a run directory.
 
     Args:
         directory: the run's.
         labels: device of every rank.
         exit_code: of the launcher, negative for a signal; None where nobody saw it.
+        ended: exit codes by rank, as the ranks themselves told.
+        oom: what the kernel tells of processes that it ended meanwhile for lack of memory.
     """
     exits = launcher_exit_codes(directory)
-    symptoms = [s for rank in range(len(labels)) if (s := _symptom(directory, rank, exits.get(rank)))]
-    if not symptoms:
+    exits |= {rank: code for rank, code in (ended or {}).items() if rank not in exits}
+    symptoms = [s for rank in range(len(labels)) if (s := _symptom(directory, rank, exits.get(rank), oom))]
+    told = exit_code in TOLD_TO_END or any(code in TOLD_TO_END for code in exits.values())
+    worst = max(symptoms, key=lambda s: (s.weight, s.rank == next(iter(exits), None), -s.rank), default=None)
+    if worst is None or (worst.weight <= TOLD and exit_code is not None and exit_code < 0):
         lines = last_lines(directory.launcher_log, NUM_LAST_LINES)
-        return Diagnosis(None, f"the launcher {_how_it_ended(exit_code)}", tuple(lines))
-    first_reported = next(iter(exits), None)
-    worst = max(symptoms, key=lambda s: (s.weight, s.rank == first_reported, -s.rank))
+        began = any(directory.telemetry_file(rank).exists() for rank in range(len(labels)))
+        would_repeat = not began and exit_code is not None and exit_code > 0 and not told
+        was = "was " if exit_code is not None and exit_code < 0 else ""
+        return Diagnosis(None, f"the launcher {was}{_how_it_ended(exit_code, oom)}", tuple(lines), would_repeat, told)
     lines = last_lines(directory.log_file(worst.rank), NUM_LAST_LINES)
     if not lines:
         lines = last_error(directory, worst.rank)[1].splitlines()[-NUM_LAST_LINES:]
@@ -67,21 +84,22 @@ def diagnose(directory: RunDirectory, labels: tuple[str, ...], exit_code: int | 
         f"rank {worst.rank} ({labels[worst.rank]}) {worst.text}"[:2000],
         tuple(line[:400] for line in (lines or [worst.text])[-MAX_LAST_LINES:]),
         would_repeat=worst.weight == OWN_ERROR,
+        told=told and worst.weight <= ECHO,
     )
 
 
-def _symptom(directory: RunDirectory, rank: int, exit_code: int | None) -> _Symptom | None:
+def _symptom(directory: RunDirectory, rank: int, exit_code: int | None, oom: str) -> _Symptom | None:
     text, _ = last_error(directory, rank)
-    if exit_code is not None and exit_code < 0 and exit_code not in _ENDED_BY_LAUNCHER:
-        return _Symptom(4, rank, f"was {_how_it_ended(exit_code)}")
+    if exit_code is not None and exit_code < 0 and exit_code not in TOLD_TO_END:
+        return _Symptom(KILLED, rank, f"was {_how_it_ended(exit_code, oom)}")
     if text:
-        return _Symptom(1 if _ECHO.search(text) else OWN_ERROR, rank, f"failed: {text}")
+        return _Symptom(ECHO if _ECHO.search(text) else OWN_ERROR, rank, f"failed: {text}")
     if exit_code is not None and exit_code != 0:
-        return _Symptom(0 if exit_code in _ENDED_BY_LAUNCHER else 2, rank, _how_it_ended(exit_code))
+        return _Symptom(TOLD if exit_code in TOLD_TO_END else BARE_CODE, rank, _how_it_ended(exit_code, oom))
     return None
 
 
-def _how_it_ended(exit_code: int | None) -> str:
+def _how_it_ended(exit_code: int | None, oom: str = "") -> str:
     if exit_code is None:
         return "ended while no agent was watching"
     if exit_code >= 0:
@@ -90,8 +108,9 @@ def _how_it_ended(exit_code: int | None) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    hint = " (somebody's kill, or the machine ran out of memory)" if exit_code == -signal.SIGKILL else ""
-    return f"killed by {name}{hint}"
+    if exit_code != -signal.SIGKILL:
+        return f"killed by {name}"
+    return f"killed by {name}" + (f" (the kernel was short of memory: {oom})" if oom else "; who sent it is not known")
 
 
 def launcher_exit_codes(directory: RunDirectory) -> dict[int, int]:

@@ -1,15 +1,14 @@
 """A run in the hands of a person: read it, wait for it, stop it."""
 
 import contextlib
-import json
 import time
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.trace import Trace
-from hetplanner.reading import DAMAGED
+from hetplanner.runs.agent_keeper import AgentKeeper, agent_pid
 from hetplanner.runs.directory import find_run, list_run_ids
-from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory
+from hetplanner.runs.home import home_directory
 from hetplanner.runs.processes import is_same_process
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, read_status
@@ -49,10 +48,29 @@ class Run(RunReader):
         """The status now, see `true_status`. Raises InvalidInput."""
         return true_status(super().status(), self.home)
 
+    def followed_status(self, keeper: AgentKeeper) -> RunStatus:
+        """The status for whoever waits for the end: without an agent nothing is over, and one is started.
+
+        Raises:
+            InvalidInput: the directory is damaged.
+        """
+        keeper.look()
+        status = super().status()
+        if status.is_over or is_same_process(status.pid, status.pid_created_unix_s):
+            return status
+        from hetplanner.runs.client import ask_status
+
+        try:
+            return ask_status(self.id, self.home)
+        except InvalidInput:
+            return as_it_is(status)
+        except RunError:
+            return status
+
     def wait(self, timeout_s: float | None = None, poll_s: float = 0.1) -> RunStatus:
-        """Waits until the run is over. Raises RunError after `timeout_s` seconds."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (status := self.status()).is_over:
+        """Waits until the run is over; an agent that dies meanwhile is replaced. Raises RunError after `timeout_s`."""
+        deadline, keeper = None if timeout_s is None else time.monotonic() + timeout_s, AgentKeeper(self.home)
+        while not (status := self.followed_status(keeper)).is_over:
             if deadline is not None and time.monotonic() > deadline:
                 raise RunError(f"run {self.id}: still {status.state} after {timeout_s:g} s ({status.message})")
             time.sleep(poll_s)
@@ -94,11 +112,7 @@ def list_runs(home: Path | None = None) -> list[RunStatus]:
 
 def agent_lives(home: Path | None) -> bool:
     """Whether the process that last held the agent's lock of this home is there still; asks nobody."""
-    try:
-        holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
-        return is_same_process(int(holder["pid"]), float(holder["began_s"]))
-    except (OSError, *DAMAGED):
-        return False
+    return agent_pid(home) is not None
 
 
 def true_status(status: RunStatus, home: Path | None) -> RunStatus:
@@ -123,6 +137,8 @@ def true_status(status: RunStatus, home: Path | None) -> RunStatus:
 
 def as_it_is(status: RunStatus) -> RunStatus:
     """A status that no agent keeps true: of a run whose processes are gone, that it failed."""
-    if status.is_over or status.state == "queued" or is_same_process(status.pid, status.pid_created_unix_s):
+    waits = status.state == "queued" or status.restart_due or (status.state == "starting" and status.pid is None)
+    if status.is_over or waits or is_same_process(status.pid, status.pid_created_unix_s):
         return status
-    return status.replace(state="failed", message="lost: its processes are gone, and no agent saw them end")
+    words = "lost: its processes are gone, and no agent saw them end; the next one starts it again if it may"
+    return status.replace(state="failed", message=words)

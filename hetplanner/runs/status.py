@@ -34,6 +34,7 @@ class RunStatus(Noun):
         failed_rank: the rank whose death ended the run.
         last_lines: that rank's last words.
         restarts: how often it was started again, whatever had ended it.
+        heartbeats: file in which its ranks tell what they do; in shared memory, so it does not outlive the machine.
         restart_due: preempted together with the agent and not over: the next agent starts it again.
         degraded: what the run goes on without, a sentence each: a full disk, little memory, late links.
     """
@@ -50,6 +51,7 @@ class RunStatus(Noun):
     rehearsal: bool = False
     failed_rank: int | None = None
     restarts: Annotated[int, Field(ge=0)] = 0
+    heartbeats: Annotated[str, Field(max_length=4096)] | None = None
     restart_due: bool = False
     last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
     degraded: Annotated[tuple[Line, ...], Field(max_length=MAX_DEGRADED)] = ()

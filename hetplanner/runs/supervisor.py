@@ -2,18 +2,18 @@
 
 Everything happens in `submit`, `stop` and `tick`, called from one thread; nothing here waits. State machine:
 
-    queued -> starting -> running -> finished | failed
+    queued -> starting -> running -> finished | preempted | failed
        \\          \\          \\-> stopping -> stopped
+
+A run that was preempted or has failed is started again while its settings allow it, unless the same would happen again.
 """
 
-import contextlib
+import errno
 import logging
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,16 @@ from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runs.audit import AuditLog
 from hetplanner.runs.conditions import Conditions, with_full_disk
-from hetplanner.runs.diagnosis import diagnose
-from hetplanner.runs.directory import RunDirectory, create_run_directory, find_run, list_run_ids, load_config
+from hetplanner.runs.directory import create_run_directory, find_run, list_run_ids, load_config
+from hetplanner.runs.ending import Departure, End, judge_end
 from hetplanner.runs.leftovers import remove_leftovers
-from hetplanner.runs.processes import (
-    created_unix_s,
-    is_same_process,
-    processes_of_run,
-    send_signal,
-    start_in_session,
-)
+from hetplanner.runs.memory_events import new_oom_kills, oom_kills
+from hetplanner.runs.owned import OwnedRun, launched, new_heartbeats
+from hetplanner.runs.processes import send_signal, start_in_session
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.runs.status_file import StatusFile
 from hetplanner.runs.swarm_history import SwarmHistory
-from hetplanner.runs.telemetry import PHASES, RankTelemetry
+from hetplanner.runtime.heartbeat import HEARTBEAT_VARIABLE
 from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
 from hetplanner.swarm.spec import spec_of
 
@@ -61,35 +56,11 @@ MAX_NAMED = 8
 GRACE_S = 3.3
 GRACE_BEFORE_TRAINING_S = 0.3
 TERMINATE_S = 0.6
-_PHASE_BYTES = 2**20
-
-
-@dataclass
-class OwnedRun:
-    """A run that is not over.
-
-    Attributes:
-        labels: device of every rank.
-        process: the launcher, when this agent started it; None for an adopted one.
-        telemetry: ranks' files, read until all of them train.
-        terminate_at_s, kill_at_s: when a stop gets rougher.
-        history: of a swarm, once something was asked of its peers.
-        conditions: what it goes on without; once it was started.
-        file: keeps status.json true.
-    """
-
-    directory: RunDirectory
-    labels: tuple[str, ...]
-    status: RunStatus
-    process: "subprocess.Popen[bytes] | None" = None
-    telemetry: list[RankTelemetry] = field(default_factory=list)
-    terminate_at_s: float | None = None
-    kill_at_s: float | None = None
-    history: SwarmHistory | None = None
-    conditions: Conditions | None = None
-
-    def __post_init__(self) -> None:
-        self.file = StatusFile(self.directory.status_file)
+PREEMPTION_S = 25.0
+"""Once the agent was told to end, its runs have so long to save what they hold."""
+ALONE_S = 6.0
+"""Ranks whose launcher was killed end their step, save and exit; after so long they are killed."""
+RETRY_S = 1.0
 
 
 class Supervisor:
@@ -123,6 +94,7 @@ class Supervisor:
         self._runs: dict[str, OwnedRun] = {}  # in order of submission
         self._untold: dict[str, OwnedRun] = {}  # over, but their files do not say so yet
         self._log = AuditLog(home)
+        self._told_to_end = False
 
     @property
     def num_live(self) -> int:
@@ -197,7 +169,7 @@ class Supervisor:
             ranks=len(rank_labels(plan)),
             rehearsal=plan.problem.rehearsal_of is not None,
         )
-        run = OwnedRun(directory, rank_labels(plan), status)
+        run = OwnedRun.of(directory, plan, status)
         self._runs[run_id] = run
         self._set(run)
         self._audit("submit", run, caller=caller, plan=plan.digest(), config=config.model_dump(mode="json"))
@@ -215,8 +187,8 @@ class Supervisor:
             return self.status(run_id)
         if run.status.state != "stopping":
             self._audit("stop", run, caller=caller)
-        if run.status.state == "queued":
-            self._end(run, "stopped", "stopped before it started")
+        if run.status.state == "queued" or run.is_due:
+            self._end(run, End("stopped", "stopped before it started" if not run.status.restarts else "stopped"))
         elif run.status.state != "stopping":
             grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
             run.terminate_at_s = self._timer() + grace
@@ -285,9 +257,12 @@ class Supervisor:
         """Looks at every run once: starts what may start, follows what runs, ends what is over."""
         self._catch_up()
         for run in list(self._runs.values()):
-            if run.status.state == "queued":
+            if run.is_due:
+                if not self._told_to_end and self._timer() >= run.retry_at_s:
+                    self._start(run)
+            elif run.status.state == "queued":
                 alive = sum(r.status.state != "queued" for r in self._runs.values())
-                if alive < self.max_running:
+                if alive < self.max_running and not self._told_to_end:
                     self._start(run)
                 else:
                     self._set(run, message=self._why_it_waits())
@@ -295,6 +270,10 @@ class Supervisor:
                 self._watch(run)
 
     def _start(self, run: OwnedRun) -> None:
+        left = run.processes()
+        if left:  # of a launch that an earlier agent had no time to write down
+            send_signal(left, signal.SIGKILL)
+            return
         try:
             plan = load_any_plan(run.directory.plan_file)
             config = load_config(run.directory.config_file)
@@ -303,23 +282,26 @@ class Supervisor:
             run.conditions = Conditions(run.directory.path, plan, config, len(run.labels), self._timer)
             self._spawn(run, request)
         except (HetplannerError, OSError) as error:
-            self._end(run, "failed", str(error))
+            if run.is_due and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                run.retry_at_s = self._timer() + RETRY_S
+                logger.warning("%s: cannot be started again yet: %s", run.status.run, error)
+                return
+            self._end(run, End("failed", str(error)))
 
     def _spawn(self, run: OwnedRun, request: LaunchRequest) -> None:
         (command,) = request.commands
         self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
         warnings = "".join(f"# warning: {warning}\n" for warning in request.warnings)
         run.directory.launcher_log.write_text(f"{warnings}$ {command.script()}\n", encoding="utf-8")
+        if not run.elastic:
+            self._set(run, heartbeats=run.status.heartbeats or new_heartbeats(run.directory.path))
+            run.clear_heartbeats()
         env = dict(command.env) | ({ATTEMPT_VARIABLE: str(run.status.restarts)} if run.status.restarts else {})
+        env |= {HEARTBEAT_VARIABLE: run.status.heartbeats} if run.status.heartbeats is not None else {}
+        run.oom_kills = oom_kills()
         run.process = start_in_session(command.argv, env, run.directory.path, run.directory.launcher_log)
-        self._set(
-            run,
-            state="starting",
-            message="starting" if not run.status.restarts else run.status.message,
-            started_unix_s=run.status.started_unix_s or self._clock(),
-            pid=run.process.pid,
-            pid_created_unix_s=created_unix_s(run.process.pid) or self._clock(),
-        )
+        run.status = launched(run.status, run.process, self._clock())
+        self._set(run)
 
     def _catch_up(self) -> None:
         """Writes what a full disk did not take."""
@@ -332,120 +314,137 @@ class Supervisor:
         if run.conditions is not None and run.status.state in ("starting", "running"):
             self._set(run, degraded=run.conditions.look())
         if run.status.state == "starting":
-            self._follow_start(run)
-        if run.status.state == "stopping":
-            self._press(run)
-        exit_code = run.process.poll() if run.process else None
-        gone = not is_same_process(run.status.pid, run.status.pid_created_unix_s)
-        if exit_code is not None or (run.process is None and gone):
-            self._finish(run, exit_code)
-
-    def _follow_start(self, run: OwnedRun) -> None:
-        if not run.telemetry:
-            files = [run.directory.telemetry_file(rank) for rank in range(len(run.labels))]
-            run.telemetry = [RankTelemetry(rank, path) for rank, path in enumerate(files)]
-        for telemetry in run.telemetry:
-            telemetry.poll(_PHASE_BYTES)
-        phases = [t.phase if t.attempt == run.status.restarts else None for t in run.telemetry]
-        reached = min((PHASES.index(p) if p else -1 for p in phases), default=-1)
-        if reached >= PHASES.index("training"):
-            self._set(run, state="running", message=_training_words(run))
-            run.telemetry = []
-        elif reached >= 0 and not run.status.restarts:
-            self._set(run, message=PHASES[reached])
-
-    def _press(self, run: OwnedRun) -> None:
-        """The rough part of a stop: SIGTERM after the grace, then SIGKILL until nothing is left."""
-        now = self._timer()
-        if run.kill_at_s is not None and now >= run.kill_at_s:
-            send_signal(self._processes(run), signal.SIGKILL)
-        elif run.terminate_at_s is not None and now >= run.terminate_at_s:
+            self._set(run, **run.follow_start())
+        now_s = self._timer()
+        if run.kill_at_s is not None and now_s >= run.kill_at_s:
+            send_signal(run.processes(), signal.SIGKILL)
+        elif run.terminate_at_s is not None and now_s >= run.terminate_at_s:
             run.terminate_at_s = None
-            send_signal(self._processes(run), signal.SIGTERM)
+            send_signal(run.processes(), signal.SIGTERM)
+        exit_code = run.process.poll() if run.process else None
+        if exit_code is not None or (run.process is None and not run.launcher_lives()):
+            self._finish(run, exit_code)
+        elif run.status.state != "stopping" and run.lost is None:
+            self._look_for_lost(run)
 
-    def _processes(self, run: OwnedRun) -> list[psutil.Process]:
-        own = is_same_process(run.status.pid, run.status.pid_created_unix_s)
-        return processes_of_run(run.directory.path, run.status.pid if own else None)
+    def _look_for_lost(self, run: OwnedRun) -> None:
+        """A rank that has fallen silent is given up, and with it this attempt."""
+        watch = run.watched()
+        if watch is None or run.status.pid is None:
+            return
+        run.lost = watch.find_lost(run.status.restarts, run.status.pid)
+        if run.lost is not None:
+            logger.warning("%s: %s", run.status.run, run.lost.message)
+            self._set(run, message=run.lost.message[:2000])
+            send_signal(run.processes(), signal.SIGKILL)
 
     # -- end --------------------------------------------------------------------------------------
 
     def _finish(self, run: OwnedRun, exit_code: int | None) -> None:
         """The launcher is gone: no process of the run may stay, then its end is judged."""
-        left = self._processes(run)
+        left = run.processes()
         if left:
+            if self._may_save(run):
+                return
             logger.info("%s: ending %d processes that outlived the launcher", run.status.run, len(left))
             send_signal(left, signal.SIGKILL)
             return  # judged at a later tick, when they are gone
-        if exit_code is None and self._all_ranks_done(run):
-            exit_code = 0
-        stopped = run.status.state == "stopping" or run.directory.stop_file.exists()
-        if stopped:
-            saved = run.directory.model_file.exists()
-            self._end(run, "stopped", "stopped" if saved else "stopped before a model was saved")
-        elif exit_code == 0:
-            self._end(run, "finished", "finished")
-        else:
-            found = diagnose(run.directory, run.labels, exit_code)
-            if not found.would_repeat and self._restart(run, found.message):
-                return
-            self._end(run, "failed", found.message, failed_rank=found.failed_rank, last_lines=found.last_lines)
-
-    def _restart(self, run: OwnedRun, why: str) -> bool:
-        """Starts a run once more, to go on from its last checkpoint, if its settings allow it."""
+        departure = Departure(
+            exit_code=exit_code,
+            launcher_pid=run.status.pid,
+            beats=run.beats(),
+            stop_asked=run.status.state == "stopping" or run.directory.stop_file.exists(),
+            agent_told=run.agent_told,
+            lost=run.lost,
+            oom=new_oom_kills(run.oom_kills, oom_kills()),
+        )
         try:
-            if run.status.restarts >= load_config(run.directory.config_file).max_restarts:
-                return False
-            remove_leftovers(run.directory, is_over=False)
-            with contextlib.suppress(FileNotFoundError):
-                run.directory.launcher_log.replace(run.directory.path / f"launcher-{run.status.restarts}.txt")
-        except (HetplannerError, OSError) as error:
-            logger.warning("%s: cannot be started again: %s", run.status.run, error)
+            config = load_config(run.directory.config_file)
+        except HetplannerError as error:
+            self._end(run, End("failed", str(error)))
+            return
+        end = judge_end(run.directory, run.labels, config.steps, departure, elastic=run.elastic)
+        if not end.may_go_on or run.status.restarts >= config.max_restarts:
+            self._end(run, end)
+        elif self._told_to_end:
+            self._end(run, end, restart_due=True)
+        else:
+            self._restart(run, end.message)
+
+    def _may_save(self, run: OwnedRun) -> bool:
+        """Whether ranks that have lost their launcher are given time: they end their step and save."""
+        if run.status.state == "stopping" or run.lost is not None:
             return False
+        if not any(beat.pid and beat.exit_code is None and beat.steps for beat in run.beats()):
+            return False
+        run.alone_since_s = run.alone_since_s or self._timer()
+        return self._timer() - run.alone_since_s < ALONE_S
+
+    def _restart(self, run: OwnedRun, why: str) -> None:
+        """Has a run started once more, to go on from its last checkpoint."""
+        try:
+            run.clear_remains(run.status.restarts)
+        except OSError as error:
+            logger.warning("%s: what the last attempt left cannot be put away: %s", run.status.run, error)
         restarts = run.status.restarts + 1
         self._audit("restart", run, restarts=restarts, why=why)
-        self._set(run, state="starting", restarts=restarts, message=f"restarting, since {why}"[:2000])
-        run.telemetry = []
+        changes = {"restarts": restarts, "pid": None, "pid_created_unix_s": None, "restart_due": False}
+        self._set(run, state="starting", message=f"restarting, since {why}"[:2000], ended_unix_s=None, **changes)
         self._start(run)
-        return True
 
-    def _all_ranks_done(self, run: OwnedRun) -> bool:
-        for rank in range(len(run.labels)):
-            telemetry = RankTelemetry(rank, run.directory.telemetry_file(rank))
-            while telemetry.poll(_PHASE_BYTES):
-                pass
-            if telemetry.phase != "done":
-                return False
-        return True
-
-    def _end(self, run: OwnedRun, state: str, message: str, **changes: Any) -> None:
-        if state == "failed":
-            message = with_full_disk(message, run.directory.path)
-        remove_leftovers(run.directory, is_over=not changes.get("restart_due", False))
-        self._set(run, state=state, message=message, ended_unix_s=self._clock(), degraded=(), **changes)
-        self._audit("end", run, state=state, message=message)
+    def _end(self, run: OwnedRun, end: End, *, restart_due: bool = False) -> None:
+        words = f"{end.message}; the next agent starts it again" if restart_due else end.message
+        if end.state == "failed":
+            words = with_full_disk(words, run.directory.path)
+        remove_leftovers(run.directory, is_over=not restart_due)
+        if not restart_due:
+            run.remove_heartbeats()
+        changes = {"failed_rank": end.failed_rank, "last_lines": end.last_lines, "restart_due": restart_due}
+        self._set(run, state=end.state, message=words[:4000], ended_unix_s=self._clock(), degraded=(), **changes)
+        self._audit("end", run, state=end.state, message=words)
         self._runs.pop(run.status.run, None)
         if run.file.unwritten is not None:
             self._untold[run.status.run] = run
 
-    # -- restart of the agent ---------------------------------------------------------------------
+    # -- end and restart of the agent -------------------------------------------------------------
+
+    def preempt(self) -> None:
+        """The agent was told to end: every run that has processes saves what it can and ends; the next agent goes on.
+
+        It takes some ticks until `has_processes` is false.
+        """
+        if self._told_to_end:
+            return
+        self._told_to_end = True
+        for run in self._runs.values():
+            if run.status.pid is not None and run.status.state in ("starting", "running"):
+                run.agent_told = True
+                run.kill_at_s = self._timer() + PREEMPTION_S
+                run.tell_to_end()
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether a run is alive that has any."""
+        return any(run.status.state != "queued" and not run.is_due for run in self._runs.values())
 
     def adopt(self) -> None:
-        """Takes over the runs of an earlier agent: waiting ones queue, living ones are watched, lost ones fail."""
+        """Takes over the runs of an earlier agent: waiting ones queue, living ones are watched, others start again."""
         for run_id in list_run_ids(self.home):
             try:
                 directory = find_run(run_id, self.home)[1]
                 status = read_status(directory.status_file)
                 if status.is_over:
                     continue
-                labels = rank_labels(load_any_plan(directory.plan_file))
+                run = OwnedRun.of(directory, load_any_plan(directory.plan_file), status)
             except InvalidInput as error:
                 logger.warning("cannot adopt: %s", error)
                 continue
-            run = OwnedRun(directory, labels, status)
             self._runs[run_id] = run
             self._audit("adopt", run, state=status.state)
             if status.state == "stopping":  # its grace is over
                 run.terminate_at_s = run.kill_at_s = self._timer()
+            elif status.restart_due:
+                self._restart(run, status.message)
         self.tick()
 
     # -- files ------------------------------------------------------------------------------------
@@ -460,12 +459,3 @@ class Supervisor:
     def _audit(self, event: str, run: OwnedRun, **details: Any) -> None:
         record = {"time_s": self._clock(), "event": event, "run": run.status.run, "uid": os.getuid()}
         self._log.write(record | {"directory": str(run.directory.path), **details})
-
-
-def _training_words(run: OwnedRun) -> str:
-    """'training', and where it went on."""
-    step = next((t.resumed_step for t in run.telemetry if t.resumed_step is not None), None)
-    if run.status.restarts:
-        times = "" if run.status.restarts == 1 else f" ({run.status.restarts} times)"
-        return f"training, restarted from step {step or 0}{times}"
-    return "training" if step is None else f"training, resumed from step {step}"

@@ -12,6 +12,7 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, SearchEvent, SearchResult
 from hetplanner.planners.population import LOADING
 from hetplanner.plots.live import ConvergenceCurve, DeviceMap, LossCurve, StepTimes
+from hetplanner.runs.agent_keeper import AgentKeeper
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
 from hetplanner.ui.cells import Face, LiveCell
@@ -135,10 +136,11 @@ class RunState:
     def __init__(self, run: Run) -> None:
         self.run = Run(run.path, run.id, run.home)
         self.status: RunStatus = self.run.status()
+        self._keeper = AgentKeeper(run.home)
 
     def read(self) -> None:
         """Reads what is new."""
-        self.status = self.run.status()
+        self.status = self.run.followed_status(self._keeper)
         if self.status.is_over:
             self.run.read_all()
         else:
@@ -177,7 +179,7 @@ class RunFace(Face[RunState]):
             lines.append(f"{escape(run.phase() or 'starting')} …")
         if status.message and status.message != status.state:
             lines.append(escape(status.message))
-        if status.state == "failed":
+        if status.state in ("failed", "preempted"):
             lines += [escape(line) for line in status.last_lines[-6:]]
         return "".join(f"<div>{line}</div>" for line in lines)
 

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,16 +19,18 @@ from fake_launcher import processes_under
 from patience import HANG_S, stretched, until
 
 from hetplanner.cluster.model import Cluster
-from hetplanner.errors import Infeasible, InvalidInput, RunError
+from hetplanner.errors import Infeasible, InvalidInput, Preempted, RunError
 from hetplanner.launchers.capacity import this_machine
 from hetplanner.plan.files import plan_to_data
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs import agent_keeper
 from hetplanner.runs import client as clients
 from hetplanner.runs.client import AgentClient, ensure_agent, find_agent
 from hetplanner.runs.home import socket_path
 from hetplanner.runs.offers import Choice
 from hetplanner.runs.protocol import PROTOCOL
 from hetplanner.runs.run import open_run
+from hetplanner.runs.status import raise_if_lost
 from hetplanner.schema import checked
 
 FAKE = Path(__file__).parents[1] / "fake_launcher.py"
@@ -247,19 +250,51 @@ def test_a_run_outlives_its_client(home, agent, plan, tmp_path):
     assert open_run(run_id, home).wait(HANG_S).state == "finished"
 
 
-def test_a_run_outlives_the_agent_and_the_next_one_adopts_it(home, agent, plan):
+def test_an_agent_that_is_told_to_end_preempts_its_runs_and_the_next_one_goes_on(home, agent, plan):
+    first = agent()
+    client = AgentClient(home)
+    running = client.start(plan, LONG.replace(max_restarts=1))
+    waiting = client.start(plan, TrainConfig(steps=1))
+    until(lambda: running.status().state == "running")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(HANG_S) == 0
+    assert processes_under(home) == []
+    status = running.status()
+    assert (status.state, status.restart_due, status.is_over) == ("preempted", True, False)
+    assert status.message.startswith("preempted: the agent was told to end")
+    assert waiting.status().state == "queued"
+    agent()
+    until(lambda: running.status().state == "running")
+    assert (running.status().restarts, running.status().restart_due) == (1, False)
+    assert running.stop().state == "stopped"
+    assert waiting.wait(HANG_S).state == "finished"
+
+
+def test_without_restarts_left_a_preempted_run_is_over(home, agent, plan):
     first = agent()
     run = AgentClient(home).start(plan, LONG)
     until(lambda: run.status().state == "running")
-    pid = run.status().pid
     first.send_signal(signal.SIGTERM)
     assert first.wait(HANG_S) == 0
-    assert psutil.pid_exists(pid)
-    agent()
-    assert run.status().pid == pid
-    assert AgentClient(home).status(run.id).state == "running"
-    assert run.stop().state == "stopped"
-    assert [p.pid for p in processes_under(home)] == [find_agent(home).pid]
+    assert run.status().state == "preempted"
+    assert run.status().is_over
+    with pytest.raises(Preempted):
+        raise_if_lost(run.id, run.status())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_who_waits_for_a_run_replaces_an_agent_that_is_gone_or_stopped(home, agent, plan, monkeypatch, how):
+    monkeypatch.setattr(agent_keeper, "STOPPED_S", 0.3)
+    first = agent()
+    run = AgentClient(home).start(plan, TrainConfig(steps=30))
+    until(lambda: run.status().state == "running")
+    reaper = threading.Thread(target=first.wait)  # as init does with whose parent is gone
+    first.send_signal(how)
+    reaper.start()
+    status = run.wait(HANG_S)
+    assert status.state == "finished", status
+    assert find_agent(home).pid != first.pid
+    reaper.join(HANG_S)
 
 
 def test_a_killed_agent_loses_no_run(home, agent, plan):

@@ -1,11 +1,13 @@
-"""A dead agent is reported, with what starts it, while a run is left alone."""
+"""A dead agent is reported and replaced while a run is left alone."""
 
 import json
 import os
+import threading
 
 from factories import chain_plan
 
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.agent_keeper import AgentKeeper
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import AGENT_FILE, agent_directory
 from hetplanner.runs.processes import created_unix_s
@@ -13,8 +15,16 @@ from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.models.agent import LOOK_EVERY_S, AgentWatch, start_line
 
 
-def test_only_a_live_run_without_an_agent_is_alarming(tmp_path):
-    now = [0.0]
+def test_only_a_live_run_without_an_agent_is_alarming_and_has_a_new_one_started(tmp_path, monkeypatch):
+    now, trouble = [0.0], [""]
+    started = threading.Event()
+
+    def start(keeper) -> bool:
+        keeper.trouble = trouble[0]
+        started.set()
+        return False
+
+    monkeypatch.setattr(AgentKeeper, "start", start)
     watch = AgentWatch(tmp_path, clock=lambda: now[0])
 
     def look() -> str:
@@ -27,7 +37,14 @@ def test_only_a_live_run_without_an_agent_is_alarming(tmp_path):
     assert look() == ""  # it has no status yet
     status = RunStatus(run=run_id, state="running", created_unix_s=1.0, ranks=2)
     write_status(directory.status_file, status)
+    assert not started.is_set()
     assert run_id in look()
+    assert "A new one is being started" in watch.words
+    assert started.wait(20)
+    trouble[0] = "no space left"
+    look()
+    watch._starting.join(20)
+    assert "does not start: no space left" in look()
     assert f"`HETPLANNER_HOME={tmp_path} hetplanner agent`" in watch.words
 
     agent = agent_directory(tmp_path) / AGENT_FILE

@@ -1,6 +1,7 @@
-"""Whether somebody watches the runs: what the page says when the agent is dead while a run is alive."""
+"""Whether somebody watches the runs: what the page does and says when the agent is dead while a run is alive."""
 
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ import param
 import platformdirs
 
 from hetplanner.errors import HetplannerError
+from hetplanner.runs.agent_keeper import AgentKeeper
 from hetplanner.runs.directory import RunDirectory, list_run_ids
 from hetplanner.runs.home import home_directory, runs_directory
-from hetplanner.runs.run import agent_lives
 from hetplanner.runs.status import read_status
 
 LOOK_EVERY_S = 3.0
@@ -20,13 +21,18 @@ NEWEST = 10
 
 
 class AgentWatch(param.Parameterized):
-    """`words` says that the agent is gone, which runs that leaves alone and what brings it back; else it is empty."""
+    """A new agent is started when the old one is gone and has left runs alone.
+
+    `words` says so, and what a person can do where that fails; else it is empty.
+    """
 
     words = param.String(default="")
 
     def __init__(self, home: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.home = home
+        self._keeper = AgentKeeper(home)
+        self._starting: threading.Thread | None = None
         self._clock = clock
         self._next_s = 0.0
 
@@ -36,17 +42,20 @@ class AgentWatch(param.Parameterized):
         if now < self._next_s:
             return
         self._next_s = now + LOOK_EVERY_S
-        self.words = "" if agent_lives(self.home) else self._missed()
+        self.words = "" if self._keeper.lives(time.monotonic()) else self._missed()
 
     def _missed(self) -> str:
         alone = [run_id for run_id in list_run_ids(self.home)[-NEWEST:] if self._is_live(run_id)]
         if not alone:
             return ""
+        if self._starting is None or not self._starting.is_alive():  # it takes a second, for which no page waits
+            self._starting = threading.Thread(target=self._keeper.start, name="agent-start", daemon=True)
+            self._starting.start()
         others = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-        return (
-            f"The agent is gone, so nobody watches {alone[-1]}{others}: what is shown is the last that was known."
-            f" Start it in a terminal with `{start_line(self.home)}`; the run itself goes on, and it takes it over."
-        )
+        words = f"The agent is gone, so nobody watches {alone[-1]}{others}: what is shown is the last that was known."
+        if not self._keeper.trouble:
+            return f"{words} A new one is being started, which takes over."
+        return f"{words} A new one does not start: {self._keeper.trouble}. Try `{start_line(self.home)}` in a terminal."
 
     def _is_live(self, run_id: str) -> bool:
         try:

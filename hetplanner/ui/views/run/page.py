@@ -251,7 +251,8 @@ class RunView(PageView):
             ("a swarm" if model.is_swarm else f"{status.ranks} ranks") + restarts,
             _STATE_COLOURS.get(status.state, ""),
         )
-        last = [line for line in status.last_lines[-6:] if status.state == "failed" and line not in status.message]
+        ended_badly = status.state in ("failed", "preempted")
+        last = [line for line in status.last_lines[-6:] if ended_badly and line not in status.message]
         message = "" if status.message in (status.state, "training") else status.message  # state and chips say so
         self.message.set("\n".join(filter(None, (message, *last))))
 

@@ -1,0 +1,231 @@
+"""Who has fallen silent: what ranks tell in shared memory and what the kernel knows of their processes.
+
+`look` takes in one look at a rank and `judge` decides; both are pure. Time counts only while the agent looked: after a
+pause of the agent's own, or of the machine, everybody begins anew. A process that computes, or would if it were given a
+core, is slow and not silent.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput
+from hetplanner.runs.processes import ProcessFacts, process_facts, tracer_of
+from hetplanner.runtime.heartbeat import BEAT_S, EVERYONE, Beat, read_heartbeats
+
+log = logging.getLogger(__name__)
+
+STOPPED_S, SILENT_S = 1.6, 2.6
+"""A stopped process, and one that gives no sign of life or stands still, is lost after so long; later where steps are
+long: after 2 and 3 of them."""
+STOPPED_STEPS, SILENT_STEPS = 2, 3
+DISK_WAIT_S, DISK_WAIT_STEPS = 10.0, 5
+"""For one that waits for a disk or a network file system (state D)."""
+FIRST_STEPS_S, FIRST_EACH_OTHER_S = 60.0, 600.0
+"""Before the length of a step is known: for one rank, and for all that wait for each other (or for emulated links)."""
+SLOW_S, SLOW_STEPS = 120.0, 50
+"""One that computes without getting anywhere."""
+EACH_OTHER_S, EACH_OTHER_STEPS = 30.0, 20
+"""All ranks wait for others, none gets anywhere."""
+GONE_S = 5.0
+"""torchrun reports an ended rank much sooner."""
+LIMITS_S = {
+    "starting": 300.0,
+    "importing": 300.0,
+    "connecting": 300.0,
+    "building": 600.0,
+    "profiling": 600.0,
+    "predicting": 600.0,
+    "restoring": 600.0,
+    "checkpointing": 600.0,
+    "validating": 600.0,
+    "saving": 1200.0,
+    "done": 120.0,
+}
+"""Without any progress, and without computing anything, outside of training."""
+MAX_COUNTED_S, MAX_GAP_S = 3 * BEAT_S, 1.0
+"""Of the time between two looks so much counts; after a longer one everybody begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One rank as the last looks found it.
+
+    Attributes:
+        facts: of its process; None: it is gone.
+        silent_s: since its last heartbeat.
+        still_s: since it last got on or computed, without waiting for another rank.
+        slow_s: computed meanwhile, without getting on.
+        waits_s: waited for another rank, without getting on.
+        gone_s: since its process has gone.
+    """
+
+    beat: Beat
+    facts: ProcessFacts | None
+    silent_s: float = 0.0
+    still_s: float = 0.0
+    slow_s: float = 0.0
+    waits_s: float = 0.0
+    gone_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Who is given up, and what is known of it. `rank` is None for the launcher, or where nobody can be named."""
+
+    rank: int | None
+    message: str
+
+
+def look(before: Seen | None, beat: Beat, facts: ProcessFacts | None, elapsed_s: float) -> Seen:
+    """A rank after one more look, `elapsed_s` after the one before."""
+    if before is None or (before.beat.pid, before.beat.attempt) != (beat.pid, beat.attempt):
+        return Seen(beat, facts)
+    seen = replace(before, beat=beat, facts=facts)
+    if facts is None:
+        return replace(seen, gone_s=before.gone_s + elapsed_s)
+    computes = before.facts is None or facts.is_ready or facts.main_ticks != before.facts.main_ticks
+    alive = before.facts is None or facts.is_ready or facts.ticks != before.facts.ticks
+    if beat.beats != before.beat.beats:
+        seen = replace(seen, silent_s=0.0)
+    elif not alive:
+        seen = replace(seen, silent_s=before.silent_s + elapsed_s)
+    if (beat.progress, beat.activity) != (before.beat.progress, before.beat.activity):
+        return replace(seen, still_s=0.0, slow_s=0.0, waits_s=0.0)
+    if beat.waits_for is not None:
+        return replace(seen, waits_s=before.waits_s + elapsed_s)
+    if computes:
+        return replace(seen, still_s=0.0, slow_s=before.slow_s + elapsed_s)
+    return replace(seen, still_s=before.still_s + elapsed_s)
+
+
+def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
+    """The first rank that is lost, if one is; or that nobody gets on any more.
+
+    Args:
+        ranks: those of this attempt.
+        names: of the ranks, for messages: device and host.
+    """
+    living = [(rank, seen) for rank, seen in enumerate(ranks) if seen.beat.pid and seen.beat.exit_code is None]
+    for rank, seen in living:
+        why = _why_lost(seen)
+        if why:
+            return Lost(rank, f"rank {rank} ({names[rank]}) {why}")
+    if living and all(_stands(seen) for _, seen in living):
+        words = "; ".join(f"rank {rank} {_at(seen.beat)}" for rank, seen in living[:8])
+        return Lost(None, f"no rank gets on any more, and none is known to be at fault: {words}")
+    return None
+
+
+def _why_lost(seen: Seen) -> str:
+    """What is wrong with a rank, for which it is given up; empty: nothing."""
+    beat, facts, step_s = seen.beat, seen.facts, seen.beat.step_s or 0.0
+    if facts is None:
+        return f"ended without a word {_at(beat)}" if seen.gone_s > GONE_S else ""
+    if facts.is_stopped and seen.silent_s > max(STOPPED_S, STOPPED_STEPS * step_s):
+        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {_state(beat.pid, facts)}"
+    limit_s = _limit_s(beat, facts)
+    if seen.silent_s > limit_s:
+        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {_state(beat.pid, facts)}"
+    if beat.activity != "training":
+        return ""  # it may wait for others without saying so
+    if seen.still_s > limit_s:
+        return (
+            f"has stood still for {seen.still_s:.1f} s {_at(beat)}, though its heart beats: {_state(beat.pid, facts)}"
+        )
+    if seen.slow_s > max(SLOW_S, SLOW_STEPS * step_s):
+        return f"has computed for {seen.slow_s:.0f} s without getting on {_at(beat)}"
+    return ""
+
+
+def _limit_s(beat: Beat, facts: ProcessFacts) -> float:
+    if beat.activity != "training":
+        return LIMITS_S[beat.activity]
+    if beat.step_s is None:
+        return FIRST_STEPS_S
+    if facts.waits_for_disk:
+        return max(DISK_WAIT_S, DISK_WAIT_STEPS * beat.step_s)
+    return max(SILENT_S, SILENT_STEPS * beat.step_s)
+
+
+def _stands(seen: Seen) -> bool:
+    """Whether a rank has got nowhere for so long that it cannot be chance, whoever it waits for."""
+    beat, idle_s = seen.beat, seen.still_s + seen.waits_s
+    if beat.activity != "training":
+        return idle_s > LIMITS_S[beat.activity]
+    return idle_s > (max(EACH_OTHER_S, EACH_OTHER_STEPS * beat.step_s) if beat.step_s else FIRST_EACH_OTHER_S)
+
+
+def _at(beat: Beat) -> str:
+    """Where in its life a rank is."""
+    step = f", step {beat.steps}" if beat.activity in ("training", "checkpointing") else ""
+    who = {None: "", EVERYONE: ", waiting for the others"}.get(beat.waits_for, f", waiting for rank {beat.waits_for}")
+    return f"in {beat.activity}{step}{who}"
+
+
+def _state(pid: int, facts: ProcessFacts) -> str:
+    words = {
+        "T": "is stopped",
+        "t": f"is held by a debugger (process {tracer_of(pid) or 'unknown'})",
+        "D": "waits for a disk or a network file system",
+        "S": "sleeps",
+    }
+    return f"process {pid} {words.get(facts.state, 'does nothing')}"
+
+
+class LivenessWatch:
+    """Looks at all ranks of a run, and at its launcher, whenever it is asked.
+
+    Args:
+        path: the file of heartbeats.
+        names: of the ranks: device and host.
+        timer: seconds that never jump.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], timer: Callable[[], float] = time.monotonic) -> None:
+        self.path, self.names, self._timer = path, names, timer
+        self._looked_s: float | None = None
+        self._seen: list[Seen | None] = [None] * len(names)
+        self._launcher: tuple[ProcessFacts, float] | None = None
+        self._told = False
+
+    def find_lost(self, attempt: int, launcher_pid: int) -> Lost | None:
+        """Whom this look gives up, if anyone."""
+        now_s = self._timer()
+        gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        elapsed_s = min(gap_s, MAX_COUNTED_S)
+        if gap_s > MAX_GAP_S:
+            self._seen, self._launcher, elapsed_s = [None] * len(self.names), None, 0.0
+        beats = self.beats(attempt)
+        for rank, beat in enumerate(beats):
+            facts = process_facts(beat.pid, beat.born_ticks) if beat.pid else None
+            self._seen[rank] = look(self._seen[rank], beat, facts, elapsed_s)
+        lost = judge([seen for seen in self._seen if seen is not None], self.names) if beats else None
+        return lost or self._look_at_launcher(launcher_pid, elapsed_s)
+
+    def beats(self, attempt: int) -> list[Beat]:
+        """What the ranks of this attempt tell now; empty where that cannot be read."""
+        try:
+            found = read_heartbeats(self.path)
+        except InvalidInput as error:
+            if not self._told:
+                log.warning("ranks cannot be seen: %s", error)
+            self._told = True
+            return []
+        if len(found) != len(self.names):
+            return []
+        return [beat if beat.attempt == attempt else replace(beat, pid=0, exit_code=None, signum=0) for beat in found]
+
+    def _look_at_launcher(self, pid: int, elapsed_s: float) -> Lost | None:
+        facts = process_facts(pid)
+        if facts is None or not facts.is_stopped:
+            self._launcher = None
+            return None
+        stopped_s = elapsed_s + (self._launcher[1] if self._launcher is not None else 0.0)
+        self._launcher = facts, stopped_s
+        if stopped_s <= STOPPED_S:
+            return None
+        return Lost(None, f"the launcher has been silent for {stopped_s:.1f} s: {_state(pid, facts)}")
