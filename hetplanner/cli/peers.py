@@ -29,7 +29,7 @@ def join(
     device: Annotated[str, typer.Option(help="What computes: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
     checkpoints: Annotated[Path, typer.Option(help="Folder of this peer's checkpoints.")] = Path("checkpoints"),
 ) -> None:
-    """Join an elastic run with this machine. Ctrl-C leaves at a step boundary; SIGTERM at once."""
+    """Join an elastic run with this machine. Ctrl-C leaves at a step boundary, SIGTERM within 20 s."""
     inside: tuple[str, ...] = ()
     if ":" not in address:
         address, certificates, inside = _place_of(address)

@@ -60,7 +60,10 @@ def train(
         ),
     ] = None,
     max_restarts: Annotated[
-        int, typer.Option(help="How often to start again from the last checkpoint after a rank has died.")
+        int,
+        typer.Option(
+            help="How often to start again what died: ranks from the last checkpoint, each process of a swarm."
+        ),
     ] = 0,
     delta_cache_bytes: Annotated[
         int, typer.Option(help="What each end of a boundary may remember of samples, where its codec has delta.")

@@ -162,14 +162,18 @@ def _fill_disk(scene: Scene) -> str:
 
 def _damage_checkpoint(scene: Scene) -> str:
     """Overwrites the middle of a file of the newest checkpoint, then kills a rank (or all the swarm's launcher)."""
-    folders = sorted(p for p in (scene.run_dir / "checkpoints").glob("step-*") if p.is_dir() and "." not in p.name)
+    saved = scene.run_dir / "checkpoints"
+    folders = sorted(p for p in saved.glob("step-*") if p.is_dir() and "." not in p.name)
+    files = list(folders[-1].glob("*.safetensors")) if folders else []
+    if scene.is_swarm:  # each stage has its own
+        files = sorted(saved.glob("stage-*.safetensors"), key=lambda p: p.stat().st_mtime_ns)[-1:]
     damaged = "none"
-    if folders:
-        path = scene.rng.choice(sorted(p for p in folders[-1].iterdir() if p.suffix == ".safetensors"))
+    if files:
+        path = scene.rng.choice(sorted(files))
         with contextlib.suppress(OSError), path.open("r+b") as file:
             file.seek(path.stat().st_size // 2)
             file.write(os.urandom(64))
-        damaged = f"{folders[-1].name}/{path.name}"
+        damaged = f"{path.parent.name}/{path.name}"
     if scene.is_swarm:
         scene.send("launcher", signal.SIGKILL)
     else:
