@@ -16,8 +16,11 @@ from pathlib import Path
 
 from hetplanner.launchers.capacity import memory
 from hetplanner.launchers.disk import state_bytes
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.swarm_conditions import swarm_words
+from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.tail import LineTail
 from hetplanner.units import short_bytes, short_seconds
 
@@ -150,6 +153,7 @@ class Conditions:
         names = [f"rank-{rank}.jsonl" for rank in range(num_ranks)] if config.emulate_links else []
         self._tails = [LineTail(folder / name) for name in names]
         self._links: deque[tuple[float, int, int, float]] = deque()
+        self._swarm = SwarmHistory(folder) if isinstance(plan, ElasticPlan) else None
         self._looked_s, self._found = float("-inf"), tuple[str, ...]()
 
     def look(self) -> tuple[str, ...]:
@@ -158,8 +162,14 @@ class Conditions:
         if now - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now
             disk = disk_facts(self._folder, self._needed)
-            self._found = conditions(disk, MemoryFacts(*memory()), self._late_links(now))
+            self._found = conditions(disk, MemoryFacts(*memory()), self._late_links(now)) + self._of_the_swarm()
         return (*self._found, *self.others)
+
+    def _of_the_swarm(self) -> tuple[str, ...]:
+        if self._swarm is None:
+            return ()
+        self._swarm.poll()
+        return swarm_words(self._swarm, time.time())
 
     def _late_links(self, now: float) -> LinkFacts | None:
         if not self._tails:

@@ -107,6 +107,7 @@ class SwarmHistory:
         boots: coordinators so far.
         address: where the last one was reached; None before it is.
         is_over: the last one has told the end.
+        ended: processes that are not started again, since the launcher was started last.
         counts: of marks by kind, also of those that are not kept any more.
         damaged: lines that could not be read.
     """
@@ -130,6 +131,7 @@ class SwarmHistory:
         self.boots = self.damaged = 0
         self.address: str | None = None
         self.is_over = False
+        self.ended: set[str] = set()
         self._failures: dict[str, int] = {}
         self._reason = (0.0, "")
 
@@ -178,7 +180,11 @@ class SwarmHistory:
         elif kind in OF_THE_SWARM:
             if kind == "not closed":
                 self._take_attempt(time_s, event, closed=False)
+            if kind == "ended":
+                self.ended.add(_text(event["peer"]))
             self._mark(time_s, OF_THE_SWARM[kind], "", _words(kind, event))
+        elif kind == "started":
+            self.ended.clear()
         else:
             self._take_state(time_s, kind, event)
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)

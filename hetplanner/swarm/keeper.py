@@ -59,6 +59,7 @@ class Keeper:
         self._why: dict[str, str] = {}
         self._short_lives: Counter[str] = Counter()
         self._left_alone_s: float | None = None
+        self._tell("started", "launcher", f"started {', '.join(self.rehearsal.processes)}")
 
     def excuse(self, name: str) -> None:
         """A process was asked to go: it stays away."""
@@ -150,7 +151,7 @@ class Keeper:
         return f"ended with exit code {exit_code}" + (f" ({words})" if words else "")
 
     def _tell(self, kind: str, name: str, text: str) -> None:
-        log.warning("%s: %s", name, text)
+        log.log(logging.INFO if kind == "started" else logging.WARNING, "%s: %s", name, text)
         line = json.dumps({"time_s": time.time(), "kind": kind, "peer": name, "text": text}).encode()
         try:
             append_line(self.rehearsal.run_dir / PROCESSES_FILE, line)

@@ -50,7 +50,9 @@ class Scene:
     @property
     def told(self):
         lines = (self.swarm.run_dir / PROCESSES_FILE).read_text().splitlines()
-        return [(event["kind"], event["peer"], event["text"]) for event in map(json.loads, lines)]
+        events = [(event["kind"], event["peer"], event["text"]) for event in map(json.loads, lines)]
+        assert events[0] == ("started", "launcher", "started coordinator, trainer-0, d0, d1")
+        return events[1:]
 
 
 @pytest.fixture

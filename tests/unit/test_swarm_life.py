@@ -18,6 +18,7 @@ from hetplanner.runs import swarm_history
 from hetplanner.runs.directory import create_run_directory, save_config
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.runs.swarm_conditions import swarm_words
 from hetplanner.runs.swarm_history import OF_THE_SWARM, SwarmHistory
 from hetplanner.swarm.chronicle import EVENTS_FILE, Chronicle
 from hetplanner.swarm.keeper import PROCESSES_FILE
@@ -141,6 +142,31 @@ def test_what_became_of_the_processes_is_told_too(tmp_path):
     said = "preempted: 1, processes started again: 1, processes lost for good: 1"
     assert all(words in totals_text(history) for words in said.split(", "))
     assert set(OF_THE_SWARM.values()) <= set(NAMES) & set(MARKS)
+
+
+def test_what_a_swarm_goes_on_without_is_said_until_it_is_there_again(tmp_path):
+    history = SwarmHistory(tmp_path)
+
+    def words(now_s, *events, file=EVENTS_FILE):
+        with (tmp_path / file).open("a") as lines:
+            lines.writelines(json.dumps(event) + "\n" for event in events)
+        history.poll()
+        return swarm_words(history, now_s)
+
+    assert words(100.0, BOOT) == ()
+    paused = {"time_s": 101.0, "kind": "paused", "stages": [1]}
+    assert words(102.0, paused) == ()  # somebody may be about to come
+    (said,) = words(110.0)
+    assert said.startswith("nobody serves stage 1: the swarm waits for a peer")
+    assert words(111.0, {"time_s": 110.5, "kind": "resumed", "stages": []}) == ()
+    ended = [{"time_s": 112.0, "kind": "ended", "peer": f"d{n}", "text": "was killed"} for n in range(6)]
+    (said,) = words(113.0, *ended, file=PROCESSES_FILE)
+    assert "not started again: d0, d1, d2, d3, …;" in said
+    started = {"time_s": 120.0, "kind": "started", "peer": "launcher", "text": "started all"}
+    assert words(121.0, started, file=PROCESSES_FILE) == ()
+    assert history.damaged == 0
+    words(122.0, *ended, file=PROCESSES_FILE)
+    assert words(123.0, {"time_s": 123.0, "kind": "end", "version": [0, 2]}) == ()
 
 
 def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_path):
