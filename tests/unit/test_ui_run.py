@@ -138,6 +138,9 @@ def test_a_rehearsal_as_a_swarm_proposes_its_elastic_plan_and_leaves_the_plan_in
     assert "hetplanner.swarm.rehearse" in proposal.request.script()
     words = proposal_words(proposal)
     assert "2 stages × 2 peers" in words
+    assert "<b>Disk</b>" in words
+    assert "are free on the disk of" in words
+    assert "<b>Warning</b>" not in words
     assert "peers go and come" in words
     assert app.session.plan is before
     app.session.unlock(TOKEN)
@@ -578,3 +581,10 @@ def test_what_others_wrote_is_never_markup(app, model, tmp_path):
     assert "while the page was closed" in event_list(events, 0.5)
     assert "while the page was closed" not in event_list(events, 2.0)
     assert "float32" in proposal_words(model.launch.proposal), "the precision is shown"
+
+
+def test_a_proposal_that_does_not_fit_on_the_disk_says_so(app, model, monkeypatch):
+    monkeypatch.setattr("hetplanner.launchers.disk.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    model.launch.propose(plan_4())
+    words = proposal_words(model.launch.proposal)
+    assert "<b>Warning</b> the run does not fit" in words
