@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,8 @@ def launch(
 ) -> Run:
     """Starts a real run of a plan on this machine, owned by the agent; returns at once.
 
+    Warns where the system keeps other users of the machine out of it less well than it could.
+
     Args:
         plan: what to run.
         emulate_links: delay every transfer as the plan's links would.
@@ -247,10 +250,14 @@ def launch(
         Infeasible: if this machine cannot hold the plan's ranks.
         RunError: if the agent does not start.
     """
+    from hetplanner.launchers.registry import make_launcher
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.client import AgentClient
+    from hetplanner.runs.home import runs_directory
 
     config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
+    for text in make_launcher("local").request(plan, runs_directory() / "new-run", config).warnings:
+        warnings.warn(text, stacklevel=2)
     run = AgentClient().start(plan, config)
     if live if live is not None else _in_notebook():
         _show_run(run)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from factories import chain_plan
 
+from hetplanner import notebook
 from hetplanner.launchers import isolate
 from hetplanner.launchers.isolate import MODULE, isolated, why_open
 from hetplanner.launchers.local import LocalLauncher
@@ -70,10 +71,12 @@ def test_what_listens_inside_is_reached_from_inside_alone():
 
 
 def test_the_program_keeps_its_user_files_and_exit_code(tmp_path):
-    if why_open() is not None:
-        return
     text = "import os, sys; open(sys.argv[1], 'w').close(); print(os.getuid()); sys.exit(7)"
     done = subprocess.run(isolated(python(text, str(tmp_path / "x"))), capture_output=True, text=True, check=False)
+    if why_open() is not None:  # then nothing is run in the open by mistake
+        assert (done.returncode, done.stderr[:22]) == (4, "no network of its own:")
+        assert not (tmp_path / "x").exists()
+        return
     assert (done.returncode, done.stdout) == (7, f"{os.getuid()}\n")
     assert (tmp_path / "x").stat().st_uid == os.getuid()
 
@@ -97,3 +100,11 @@ def test_several_torchruns_are_told_to_be_open(tmp_path):
     request = LocalLauncher(nodes=2).request(chain_plan(shares=(2, 2), cuts=(4,)), tmp_path, TrainConfig())
     assert not [c for c in request.commands if MODULE in c.argv]
     assert "2 torchruns" in request.warnings[0]
+
+
+def test_a_notebook_is_warned_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
+    monkeypatch.setattr("hetplanner.launchers.local.why_open", lambda: "namespaces: Operation not permitted")
+    monkeypatch.setattr("hetplanner.runs.client.AgentClient.start", lambda *_: "started")
+    with pytest.warns(UserWarning, match=r"other users reach this run.*Operation not permitted"):
+        assert notebook.launch(chain_plan(shares=(2, 2), cuts=(4,)), live=False) == "started"

@@ -559,6 +559,15 @@ def test_a_report_is_made_outside_of_this_process(model, tmp_path):
         model.report().result(120)
 
 
+def test_the_dialog_says_where_other_users_reach_the_run(model, monkeypatch):
+    for why, is_said in ((None, False), ("namespaces: Operation not permitted", True)):
+        monkeypatch.setattr("hetplanner.launchers.local.why_open", lambda why=why: why)
+        model.launch.propose(plan_2())
+        said = command_words(model.launch.proposal)
+        assert ("<b>Warning</b> the machine&#x27;s other users reach this run" in said) == is_said
+        assert ("Operation not permitted" in said) == is_said
+
+
 # -- HTML that is made of others' words -----------------------------------------------------------------
 
 
