@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 DRAFT_PATTERNS = (".*.draft", ".tmp??????")
 """Names of drafts: ours, and those that safetensors makes beside the file it writes."""
@@ -30,10 +31,28 @@ def drafted(path: Path, *, mode: int = 0o666, sync: bool = False, replace: bool 
         OSError: it cannot be written; nothing of it is left.
         FileExistsError: `path` is there, and is not to be replaced.
     """
-    draft = path.with_name(f".{secrets.token_hex(8)}.draft")
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
-    try:
+    with _begun(path, mode, sync=sync, replace=replace) as (draft, _):
         yield draft
+
+
+def write_whole(
+    path: Path, content: str | bytes, *, mode: int = 0o666, sync: bool = False, replace: bool = True
+) -> None:
+    """Writes a file as `drafted` does; text as UTF-8."""
+    with _begun(path, mode, sync=sync, replace=replace) as (_, file):
+        # Not by its name: in a folder that others may write, a link may have taken the draft's place.
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def _begun(path: Path, mode: int, *, sync: bool, replace: bool) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A draft, by name and open."""
+    draft = path.with_name(f".{secrets.token_hex(8)}.draft")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.fdopen(os.open(draft, flags, mode), "wb")
+    try:
+        yield draft, file
+        file.close()
         if sync:
             synchronise(draft)
         if replace:
@@ -45,14 +64,8 @@ def drafted(path: Path, *, mode: int = 0o666, sync: bool = False, replace: bool 
     finally:
         with contextlib.suppress(OSError):  # where it can be neither written nor removed, the first error counts
             draft.unlink(missing_ok=True)
-
-
-def write_whole(
-    path: Path, content: str | bytes, *, mode: int = 0o666, sync: bool = False, replace: bool = True
-) -> None:
-    """Writes a file as `drafted` does; text as UTF-8."""
-    with drafted(path, mode=mode, sync=sync, replace=replace) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def check_free(folder: Path, num_bytes: int) -> None:

@@ -53,6 +53,22 @@ def test_a_file_that_is_there_is_kept_where_that_is_asked(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
+def test_a_link_put_in_the_place_of_a_draft_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "theirs").write_text("untouched")
+    opened = os.open
+
+    def exchanged(path, *more, **kept):
+        handle = opened(path, *more, **kept)
+        if str(path).endswith(".draft"):
+            Path(path).unlink()
+            Path(path).symlink_to(tmp_path / "theirs")
+        return handle
+
+    monkeypatch.setattr(os, "open", exchanged)
+    write_whole(tmp_path / "a", "mine")
+    assert (tmp_path / "theirs").read_text() == "untouched"
+
+
 def test_drafts_have_names_that_nobody_can_foresee_and_follow_no_link(tmp_path, monkeypatch):
     seen = set()
     for _ in range(3):
