@@ -70,14 +70,26 @@ def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int =
     )
 
 
+PAYERS = (
+    {"egress_usd_per_gb": 0.0},
+    {"egress_usd_per_gb": 0.09, "provider": "aws", "region": "us-east-1"},
+    {"provider": "aws", "region": "us-east-1"},
+    {"provider": "AWS", "region": "us-east-2"},
+    {"provider": "aws", "region": "ap-south-1"},
+    {"provider": "aws", "region": "nowhere-1"},
+    {},
+)
+"""What a site may say of its egress."""
+
+
 def unlike_cluster(rng: np.random.Generator, devices: int) -> Cluster:
-    """Devices of three speeds and prices to match at three sites, some of which charge for egress."""
+    """Devices of three speeds and prices to match at three sites, whose egress has any sort of price, or none known."""
     peak_D = rng.choice([3e8, 1e9, 4e9], devices)
     names = ["a", "b", "c"]
     return Cluster(
         name="random",
         sites=tuple(
-            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=float(rng.choice([0.0, 0.02, 0.09])))
+            Site(name=n, latitude=0.0, longitude=float(i), **PAYERS[rng.integers(len(PAYERS))])
             for i, n in enumerate(names)
         ),
         hosts=tuple(Host(id=f"h{n}", site=n) for n in names),

@@ -20,11 +20,12 @@ ClusterFile = Annotated[Path, typer.Argument(help="A cluster file (JSON).")]
 @app.command()
 def show(file: ClusterFile, as_json: AsJson = False) -> None:
     """Print sites, devices and links of a cluster."""
+    from hetplanner.cluster.egress import egress_rows
     from hetplanner.cluster.files import cluster_to_data, load_cluster
 
     cluster = load_cluster(file)
     if as_json:
-        print_json(cluster_to_data(cluster) | {"devices": _devices(cluster)})
+        print_json(cluster_to_data(cluster) | {"devices": _devices(cluster), "egress_prices": egress_rows(cluster)})
         return
     console.print(f"[bold]{cluster.name}[/bold]  {cluster.description}")
     if cluster.provenance:
@@ -55,15 +56,23 @@ def _devices(cluster: Any) -> list[dict[str, Any]]:
 
 
 def _print_sites(cluster: Any) -> None:
-    sites = table("Sites", "site", "devices", "kinds", "memory", "hosts", right=("devices", "memory", "hosts"))
-    rows = _devices(cluster)
-    for site in cluster.sites:
+    from hetplanner.cluster.egress import EgressTable, price_text, source_text
+
+    right = ("devices", "memory", "hosts", "egress")
+    sites = table("Sites", "site", "devices", "kinds", "memory", "hosts", "egress", right=right)
+    rows, prices, sources = _devices(cluster), EgressTable.of(cluster), set[str]()
+    for s, site in enumerate(cluster.sites):
         members = [row for row in rows if row["site"] == site.name]
         kinds = sorted({row["kind"] for row in members})
         memory = sum(row["memory_bytes"] for row in members)
         hosts = len({row["host"] for row in members})
-        sites.add_row(site.name, str(len(members)), ", ".join(kinds), short_bytes(memory), str(hosts))
+        paid = [price for price, _ in prices.prices_from(s)]
+        sources.add(source_text(paid))
+        text = price_text(paid) if paid else "–"
+        sites.add_row(site.name, str(len(members)), ", ".join(kinds), short_bytes(memory), str(hosts), text)
     console.print(sites)
+    for source in sorted(sources - {""}):
+        console.print(f"[dim]egress: {source}[/dim]")
 
 
 def _print_links(cluster: Any) -> None:

@@ -96,6 +96,8 @@ def _data(front: ParetoFront, files: list[Path]) -> dict[str, Any]:
 
 def _print(front: ParetoFront) -> None:
     """The table for a person: the fastest first, the cheapest last."""
+    from hetplanner.plan.estimate import left_out_text
+
     problem = front.problem
     rows = table(f"{problem.workload.name} on {problem.cluster.name}", "plan", *COLUMNS, right=("plan", *COLUMNS))
     for i, row in enumerate(front.to_rows()):
@@ -106,15 +108,23 @@ def _print(front: ParetoFront) -> None:
             f"{row['tokens_per_s']:,.0f}",
             f"{row['usd_per_mtoken']:.3g}",
             f"{row['tokens_per_usd']:,.0f}" if row["tokens_per_usd"] else "–",
-            f"{row['egress_usd'] / usd:.0%}" if usd else "–",
+            _egress_text(row["egress_usd"] / usd if usd else None, row["unpriced_egress_bytes"]),
             str(row["stages"]),
             str(row["pipelines"]),
             str(row["devices"]),
         )
     console.print(rows)
+    if front.unpriced_egress_bytes:
+        console.print(f"dollars are {left_out_text(front.unpriced_egress_bytes)}")
     console.print(
         f"[dim]{front.evaluations:,} plans scored in {front.seconds:.2f} s, seed {front.seed}; no plan takes less than"
         f" {short_seconds(front.least_step_s)} a step or {front.least_usd_per_mtoken:.3g} $ per million tokens"
         + (" (search was cancelled)" if front.cancelled else "")
         + "[/dim]"
     )
+
+
+def _egress_text(share: float | None, unpriced: dict[str, float]) -> str:
+    """Share of the dollars, '?' where bytes have no price."""
+    known = "–" if share is None or (unpriced and not share) else f"{share:.0%}"
+    return known if not unpriced else "?" if known == "–" else f"{known} + ?"

@@ -106,6 +106,7 @@ def solve(planner: Any, problem: Problem, seed: int, budget: Any, start: Plan | 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
     """What `plan --json` prints."""
+    from hetplanner.cluster.egress import egress_rows
     from hetplanner.cost.reduction_advice import advise_reductions
     from hetplanner.plan.files import plan_to_data
 
@@ -119,6 +120,8 @@ def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:
         "tokens_per_usd": estimate.tokens_per_usd,
         "device_usd": estimate.device_usd,
         "egress_usd": estimate.egress_usd,
+        "unpriced_egress_bytes": estimate.unpriced_egress_bytes,
+        "egress_prices": egress_rows(result.plan.problem.cluster),
         "dollars": dict(_dollars(result.plan)),
         "terms": estimate.terms,
         "bottleneck": estimate.bottleneck.model_dump(),
@@ -186,14 +189,15 @@ def print_terms(estimate: Estimate) -> None:
 
 
 def price_text(estimate: Estimate) -> str:
-    """What a million tokens cost and what that is made of, in a line."""
+    """What a million tokens cost, what that is made of and what it leaves out, in a line."""
     if estimate.usd_per_mtoken is None or estimate.device_usd is None or estimate.egress_usd is None:
         return "price unknown: a device in use has no price_usd_per_hour"
     text = f"{estimate.usd_per_mtoken:.3g} $ per million tokens"
-    if not estimate.tokens_per_usd:
-        return text
-    egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
-    return f"{text} ({egress:.0%} of it egress), {estimate.tokens_per_usd:,.0f} tokens per $"
+    if estimate.tokens_per_usd:
+        egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
+        share = "" if estimate.left_out_text and not egress else f" ({egress:.0%} of it egress)"
+        text += f"{share}, {estimate.tokens_per_usd:,.0f} tokens per $"
+    return f"{text}; {estimate.left_out_text}" if estimate.left_out_text else text
 
 
 def _shape_text(plan: Plan) -> str:

@@ -1,8 +1,9 @@
 """`devices.csv`: one device a row, with its host and site; what matrices of numbers cannot say.
 
-Columns: `id`, `kind`, `site`, then any of `host`, `latitude`, `longitude`, `egress_usd_per_gb`, `nic_out`,
-`nic_in`, `memory`, `memory_bandwidth`, `reserve`, `efficiency`, `price_usd_per_hour`, `peak_float32`,
-`peak_bfloat16`, `peak_float16`. Quantities carry units ("16 GiB"); a blank cell is not said.
+Columns: `id`, `kind`, `site`, then any of `host`, `latitude`, `longitude`, `egress_usd_per_gb`, `provider`, `region`
+(of the site; the last three say what its traffic costs), `nic_out`, `nic_in`, `memory`, `memory_bandwidth`, `reserve`,
+`efficiency`, `price_usd_per_hour`, `peak_float32`, `peak_bfloat16`, `peak_float16`. Quantities carry units ("16 GiB");
+a blank cell is not said.
 """
 
 import csv
@@ -22,7 +23,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import Noun, checked
 
-_SITE_COLUMNS = ("latitude", "longitude", "egress_usd_per_gb")
+_SITE_COLUMNS = ("latitude", "longitude", "egress_usd_per_gb", "provider", "region")
 _HOST_COLUMNS = ("nic_out", "nic_in")
 _DEVICE_COLUMNS = ("memory", "memory_bandwidth", "reserve", "efficiency", "price_usd_per_hour")
 _PEAK_COLUMNS = ("peak_float32", "peak_bfloat16", "peak_float16")

@@ -158,6 +158,21 @@ def rename_site(cluster: Cluster, name: str, new_name: str) -> Cluster:
     )
 
 
+def price_site(
+    cluster: Cluster, name: str, provider: str | None, region: str | None, egress_usd_per_gb: float | None
+) -> Cluster:
+    """A site with another provider and region, and with its own price of traffic or (None) the provider's.
+
+    Raises:
+        InvalidInput: an unknown site, a name that is not allowed, or a price out of range.
+    """
+    old = site_named(cluster, name)
+    new = old.replace(provider=provider, region=region, egress_usd_per_gb=egress_usd_per_gb)
+    if new == old:
+        return cluster
+    return cluster.replace(sites=tuple(new if s.name == name else s for s in cluster.sites))
+
+
 def copy_site(cluster: Cluster, name: str, new: Site) -> Cluster:
     """A second site with the same hosts, devices and links inside; to the others it is linked by distance.
 

@@ -173,7 +173,6 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 def cluster_to_data(cluster: Cluster) -> dict[str, Any]:
     """The cluster file's content as plain data, `format` included; `cluster_from_json` reads it back equal."""
     data = cluster.model_dump(mode="json", by_alias=True, exclude_none=True)
-    data["sites"] = [{k: v for k, v in site.items() if k != "egress_usd_per_gb" or v} for site in data["sites"]]
     own = _own_hosts(cluster)
     if own:
         data["hosts"] = [host for host in data["hosts"] if host["id"] not in own]

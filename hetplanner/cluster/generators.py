@@ -250,6 +250,9 @@ def _check(name: str, value: int, most: int) -> None:
 @cache
 def _regions() -> _Regions:
     data = json.loads((files("hetplanner.cluster") / "aws_regions.json").read_text(encoding="utf-8"))
-    sites = tuple(Site(name=name, latitude=lat, longitude=long) for name, lat, long in data["regions"])
+    sites = tuple(
+        Site(name=name, latitude=lat, longitude=long, provider="aws", region=region)
+        for name, lat, long, region in data["regions"]
+    )
     pairs = {(a, b): (delay, gbps) for a, b, delay, gbps in data["delay_ms_and_gbps"]}
     return _Regions(data["source"], sites, pairs | {(b, a): value for (a, b), value in pairs.items()})

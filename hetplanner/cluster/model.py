@@ -27,12 +27,18 @@ Source = Literal["measured", "specified", "assumed"]
 
 
 class Site(Noun):
-    """A place with hosts: drawn on the map, and charged for bytes that leave it."""
+    """A place with hosts: drawn on the map, and charged for bytes that leave it.
+
+    `egress_usd_per_gb` is what a GB to any other site costs (0: nothing, the link is one's own). Where it is None the
+    price list of `provider` (as `aws`) says it by `region` (as `eu-central-1`), else it is unknown.
+    """
 
     name: Name
     latitude: Annotated[float, Field(strict=True, ge=-90, le=90)]
     longitude: Annotated[float, Field(strict=True, ge=-180, le=180)]
-    egress_usd_per_gb: Annotated[float, Field(strict=True, ge=0, le=1000)] = 0.0
+    egress_usd_per_gb: Annotated[float, Field(strict=True, ge=0, le=1000)] | None = None
+    provider: Name | None = None
+    region: Name | None = None
 
 
 class Host(Noun):

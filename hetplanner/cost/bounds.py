@@ -231,7 +231,7 @@ class _Bounds:
 
         A pipeline holds the whole model on different devices. Where no site has as many as there are stages, or all
         memory of a site together is less than the weights' state, each micro-batch passes from one site to another
-        and its gradient back, at the two cheapest of the sites.
+        and its gradient back, at the least that any two of the sites pay each other. Unknown prices count as 0.
         """
         problem, site_D = self.tables.problem, self.links.site_D[self.usable]
         stages = problem.constraints.stages or 1
@@ -240,9 +240,15 @@ class _Bounds:
         can_hold = (np.bincount(site_D) >= stages) & (np.bincount(site_D, weights=memory_D) >= state)
         if can_hold.any():
             return 0.0
-        rate_D = self.links.egress_usd_per_byte_D[self.usable]
-        rates = np.sort([rate_D[site_D == site].min() for site in np.unique(site_D)])
-        return float(rates[:2].sum()) * min(self._least_message_bytes) * problem.workload.num_micro_batches
+        site, first = np.unique(site_D, return_index=True)
+        if len(site) < 2:
+            return 0.0
+        class_S = self.links.egress_class_D[self.usable[first]]
+        used_C, count_C = np.unique(class_S, return_counts=True)
+        there_CC = np.nan_to_num(self.links.egress_usd_per_byte_CC[np.ix_(used_C, used_C)])
+        both_CC = there_CC + there_CC.T
+        both_CC[np.diag_indices_from(both_CC)] = np.where(count_C > 1, both_CC.diagonal(), np.inf)
+        return float(both_CC.min()) * min(self._least_message_bytes) * problem.workload.num_micro_batches
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
         return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,17 +18,34 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class StepDollars:
+    """What one step costs, and what of it nobody knows the price of.
+
+    Attributes:
+        device_usd: the hours of the devices used; None if the price of one is unknown.
+        egress_usd: bytes that leave a site at a known price.
+        unpriced_egress_bytes: bytes that leave a site at an unknown price, by the name of that site.
+    """
+
+    device_usd: float | None
+    egress_usd: float
+    unpriced_egress_bytes: dict[str, float]
+
+
 def usd_per_step(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -> float | None:
-    """Dollars of one step: :func:`usd_parts` together; None if a used device's price is unknown."""
-    device_usd, egress_usd = usd_parts(plan, step_s, tables, links)
-    return None if device_usd is None else device_usd + egress_usd
+    """Dollars of one step as far as traffic has a price; None if a used device's price is unknown."""
+    device_usd = _device_usd(plan, step_s, tables)
+    if device_usd is None or not np.nansum(links.egress_usd_per_byte_CC):
+        return device_usd
+    return device_usd + links.egress_usd(*_moves(plan))
 
 
-def usd_parts(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -> tuple[float | None, float]:
+def step_dollars(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -> StepDollars:
     """What one step costs: the hours of the devices used, and the bytes that leave a site.
 
         devices = step_s * sum over used devices of price_usd_per_s
-        egress  = sum over messages from site a to another site b of bytes on the wire * a's price per byte
+        egress  = sum over messages from site a to another site b of bytes on the wire * price per byte from a to b
 
     A device that serves no stage costs nothing, one that serves costs for the whole step, idle or not. The sender's
     site pays. Messages are those of the pipelines (activations there, gradients back, as their codecs send them),
@@ -39,22 +57,30 @@ def usd_parts(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -
         tables: tables of its problem.
         links: links of its cluster.
 
-    Returns:
-        Dollars for devices (None if a price is unknown) and for egress.
-
     Source: clouds bill instances by the time they are held, and traffic by the region it leaves.
     """
+    device_usd = _device_usd(plan, step_s, tables)
+    if len(plan.problem.cluster.sites) < 2:
+        return StepDollars(device_usd, 0.0, {})
+    source, target, size = _moves(plan)
+    unpriced = np.isnan(links.egress_usd_per_byte(source, target)) & (size > 0)
+    site, at = np.unique(links.site_D[source[unpriced]], return_inverse=True)
+    left_out = np.bincount(at, weights=size[unpriced], minlength=len(site))
+    names = [plan.problem.cluster.sites[s].name for s in site]
+    return StepDollars(
+        device_usd, links.egress_usd(source, target, size), dict(zip(names, left_out.tolist(), strict=True))
+    )
+
+
+def _device_usd(plan: Plan, step_s: float, tables: CostTables) -> float | None:
     rate = float(tables.devices.price_usd_per_s_D[_devices_of(plan)].sum())
-    device_usd = None if np.isnan(rate) else rate * step_s
-    if not links.egress_usd_per_byte_D.any():
-        return device_usd, 0.0
-    return device_usd, links.egress_usd(*_moves(plan))
+    return None if np.isnan(rate) else rate * step_s
 
 
 def list_dollars(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -> list[tuple[str, float]]:
     """Who is paid in one step: each kind of device, and each site for what it sends to each other; the dearest first.
 
-    What costs nothing, and devices without a known price, are left out.
+    What costs nothing, and what has no known price, is left out.
     """
     cluster, paid = plan.problem.cluster, Counter[str]()
     kinds = Counter(cluster.devices[row].kind for row in _devices_of(plan))
@@ -62,7 +88,7 @@ def list_dollars(plan: Plan, step_s: float, tables: CostTables, links: LinkTable
         kind = cluster.devices[row].kind
         paid[f"{kinds[kind]} x {kind}"] += np.nan_to_num(tables.devices.price_usd_per_s_D[row]) * step_s
     source, target, size = _moves(plan)
-    usd = size * links.egress_usd_per_byte_D[source]
+    usd = size * np.nan_to_num(links.egress_usd_per_byte(source, target))
     for a, b, each in zip(links.site_D[source].tolist(), links.site_D[target].tolist(), usd.tolist(), strict=True):
         if a != b:
             paid[f"egress {cluster.sites[a].name} → {cluster.sites[b].name}"] += each

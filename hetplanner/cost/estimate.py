@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetplanner.cost.bottleneck import find_bottleneck
 from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import StepArrays, StepTimes, optimizer_seconds, time_step
-from hetplanner.cost.dollars import usd_parts
+from hetplanner.cost.dollars import step_dollars
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
@@ -65,16 +65,17 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
     terms = split_terms(arrays, times)
     step_s = times.step_s
     busy = _busy_seconds(plan, durations)
-    device_usd, egress_usd = usd_parts(plan, step_s, model.tables, model.links)
-    usd = None if device_usd is None else device_usd + egress_usd
+    dollars = step_dollars(plan, step_s, model.tables, model.links)
+    usd = None if dollars.device_usd is None else dollars.device_usd + dollars.egress_usd
     tokens = plan.problem.workload.tokens_per_step
     return Estimate(
         step_s=step_s,
         tokens_per_s=tokens / step_s,
         usd_per_mtoken=None if usd is None else usd / tokens * 1e6,
         tokens_per_usd=tokens / usd if usd else None,
-        device_usd=device_usd,
-        egress_usd=egress_usd,
+        device_usd=dollars.device_usd,
+        egress_usd=dollars.egress_usd,
+        unpriced_egress_bytes=dollars.unpriced_egress_bytes,
         bubble=float(np.clip(1.0 - busy.mean() / step_s, 0.0, 1.0)),
         terms=terms,
         devices=_device_estimates(plan, busy, model),

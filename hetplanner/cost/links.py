@@ -2,11 +2,12 @@
 
     message seconds = latency + bytes x max(1 / bandwidth, 1 / NIC out of the sender, 1 / NIC in of the receiver)
     NIC busy        = bytes of all its devices' messages to other hosts / NIC, the busier way
-    egress dollars  = bytes that leave a site x the site's price
+    egress dollars  = bytes from one site to another x the price of that way, where it is known
 
 Source: alpha-beta model (Hockney 1994); NICs as in :mod:`hetplanner.simulator.network`.
 
-Legend of array suffixes: L link rules of the cluster, D devices in file order, H hosts.
+Legend of array suffixes: L link rules of the cluster, D devices in file order, H hosts, C classes of sites that pay
+for their traffic alike.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.cluster.egress import EgressTable
 from hetplanner.cluster.model import NO_LINK_S, Cluster
 
 FloatArray = NDArray[np.float64]
@@ -28,7 +30,7 @@ NO_LINK_S_PER_BYTE = 1.0
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Directed links, row from, column to; hosts' NICs; dollars per byte that leaves a site.
+    """Directed links, row from, column to; hosts' NICs; dollars per byte from one site to another (NaN: unknown).
 
     The two tables of all pairs are made when first read: plans of thousands of devices get by with :meth:`latency_s`
     and :meth:`seconds_per_byte` of the pairs that talk to each other.
@@ -38,7 +40,8 @@ class LinkTable:
     host_D: IntArray
     nic_out_seconds_per_byte_H: FloatArray
     nic_in_seconds_per_byte_H: FloatArray
-    egress_usd_per_byte_D: FloatArray
+    egress_class_D: IntArray
+    egress_usd_per_byte_CC: FloatArray
     site_D: IntArray
 
     @staticmethod
@@ -48,13 +51,14 @@ class LinkTable:
         Where there is no link both numbers are the greatest that a link may have: no step is so long, so searches
         leave such pairs, and sums stay finite.
         """
-        egress = np.array([s.egress_usd_per_gb / 1e9 for s in cluster.sites])
+        egress = EgressTable.of(cluster)
         return LinkTable(
             cluster=cluster,
             host_D=cluster.host_index_D,
             nic_out_seconds_per_byte_H=_inverse([h.nic_out for h in cluster.hosts]),
             nic_in_seconds_per_byte_H=_inverse([h.nic_in for h in cluster.hosts]),
-            egress_usd_per_byte_D=egress[cluster.site_index_D],
+            egress_class_D=egress.class_S[cluster.site_index_D],
+            egress_usd_per_byte_CC=egress.usd_per_gb_CC / 1e9,
             site_D=cluster.site_index_D,
         )
 
@@ -115,10 +119,14 @@ class LinkTable:
         received = np.bincount(self.host_D[target], weights=moved, minlength=size)
         return np.maximum(sent * self.nic_out_seconds_per_byte_H, received * self.nic_in_seconds_per_byte_H)
 
+    def egress_usd_per_byte(self, source: IntArray, target: IntArray) -> FloatArray:
+        """Dollars for a byte between some pairs of devices: 0 inside a site, NaN where nobody knows the price."""
+        price = self.egress_usd_per_byte_CC[self.egress_class_D[source], self.egress_class_D[target]]
+        return np.where(self.site_D[source] != self.site_D[target], price, 0.0)
+
     def egress_usd(self, source: IntArray, target: IntArray, num_bytes: FloatArray) -> float:
-        """Dollars for bytes that leave a site."""
-        leaving = self.site_D[source] != self.site_D[target]
-        return float(np.sum(np.where(leaving, num_bytes * self.egress_usd_per_byte_D[source], 0.0)))
+        """Dollars for bytes between sites, as far as their prices are known."""
+        return float(np.sum(num_bytes * np.nan_to_num(self.egress_usd_per_byte(source, target))))
 
 
 def _inverse(rates: list[float | None]) -> FloatArray:

@@ -1,8 +1,13 @@
 """What a plan is expected to cost, term by term."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from hetplanner.schema import Name, Noun, Text
+from hetplanner.units import short_bytes
+
+NAMED_SITES = 3
+"""Sites without a price that are named; of more only the number is said."""
 
 
 class DeviceEstimate(Noun):
@@ -36,10 +41,13 @@ class Estimate(Noun):
 
     Attributes:
         notes: what the estimate leaves out.
-        usd_per_mtoken: dollars per million tokens, egress included; None if a used device's price is unknown.
+        usd_per_mtoken: dollars per million tokens, with egress as far as its price is known; None if a used device's
+            price is unknown.
         tokens_per_usd: its reciprocal, tokens for one dollar; None also where a step costs nothing.
         device_usd: dollars of one step for the hours of the devices used.
-        egress_usd: dollars of one step for bytes that leave a site; known even where a device's price is not.
+        egress_usd: dollars of one step for bytes that leave a site at a known price; also where a device has none.
+        unpriced_egress_bytes: bytes of one step that leave a site at an unknown price, by the site's name: what the
+            dollars leave out. None in files that older versions wrote: they counted sites without a price as free.
     """
 
     step_s: float
@@ -48,9 +56,29 @@ class Estimate(Noun):
     tokens_per_usd: float | None = None
     device_usd: float | None = None
     egress_usd: float | None = None
+    unpriced_egress_bytes: dict[Name, float] | None = None
     bubble: float
     terms: dict[str, float]
     devices: tuple[DeviceEstimate, ...]
     bottleneck: Bottleneck
     dtfm: DtfmCost | None = None
     notes: tuple[Text, ...] = ()
+
+    @property
+    def left_out_text(self) -> str:
+        """What the dollars leave out: 'without egress of Oregon and Tokyo (1.2 GB a step, no price known)', or ''."""
+        if self.egress_usd is None:
+            return ""
+        if self.unpriced_egress_bytes is None:
+            return "without egress of sites that have no price (an older version wrote this; it counted them as free)"
+        return left_out_text(self.unpriced_egress_bytes)
+
+
+def left_out_text(unpriced_egress_bytes: Mapping[str, float]) -> str:
+    """What dollars leave out, in words; '' where nothing. Bytes of one step by the name of the site they leave."""
+    if not unpriced_egress_bytes:
+        return ""
+    dearest = sorted(unpriced_egress_bytes, key=lambda name: -unpriced_egress_bytes[name])
+    more = len(dearest) - NAMED_SITES
+    names = ", ".join(dearest[:NAMED_SITES]) + (f" and {more} more sites" if more > 0 else "")
+    return f"without egress of {names} ({short_bytes(sum(unpriced_egress_bytes.values()))} a step, no price known)"

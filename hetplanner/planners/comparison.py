@@ -155,6 +155,7 @@ class Comparison:
             "tokens_per_s": estimate.tokens_per_s if estimate else None,
             "usd_per_mtoken": estimate.usd_per_mtoken if estimate else None,
             "tokens_per_usd": estimate.tokens_per_usd if estimate else None,
+            "dollars_leave_out": estimate.left_out_text if estimate else None,
             "error": row.error,
         }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hetplanner.cluster.egress import egress_rows
 from hetplanner.compiling import watched_compiling
 from hetplanner.cost.bounds import bound_cost, bound_step
 from hetplanner.cost.estimate import CostModel
@@ -115,6 +116,16 @@ class ParetoFront:
         """One mapping per plan: what it costs in time and dollars, and its shape."""
         return [_row(plan) for plan in self.plans]
 
+    @property
+    def unpriced_egress_bytes(self) -> dict[str, float]:
+        """Bytes of a step that leave a site at an unknown price, by the site's name; the most of any plan."""
+        most: dict[str, float] = {}
+        for plan in self.plans:
+            assert plan.estimate is not None
+            for site, size in (plan.estimate.unpriced_egress_bytes or {}).items():
+                most[site] = max(size, most.get(site, 0.0))
+        return most
+
     def to_data(self) -> dict[str, Any]:
         """Everything but the plans, for JSON."""
         return {
@@ -126,6 +137,8 @@ class ParetoFront:
             "seconds": self.seconds,
             "seed": self.seed,
             "cancelled": self.cancelled,
+            "unpriced_egress_bytes": self.unpriced_egress_bytes,
+            "egress_prices": egress_rows(self.problem.cluster),
             "points": self.to_rows(),
         }
 
@@ -413,6 +426,7 @@ def _row(plan: Plan) -> dict[str, Any]:
         "tokens_per_usd": found.tokens_per_usd,
         "device_usd": found.device_usd,
         "egress_usd": found.egress_usd,
+        "unpriced_egress_bytes": found.unpriced_egress_bytes,
         "stages": len(plan.stages),
         "pipelines": len(plan.routes),
         "devices": len(plan.ranks),

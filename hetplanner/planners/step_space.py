@@ -254,7 +254,6 @@ class StepSpaces:
         grid = np.ix_(devices, devices)
         pins = pin_rows(problem)
         memory_rate = tables.devices.memory_bandwidth_bytes_per_s_D[devices]
-        egress = np.where(links.site_D[:, None] != links.site_D[None, :], links.egress_usd_per_byte_D[:, None], 0.0)
         return {
             "class_D": tables.devices.class_D[devices].astype(np.int64),
             "memory_D": tables.devices.memory_bytes_D[devices],
@@ -268,7 +267,8 @@ class StepSpaces:
             "nic_out_H": links.nic_out_seconds_per_byte_H,
             "nic_in_H": links.nic_in_seconds_per_byte_H,
             "price_D": np.nan_to_num(tables.devices.price_usd_per_s_D[devices]),
-            "egress_DD": np.ascontiguousarray(egress[grid]),
+            # A search cannot weigh an unknown price: it counts as none, and the estimate says what that leaves out.
+            "egress_DD": np.ascontiguousarray(np.nan_to_num(links.egress_usd_per_byte(devices[:, None], devices))),
             "pin_D": np.array([pins.get(int(d), -1) for d in devices], dtype=np.int64),
             "has_nics": bool(links.has_nics),
             "has_pins": bool(pins),

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from factories import PAYERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ def problems(draw):
     cluster = Cluster(
         name="random",
         sites=tuple(
-            Site(name=n, latitude=0.0, longitude=float(i), egress_usd_per_gb=float(rng.choice([0.0, 0.02, 9.0])))
+            Site(name=n, latitude=0.0, longitude=float(i), **rng.choice([*PAYERS, {"egress_usd_per_gb": 9.0}]))
             for i, n in enumerate(names)
         ),
         hosts=tuple(

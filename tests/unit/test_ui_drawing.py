@@ -354,3 +354,27 @@ def test_mercator_and_back():
     for longitude, latitude in ((8.68, 50.11), (-179.9, -80.0), (179.9, 0.0)):
         assert degrees(*map(float, mercator(longitude, latitude))) == pytest.approx((longitude, latitude))
     assert degrees(float(mercator(190.0, 0.0)[0]), 0.0)[0] == pytest.approx(-170)
+
+
+# -- what traffic costs ---------------------------------------------------------------------------
+
+
+def test_the_selected_site_shows_and_takes_what_its_traffic_costs(app):
+    app.cluster.sample = "lab_2_sites_4"
+    assert app.drawing.egress_fields == {}
+    app.drawing.selected = ("Lab North",)
+    assert app.drawing.egress_fields["about"] == "Traffic to other sites: unknown."
+    app.drawing.price_selected("aws", "eu-central-1", "")
+    shown = app.drawing.egress_fields
+    assert (shown["provider"], shown["region"], shown["egress"]) == ("aws", "eu-central-1", "")
+    assert "0.09 $/GB (" in shown["about"]
+    assert "2022" in shown["about"]
+    app.drawing.price_selected("aws", "eu-central-1", "0")
+    assert app.drawing.egress_fields["about"] == "Traffic to other sites: 0 $/GB (stated in the cluster)."
+    app.drawing.price_selected("aws", "eu-central-1", "much")
+    assert "dollars a GB" in app.drawing.site_errors["egress"]
+    app.drawing.price_selected("aws", "eu-central-1", "-1")
+    assert app.drawing.site_errors["egress"]
+    app.cluster.editor.undo()
+    assert app.drawing.egress_fields["egress"] == ""
+    assert complaints(app) == []

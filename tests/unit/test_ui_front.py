@@ -15,6 +15,7 @@ from hetplanner.ui.worker import plan_body
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_clusters"
 ROW = {
     "tokens_per_s": 100.0, "tokens_per_usd": 10.0, "device_usd": 1.0, "egress_usd": 0.5, "pipelines": 1,
+    "unpriced_egress_bytes": {"Oregon": 2e9},
     "bottleneck": "compute",
 }  # fmt: skip
 

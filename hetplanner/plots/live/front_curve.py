@@ -58,6 +58,7 @@ class FrontCurve(LiveFigure):
                 tooltips=[
                     ("step", "@step_s{0.000a} s"),
                     ("price", "$@usd_per_mtoken{0.0000} per million tokens"),
+                    ("left out", "@left_out"),
                     ("plan", "@text"),
                 ],
                 visible=False,

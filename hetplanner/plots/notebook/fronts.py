@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import holoviews as hv
 
+from hetplanner.plan.estimate import left_out_text
 from hetplanner.planners.pareto import ParetoFront
 from hetplanner.plots.data.fronts import front_axis, front_columns, named_points
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, table, texts, tooltips
@@ -28,9 +29,11 @@ def pareto(found: ParetoFront) -> hv.Overlay:
         ("step", "@step_s{0.0000} s, @tokens_per_s{0,0} tokens/s"),
         ("price", "@usd_per_mtoken $ per million tokens, @tokens_per_usd{0,0} tokens per $"),
         ("egress", "@egress{0.0%} of the price"),
+        ("left out", "@left_out"),
         ("plan", "@stages stages, @pipelines pipelines, @devices devices"),
         ("bottleneck", "@bottleneck"),
     )
+    left_out = left_out_text(found.unpriced_egress_bytes)
     facts = [name for name in columns if name not in ("step_s", "usd_per_mtoken", "text")]
     points = hv.Points(table(columns, ["step_s", "usd_per_mtoken", *facts]), ["step_s", "usd_per_mtoken"], facts)
     named = named_points(_scaled(xs, x_log), _scaled(ys, y_log))
@@ -56,7 +59,8 @@ def pareto(found: ParetoFront) -> hv.Overlay:
             ylim=(y_low, y_high),
             xlabel=f"step time (s); bound {found.least_step_s:.4g}",
             ylabel=f"$ per million tokens; bound {found.least_usd_per_mtoken:.4g}",
-            title=f"Step time against dollars: {len(xs)} plans, none beaten in both",
+            title=f"Step time against dollars: {len(xs)} plans, none beaten in both"
+            + (f"\n{left_out}" if left_out else ""),
         )
     )
 

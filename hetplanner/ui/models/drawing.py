@@ -10,6 +10,7 @@ import param
 
 from hetplanner.cluster import edits
 from hetplanner.cluster.catalog import kind_names
+from hetplanner.cluster.egress import EgressTable, price_text, source_text
 from hetplanner.cluster.link_edits import LinkEnds
 from hetplanner.cluster.model import Cluster, Site
 from hetplanner.cluster.places import nearest_place, place_named, places
@@ -171,6 +172,22 @@ class DrawingModel(param.Parameterized):
             return
         self._select((name,))
 
+    def price_selected(self, provider: str, region: str, price: str) -> None:
+        """What traffic that leaves the selected site costs: by provider and region, or (in $/GB) as given here."""
+        if len(self.selected) != 1:
+            return
+        self.site_errors = {}
+        name = self.selected[0]
+        try:
+            stated = _usd(price)
+            self.editor.edit(
+                lambda c: edits.price_site(_there(c), name, provider[:120] or None, region[:120] or None, stated),
+                f"priced the traffic of {name}",
+            )
+        except HetplannerError as error:
+            field = next((f for f in ("provider", "region") if f in str(error)), "egress")
+            self.site_errors = {field: str(error)[:300]}
+
     def use_selected(self, used: bool) -> None:
         """Includes or excludes all devices of the selected sites."""
         cluster = self.editor.cluster
@@ -283,6 +300,25 @@ class DrawingModel(param.Parameterized):
         return " ".join(parts) + (f"; {left_out} excluded" if left_out else "")
 
     @property
+    def egress_fields(self) -> dict[str, str]:
+        """Provider, region and stated price of the selected site, '' where it has none, and `about` it in words."""
+        cluster = self.editor.cluster
+        if cluster is None or len(self.selected) != 1:
+            return {}
+        names = [site.name for site in cluster.sites]
+        row = names.index(self.selected[0])
+        site, prices = cluster.sites[row], [price for price, _ in EgressTable.of(cluster).prices_from(row)]
+        source = source_text(prices)
+        stated = "" if site.egress_usd_per_gb is None else f"{site.egress_usd_per_gb:g}"
+        about = f"Traffic to other sites: {price_text(prices)}" + (f" ({source})." if source else ".")
+        return {
+            "provider": site.provider or "",
+            "region": site.region or "",
+            "egress": stated,
+            "about": about if prices else "Traffic costs nothing while there is no other site.",
+        }
+
+    @property
     def hint(self) -> str:
         """What a click does now."""
         if self.editor.cluster is None and not self.adding:
@@ -293,6 +329,17 @@ class DrawingModel(param.Parameterized):
             "Click a site to see its devices, click a device to exclude it. Drag moves a site. Shift-click a second"
             " one for their link."
         )
+
+
+def _usd(text: str) -> float | None:
+    """Dollars a GB as a person typed them; None for nothing."""
+    text = text.strip().removeprefix("$").removesuffix("$/GB").strip()[:40]
+    if not text:
+        return None
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        raise InvalidInput(f"must be dollars a GB, such as 0.02, or blank; got {text!r:.40}") from None
 
 
 def _there(cluster: Cluster | None) -> Cluster:

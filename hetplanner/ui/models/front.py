@@ -4,6 +4,7 @@ from typing import Any
 
 import param
 
+from hetplanner.plan.estimate import left_out_text
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import LOADING
@@ -175,8 +176,10 @@ class FrontModel(param.Parameterized):
         if self.chosen is None or self.chosen >= len(self.rows):
             return ""
         row = self.rows[self.chosen]
+        left_out = left_out_text(row["unpriced_egress_bytes"])
         shape = f"{row['stages']} stages × {row['pipelines']} pipelines on {row['devices']} devices"
         return (
             f"{shape}: {row['step_s']:.4g} s a step, {row['tokens_per_s']:,.0f} tokens/s,"
-            f" ${row['usd_per_mtoken']:.4g} per million tokens; bottleneck: {row['bottleneck']}"
+            f" ${row['usd_per_mtoken']:.4g} per million tokens{f' {left_out}' if left_out else ''};"
+            f" bottleneck: {row['bottleneck']}"
         )

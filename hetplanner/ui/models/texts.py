@@ -3,6 +3,7 @@
 import math
 
 from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.units import short_bytes, short_seconds
@@ -51,6 +52,21 @@ def value_text(value: float | None, objective: str) -> str:
     if value is None or not math.isfinite(value):
         return _DASH
     return f"${value:.4g}" if objective == "cost" else f"{value:.6g} s" if objective == "dtfm" else short_seconds(value)
+
+
+def dollars_text(estimate: Estimate) -> str:
+    """'$0.109 per million tokens, 41 % of it egress', and whether that leaves something out."""
+    if estimate.usd_per_mtoken is None:
+        return "price unknown: a device in use has none"
+    text = f"${estimate.usd_per_mtoken:.3g} per million tokens"
+    if estimate.egress_usd and estimate.device_usd is not None:
+        text += f", {percent_text(estimate.egress_usd / (estimate.device_usd + estimate.egress_usd), 0)} of it egress"
+    return f"{text} (not all: see below)" if estimate.left_out_text else text
+
+
+def left_out_lines(estimate: Estimate) -> list[str]:
+    """What the dollars of an estimate leave out, as a line; none where they are whole."""
+    return [f"Dollars are {estimate.left_out_text}."] if estimate.left_out_text else []
 
 
 def device_text(plan: Plan, device: str) -> str:

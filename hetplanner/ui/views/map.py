@@ -4,6 +4,7 @@ from typing import Any
 
 import panel as pn
 
+from hetplanner.cluster.egress import provider_names
 from hetplanner.plots.data.gestures import Gesture
 from hetplanner.plots.live import EditableMap
 from hetplanner.ui.models.app import PlannerApp
@@ -144,10 +145,24 @@ class MapView:
                 button("rename_site", "Rename"),
                 *USE_BUTTONS,
                 button("copy", "Copy site", "A second site like this one beside it; drag it to its place"),
+                *self._egress_items(),
             ]  # fmt: skip
         elif len(selected) == 2:
             items = self._link_items(*selected)
         self.choice.put(items or [note("about", NOTHING_SELECTED)])
+
+    def _egress_items(self) -> list[Item]:
+        shown, wrong = self.model.egress_fields, self.model.site_errors
+        return [
+            field("text", "provider", "Provider", shown["provider"], options=list(provider_names()), width=100,
+                  error=wrong.get("provider"), title="Whose price list holds for traffic that leaves the site"),
+            field("text", "region", "Region", shown["region"], width=130, error=wrong.get("region"),
+                  hint="As the provider calls it"),
+            field("text", "egress", "Egress, $/GB", shown["egress"], width=100, error=wrong.get("egress"),
+                  hint="By the list", title="A price of your own; 0 where the link is yours, blank for the list's"),
+            button("price", "Set price", "Enter in a field does the same"),
+            note("egress_about", shown["about"]),
+        ]  # fmt: skip
 
     def _link_items(self, start: str, end: str) -> list[Item]:
         links = self.app.links
@@ -165,6 +180,8 @@ class MapView:
     def _press_choice(self, name: str, values: dict[str, Any]) -> None:
         if name in ("rename", "rename_site"):
             self.model.rename_selected(values.get("rename", "").strip())
+        elif name in ("price", "provider", "region", "egress"):
+            self.model.price_selected(*(values.get(key, "").strip() for key in ("provider", "region", "egress")))
         elif name in ("exclude", "include"):
             self.model.use_selected(name == "include")
         elif name == "copy":

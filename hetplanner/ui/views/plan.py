@@ -8,7 +8,15 @@ import panel_material_ui as pmui
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import swarm_words
-from hetplanner.ui.models.texts import against_text, count_text, percent_text, seconds_text, value_text
+from hetplanner.ui.models.texts import (
+    against_text,
+    count_text,
+    dollars_text,
+    left_out_lines,
+    percent_text,
+    seconds_text,
+    value_text,
+)
 from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
@@ -180,7 +188,8 @@ class PlanView(PageView):
             f"{tight.device} is the tightest",
             "bad" if share > 1 else "warn" if share > 0.9 else "",
         )
-        self.why.set("\n".join([bottleneck_text(estimate), *estimate.notes]), bold="Bottleneck:")
+        lines = [bottleneck_text(estimate), *left_out_lines(estimate), *estimate.notes]
+        self.why.set("\n".join(lines), bold="Bottleneck:")
 
     def _show_value(self) -> None:
         model, estimate = self.model, self.model.estimate
@@ -200,8 +209,7 @@ class PlanView(PageView):
     def _price(self) -> str:
         estimate = self.model.estimate
         assert estimate is not None
-        usd = estimate.usd_per_mtoken
-        return "predicted" if usd is None else f"predicted · ${usd:.3g} per million tokens"
+        return f"predicted · {dollars_text(estimate)}"
 
     def _empty_words(self) -> str:
         if self.model.searching:
