@@ -20,7 +20,7 @@ from hetplanner.cluster.table_export import export_tables
 from hetplanner.cluster.tables import cluster_from_folder
 from hetplanner.cluster.uploads import cluster_from_any_json, cluster_from_uploads, files_from_text
 from hetplanner.data.registry import check_data, open_data
-from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, decode_decisions, encode_decision
+from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.elastic.preemptions import load_preemptions
 from hetplanner.plan.checkpoints import (
@@ -49,6 +49,8 @@ from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.runs.swarm_report import report_swarm
 from hetplanner.simulator.simulation import simulate
 from hetplanner.swarm.asked import Asked, ask, asked_so_far
+from hetplanner.swarm.beginning import read_config, read_ledger
+from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.chronicle import parse_events
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
@@ -190,6 +192,12 @@ def _read_config(folder: Path) -> object:
     return workload_from_config(folder).graph
 
 
+def _read_uploaded_model(folder: Path) -> object:
+    from hetplanner.ui.models.problem import uploaded_workload
+
+    return uploaded_workload((folder / "config.json").read_bytes(), "config.json").graph
+
+
 MODELS = (
     Reader(
         "workload file",
@@ -205,6 +213,7 @@ MODELS = (
     ),
     Reader("config of GPT-2", _config(GPT2), _read_config, ("workload.huggingface.workload_from_config",)),
     Reader("config of Llama", _config(LLAMA), _read_config),
+    Reader("uploaded model", _config(LLAMA), _read_uploaded_model, ("ui.models.problem.uploaded_workload",)),
 )
 
 # -- plans and what belongs to them ---------------------------------------------------------------
@@ -268,6 +277,12 @@ def _write_checkpoint(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(fields))
 
 
+def _export():
+    from hetplanner.ui.models import export  # the page's models load Panel
+
+    return export
+
+
 PLANS = (
     Reader(
         "static plan",
@@ -280,6 +295,12 @@ PLANS = (
         lambda folder: save_plan(_swarm(), folder / "plan.json"),
         lambda folder: load_elastic_plan(folder / "plan.json"),
         ("plan.files.load_elastic_plan", "plan.files.load_any_plan"),
+    ),
+    Reader(
+        "uploaded plan",
+        lambda folder: save_plan(_plan(), folder / "plan.json"),
+        lambda folder: _export().checked_plan((folder / "plan.json").read_bytes(), "plan.json"),
+        ("ui.models.export.checked_plan",),
     ),
     Reader("plan shelf", _make_shelf, _read_shelf),
     Reader(
@@ -483,7 +504,13 @@ RUNS = (
         lambda folder: (load_config(folder / "run.json"), read_status(folder / "status.json")),
         ("runs.directory.load_config", "runs.status.read_status"),
     ),
-    Reader("decision log", _make_decisions, lambda folder: decode_decisions((folder / "decisions.log").read_bytes())),
+    Reader("decision log", _make_decisions, read_ledger, ("swarm.beginning.read_ledger",)),
+    Reader(
+        "run to go on from",
+        _make_settings,
+        lambda folder: read_config(folder / "run.json"),
+        ("swarm.beginning.read_config",),
+    ),
     Reader(
         "swarm description",
         lambda folder: (folder / "swarm.json").write_text(spec_of(_swarm(), TrainConfig(steps=5)).to_json()),
@@ -585,12 +612,18 @@ def _make_state(folder: Path) -> None:
 def _read_state(folder: Path) -> object:
     from hetplanner.swarm.state import load_checkpoint
 
+    check_checkpoint(checkpoint_path(folder, 0, Version(0, 3)))
     return load_checkpoint(folder, 0, Version(0, 3), STATE)
 
 
 TENSORS = (
     Reader("saved model", _make_model, _read_model, ("runtime.sample.load_model",)),
-    Reader("swarm checkpoint", _make_state, _read_state, ("swarm.state.load_checkpoint",)),
+    Reader(
+        "swarm checkpoint",
+        _make_state,
+        _read_state,
+        ("swarm.state.load_checkpoint", "swarm.checkpoint_files.check_checkpoint"),
+    ),
 )
 
 READERS = (*CLUSTERS, *MODELS, *PLANS, *RUNS, *DATA, *TENSORS)

@@ -193,8 +193,10 @@ def _from_npy(place: str, data: bytes) -> Matrix:
     if len(data) - stream.tell() != shape[0] * shape[1] * dtype.itemsize:
         raise InvalidInput(f"{place}: must hold {shape[0]} × {shape[1]} numbers, its size does not fit; write it again")
     array = np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if by_columns else "C")
-    with np.errstate(over="ignore"):  # a long double out of range becomes infinite, which is refused below
-        return Matrix(place, None, array.astype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):  # a long double out of range becomes infinite: refused below
+        values_NN = array.astype(np.float64)
+    values_NN[np.isnan(values_NN)] = np.nan  # quiet ones: arithmetic with others warns
+    return Matrix(place, None, values_NN)
 
 
 def _check_cells(matrix: Matrix, quantity: Quantity, diagonal: bool) -> None:

@@ -19,6 +19,7 @@ from hetplanner.launchers.disk import state_bytes
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import DAMAGED
 from hetplanner.runs.swarm_conditions import swarm_words
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.tail import LineTail
@@ -193,7 +194,7 @@ def _late_in(line: bytes) -> tuple[int, int, float]:
             sum(int(row["late"]) for row in rows),
             sum(float(row["late_s"]) for row in rows),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED:
         return 0, 0, 0.0
 
 

@@ -33,6 +33,7 @@ from hetplanner.plan.checkpoints import (
     readable_steps,
 )
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.runtime.connect import Place
 from hetplanner.runtime.executor import Executor
 from hetplanner.runtime.telemetry import Telemetry
@@ -160,6 +161,7 @@ def _small_tensors(executor: Executor) -> dict[str, Tensor]:
     return found
 
 
+@reader("checkpoint", at="path")
 @torch.no_grad()
 def load_state(executor: Executor, path: Path) -> None:
     """Takes back what `state_of` gave. Raises InvalidInput when it is another plan's."""

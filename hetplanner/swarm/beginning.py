@@ -27,6 +27,7 @@ from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text
 from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
@@ -39,12 +40,14 @@ RUN_VERSION = 1
 MOST_PARENTS = 1000
 
 
+@reader("run configuration", at="path")
 def read_config(path: Path) -> TrainConfig:
     """The settings in a run.json. Raises InvalidInput."""
     fields = check_format(parse_json(read_text(path), path.name), "run", RUN_VERSION, path.name)
     return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
 
 
+@reader("decision log", at="run_dir")
 def read_ledger(run_dir: Path) -> Ledger:
     """What a run has decided so far; nothing where it has no log. Raises InvalidInput: it cannot be read."""
     try:

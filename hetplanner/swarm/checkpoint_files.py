@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import reader
 
 FOLDER = "checkpoints"
 DIGEST = "sha256"
@@ -38,6 +39,7 @@ def digest_of(parts: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
+@reader("checkpoint", at="path")
 def check_checkpoint(path: Path) -> None:
     """Refuses a checkpoint that is not what its peer has written. Raises InvalidInput, saying how it differs."""
     try:

@@ -30,10 +30,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each reader")
     parser.add_argument("--reader", default="", help="only readers whose name holds this")
+    parser.add_argument("--part", default="1/1", help="such as 2/3: of the readers every third one, from the second on")
     parser.add_argument("--keep", type=Path, help="write files that gave other exceptions into this folder")
     asked = parser.parse_args()
     chosen = [reader for reader in READERS if asked.reader in reader.name]
     each = asked.cases / sum(reader.share for reader in chosen)
+    part, parts = map(int, asked.part.split("/"))
+    chosen = chosen[part - 1 :: parts]
     print(
         f"{'reader':24}{'cases':>8}{'accepted':>10}{'refused':>9}{'unforeseen':>12}{'others':>8}{'slowest':>10}  case"
     )

@@ -16,6 +16,7 @@ from hetplanner.launchers.local import RENDEZVOUS
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
 from hetplanner.plan.model import Plan
+from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json
 from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
@@ -80,6 +81,7 @@ class ExportModel(param.Parameterized):
         self._open(plan, place.removesuffix(".json"))
 
 
+@reader("plan file", at="place")
 def checked_plan(content: bytes, place: str) -> AnyPlan:
     """A plan of either mode that its devices can hold, with an estimate. Raises InvalidInput, Infeasible."""
     if len(content) > MAX_PLAN_BYTES:

@@ -11,6 +11,7 @@ from hetplanner.dtypes import DType
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
+from hetplanner.reading import reader
 from hetplanner.schema import checked, parse_json
 from hetplanner.ui.models.session import Session
 from hetplanner.workload.files import workload_from_data
@@ -226,7 +227,7 @@ class ProblemSettings(param.Parameterized):
         """
         self.upload_error = ""
         try:
-            self.param.update(uploaded=_uploaded_workload(content, name), preset=UPLOADED)
+            self.param.update(uploaded=uploaded_workload(content, name), preset=UPLOADED)
         except HetplannerError as error:
             self.upload_error = str(error)
             self.session.notify("error", str(error))
@@ -269,7 +270,9 @@ def _model_options(workload: Workload) -> dict[str, Any]:
     return options | {"shared_layers": model.shared_layers if model is not None else 1}
 
 
-def _uploaded_workload(content: bytes, name: str) -> Workload:
+@reader("model", at="name")
+def uploaded_workload(content: bytes, name: str) -> Workload:
+    """The model in an uploaded workload file or Hugging Face config. Raises InvalidInput."""
     data = parse_json(content, name)
     if not isinstance(data, dict):
         raise InvalidInput(f"{name}: must be a JSON object, got {type(data).__name__}")
