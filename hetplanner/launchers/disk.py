@@ -137,11 +137,8 @@ def _model_bytes(workload: Workload) -> int:
         program = workload.program
         buffers = sum(_elements(b.shape) * TEXT_BYTES.get(b.dtype, 4) for b in program.buffers.values() if b.running)
         weights = sum(_elements(p.shape) for p in program.parameters.values())
-        return (
-            FLOAT_BYTES * weights
-            + buffers
-            + HEADER_BYTES * (len(program.parameters) + sum(b.running for b in program.buffers.values()))
-        )
+        tensors = len(program.parameters) + sum(b.running for b in program.buffers.values())
+        return FLOAT_BYTES * weights + buffers + HEADER_BYTES * tensors
     ops = sum(op.num_params > 0 for op in workload.graph.ops)
     return FLOAT_BYTES * workload.graph.num_params + HEADER_BYTES * TENSORS_PER_LAYER * ops // 2
 

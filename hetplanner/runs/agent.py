@@ -312,7 +312,10 @@ def serve_agent(
         raise RunError(f"an agent is running already{_holder(folder)}") from None
     try:
         holder = {"pid": os.getpid(), "version": package_version(), "began_s": created_unix_s(os.getpid())}
-        write_whole(folder / AGENT_FILE, json.dumps(holder), mode=0o600)
+        try:
+            write_whole(folder / AGENT_FILE, json.dumps(holder), mode=0o600)
+        except OSError as error:  # an agent that nobody knows by name still ends and watches runs
+            logger.error("%s cannot be written: %s", folder / AGENT_FILE, error)
         agent = Agent(Supervisor(home, max_running, max_queued, launcher), idle_exit_s)
         logger.info("agent %d of %s starts", os.getpid(), home)
         asyncio.run(agent.run(socket_path(home)))

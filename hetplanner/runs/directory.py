@@ -4,6 +4,7 @@ A run lives in `HOME/runs/ID`, or in a folder of the user's choice to which `HOM
 the UTC time of its creation, the model's name and four random digits: readable, unique, sorted by age.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -121,9 +122,25 @@ def create_run_directory(
     if path != runs.resolve() / run_id:
         (runs / run_id).symlink_to(path, target_is_directory=True)
     directory = RunDirectory(path)
-    save_plan(plan, directory.plan_file)
-    save_config(config, directory.config_file)
+    try:
+        save_plan(plan, directory.plan_file)
+        save_config(config, directory.config_file)
+    except (InvalidInput, OSError) as error:
+        _take_back(directory, runs / run_id, is_own=out is None)
+        text = str(error) if isinstance(error, InvalidInput) else f"{path}: cannot be written: {error.strerror}"
+        raise InvalidInput(f"{text}; no run is begun") from None
     return run_id, directory
+
+
+def _take_back(directory: RunDirectory, registered: Path, *, is_own: bool) -> None:
+    """Leaves nothing of a run whose folder takes no files."""
+    with contextlib.suppress(OSError):
+        directory.plan_file.unlink(missing_ok=True)
+        directory.config_file.unlink(missing_ok=True)
+        if registered.is_symlink():
+            registered.unlink()
+        if is_own:
+            directory.path.rmdir()
 
 
 def _empty_folder(out: Path) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from factories import chain_plan
 from full_disks import Budget, full_for
 
+from hetplanner.errors import InvalidInput
 from hetplanner.launchers import capacity
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.audit import AuditLog, audit_path, audit_records
@@ -20,6 +21,7 @@ from hetplanner.runs.conditions import (
     conditions,
     with_full_disk,
 )
+from hetplanner.runs.directory import create_run_directory, list_run_ids
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.status_file import StatusFile
 
@@ -131,6 +133,19 @@ def test_a_status_whose_folder_is_gone_is_dropped(tmp_path):
     folder.rmdir()
     file.write(status(state="failed"))
     assert file.unwritten is None
+
+
+def test_a_run_whose_folder_takes_no_file_is_not_begun(tmp_path, monkeypatch):
+    plan, out = chain_plan(shares=(1, 1), cuts=(4,)), tmp_path / "out"
+    home = tmp_path / "home"
+    assert list_run_ids(home) == []
+    for folder in (None, out):
+        with (
+            full_for(monkeypatch),
+            pytest.raises(InvalidInput, match=r"cannot be written: No space .* no run is begun"),
+        ):
+            create_run_directory(plan, TrainConfig(), folder, home)
+    assert list((home / "runs").iterdir()) == list(out.iterdir()) == []
 
 
 def test_an_old_status_loads_without_the_field(tmp_path):
