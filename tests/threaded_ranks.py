@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 import torch
+from patience import HANG_S
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -54,7 +55,7 @@ class MailTransport:
         with suppress(ValueError):
             self.announced.remove(expected)
         name = (expected.peer, self.rank, expected.topic, expected.index)
-        data = self.messages[name].get(timeout=60)[HEADER_BYTES:]
+        data = self.messages[name].get(timeout=HANG_S)[HEADER_BYTES:]
         assert data.numel() == expected.num_bytes
         return data
 

@@ -16,6 +16,7 @@ from bokeh.util.token import generate_jwt_token, get_session_id, get_token_paylo
 from hostile import MARKUP, NAMES, SCRIPT
 from other_user import CAN_BECOME, as_another_user
 from own_loop import finish
+from patience import HANG_S
 from served_dashboard import TOKEN, Dashboard, Server
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -66,7 +67,7 @@ def unharmed(server: Server) -> None:
 
 def get(server: Server, path: str, method: str = "GET", cookies: dict | None = None, **headers: str) -> httpx.Response:
     address = f"http://127.0.0.1:{server.port}"
-    return httpx.request(method, address + path, headers=headers, cookies=cookies, timeout=60)
+    return httpx.request(method, address + path, headers=headers, cookies=cookies, timeout=HANG_S)
 
 
 def session_token(server: Server, cookies: dict | None = None) -> str:
@@ -151,7 +152,7 @@ def sees(server: Server) -> bool:
 
 def unlocks(server: Server) -> list[int | bool]:
     """What somebody is answered who knows the launch token."""
-    answer = httpx.post(own(server) + "/unlock", data={"token": TOKEN}, headers={"Origin": own(server)}, timeout=60)
+    answer = httpx.post(own(server) + "/unlock", data={"token": TOKEN}, headers={"Origin": own(server)}, timeout=HANG_S)
     return [answer.status_code, "set-cookie" in answer.headers]
 
 
@@ -326,7 +327,7 @@ def test_the_agents_requests_are_none_of_the_pages(server):
     for path in ("/runs", "/runs/x/stop", "/runs/x/peers", "/planner/runs/x/peers", "/shutdown"):
         for method, body in (("GET", None), ("POST", b'{"peer": "d0", "act": "kill"}')):
             answer = httpx.request(
-                method, own(server) + path, content=body, headers={"Origin": own(server)}, timeout=60
+                method, own(server) + path, content=body, headers={"Origin": own(server)}, timeout=HANG_S
             )
             assert answer.status_code in (403, 404, 405)
 

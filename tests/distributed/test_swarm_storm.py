@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from factories import small_cluster
+from patience import HANG_S, stretched
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.errors import InvalidInput
@@ -172,7 +173,7 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
     script = Path(__file__).with_name("swarm_rehearser.py")
     rehearser = subprocess.Popen([sys.executable, str(script), str(tmp_path)], start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while not (tmp_path / "events.jsonl").exists() or not events_of(tmp_path, "commit"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -182,7 +183,7 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
         assert len(family) >= 5  # coordinator, trainer, two peers, fork server
     finally:
         rehearser.kill()
-    _, left = psutil.wait_procs(family, timeout=10)
+    _, left = psutil.wait_procs(family, timeout=stretched(10))
     assert left == []
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 from factories import slow_swarm, small_cluster, swarm_plan
 from fake_launcher import processes_under
+from patience import HANG_S, stretched
 from swarm_runs import events_of, losses_of
 
 from hetplanner.cost.swarm_costs import expected_speeds
@@ -44,7 +45,7 @@ def client(tmp_path, monkeypatch):
     yield AgentClient(tmp_path)
     if find_agent(tmp_path):
         AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + stretched(5)
     while processes_under(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not processes_under(tmp_path)
@@ -66,13 +67,13 @@ def test_an_elastic_plan_trains_under_the_agent_as_one_process_does(client, tmp_
 
 def test_a_stop_saves_the_model_and_leaves_nothing(client):
     run = client.start(tiny_swarm(), TrainConfig(steps=100_000))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not run.losses() and time.monotonic() < deadline:
         time.sleep(0.05)
         run.poll()
     began_s = time.monotonic()
     status = run.stop()
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < stretched(10)
     assert status.message == "stopped"
     assert run.directory.model_file.exists()
 
@@ -84,7 +85,7 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     history = SwarmHistory(run.path)
 
     def until(condition):
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + HANG_S
         while not (history.poll() and condition()):
             assert time.monotonic() < deadline, run.log(None)
             assert not run.status().is_over, run.log(None)

@@ -78,7 +78,7 @@ def agent(home):
 
 def raw(home, method, path, content=None) -> httpx.Response:
     transport = httpx.HTTPTransport(uds=str(socket_path(home)))
-    with httpx.Client(transport=transport, base_url="http://agent", timeout=30) as client:
+    with httpx.Client(transport=transport, base_url="http://agent", timeout=HANG_S) as client:
         return client.request(method, path, content=content)
 
 
@@ -119,7 +119,7 @@ def test_the_client_starts_an_agent_and_the_next_finds_it(home):
 def test_many_clients_at_once_start_one_agent(home):
     code = "from hetplanner.runs.client import ensure_agent; print(ensure_agent().pid)"
     starts = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    pids = {process.communicate(timeout=60)[0].strip() for process in starts}
+    pids = {process.communicate(timeout=HANG_S)[0].strip() for process in starts}
     assert len(pids) == 1
     # A loser of the race, if there was one, goes by itself.
     until(lambda: [str(p.pid) for p in processes_under(home)] == list(pids))
@@ -166,7 +166,7 @@ def test_a_second_agent_refuses_and_names_the_first(home, agent, capfd):
 
 def test_an_idle_agent_ends(home):
     done = subprocess.run(
-        [sys.executable, "-m", "hetplanner.runs.agent", "--idle-exit-s", "0.2"], timeout=30, check=False
+        [sys.executable, "-m", "hetplanner.runs.agent", "--idle-exit-s", "0.2"], timeout=HANG_S, check=False
     )
     assert done.returncode == 0
     assert not socket_path(home).exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from captured_models import GPT2, RESNET
+from patience import HANG_S
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.capturing import capture_config, capture_model_code
@@ -104,7 +105,11 @@ def folder(tmp_path, monkeypatch):
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "hetplanner.cli", *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "hetplanner.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from captured_models import FACTORIES, config_factory
+from patience import HANG_S
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -119,7 +120,7 @@ print(workload.graph.num_params, (resource.getrusage(resource.RUSAGE_SELF).ru_ma
 
 
 def test_weights_are_never_in_memory():
-    done = subprocess.run([sys.executable, "-c", _BIG], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _BIG], capture_output=True, text=True, check=True, timeout=HANG_S)
     parameters, grown_bytes = map(int, done.stdout.split())
     assert parameters > 1.3e9
     assert grown_bytes < 4 * parameters / 10

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import HANG_S
 
 from hetplanner.plan.files import load_elastic_plan
 
@@ -25,7 +26,7 @@ def call(tmp_path, monkeypatch):
 
     def run(*arguments):
         return subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S
         )
 
     return run

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from patience import HANG_S
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.errors import InvalidInput
@@ -53,7 +54,7 @@ def test_without_a_gpu_auto_is_the_processor_and_cuda_is_refused_with_a_remedy(m
 
 def test_a_peer_on_a_device_that_is_none_ends_before_it_asks_anybody():
     command = [sys.executable, "-m", "hetplanner.cli", "peer", "join", "127.0.0.1:1", "--device", "gpu"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=HANG_S)
     assert ended.returncode == InvalidInput.exit_code
     assert "device: must be auto, cpu, cuda or cuda:N, got 'gpu'" in ended.stderr
 

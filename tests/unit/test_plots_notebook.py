@@ -17,6 +17,7 @@ from dags import cut_plan, random_dag
 from factories import chain_plan, small_cluster
 from fake_ranks import phase, step_record, write
 from nbclient import NotebookClient
+from patience import HANG_S
 
 import hetplanner.plots as plots
 from hetplanner.cost.estimate import estimate_plan
@@ -237,7 +238,7 @@ def test_importing_plots_loads_no_plotting_library() -> None:
 def test_a_kernel_shows_the_plot_and_links_nothing() -> None:
     cells = ["import hetplanner.plots as plots", "plots.convergence([])"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=HANG_S, kernel_name="python3").execute()
     (shown,) = (o.data["text/html"] for o in notebook.cells[1].outputs if o.output_type == "execute_result")
     assert "root_id" in shown
     assert not re.findall(r"""(?:src|href|url)["']?\s*[=:]\s*["']https?://""", shown)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import HANG_S
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from hetplanner.errors import InvalidInput
@@ -137,7 +138,7 @@ def test_watcher_sees_the_stop_file_and_signals(tmp_path: Path, how: str) -> Non
         (tmp_path / "stop").touch()
     else:
         os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=30)[0] == "stopped\n"
+    assert process.communicate(timeout=HANG_S)[0] == "stopped\n"
     assert process.returncode == 0
     # The other ranks of this machine learn of the signal; the stop file belongs to whoever asks.
     assert (tmp_path / "stop.signalled").exists() == (how == "signal")
@@ -166,7 +167,7 @@ def test_a_watcher_that_was_paused_takes_it_for_no_request(tmp_path: Path) -> No
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGCONT)
         time.sleep(0.03)
-    assert process.communicate(timeout=30)[0] == "timeout\nNONE 0\n"
+    assert process.communicate(timeout=HANG_S)[0] == "timeout\nNONE 0\n"
     assert not (tmp_path / "stop.signalled").exists()
 
 
@@ -177,7 +178,7 @@ def test_a_stop_is_its_users_wish_and_a_signal_alone_a_preemption(tmp_path: Path
         (tmp_path / "stop").touch()
     if how in ("signal", "both"):
         os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=30)[0] == f"stopped\n{words}\n"
+    assert process.communicate(timeout=HANG_S)[0] == f"stopped\n{words}\n"
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])
@@ -246,7 +247,7 @@ def test_the_worker_outside_torchrun_ends_in_one_line(tmp_path: Path) -> None:
     save_plan(chain_plan([4], [4], cluster=small_cluster(2)), tmp_path / "plan.json")
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
     command = [sys.executable, "-m", "hetplanner.runtime.worker", str(tmp_path / "plan.json")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "start the worker through torchrun" in done.stderr
