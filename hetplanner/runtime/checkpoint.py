@@ -50,11 +50,12 @@ class Checkpoints:
 
     Attributes:
         seconds: that the last one took that was written; infinite before there is one.
+        has_failed: whether the last one could not be written; the same on all ranks.
     """
 
     def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
         self.config, self.place, self.run_dir, self.telemetry = config, place, run_dir, telemetry
-        self.seconds, self._last_step = float("inf"), -1
+        self.seconds, self._last_step, self.has_failed = float("inf"), -1, False
 
     def is_due(self, completed_steps: int) -> bool:
         """Whether the settings want one after so many steps: at their interval, and at the end."""
@@ -78,7 +79,9 @@ class Checkpoints:
             if error:  # what is of no use gives its space back at once
                 shutil.rmtree(temporary, ignore_errors=True)
         seconds, failures = _greatest(time.monotonic() - began_s, float(bool(error)))
+        self.has_failed = bool(failures)
         if failures:
+            self._last_step = -1
             error = error or "another host could not finish it"
             self.telemetry.write("checkpoint", step=step, error=error, time_s=time.time())
             return

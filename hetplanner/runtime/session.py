@@ -73,6 +73,7 @@ class Session:
     attempt: int = 0
     _step: int = -1
     _links_told: tuple[float, int] = (0.0, -1)  # when, and the last step counted
+    _checkpoints: Checkpoints | None = None
     _giving_up: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, store: Store | None = None) -> int:
@@ -234,6 +235,7 @@ class Session:
     def _train(self, executor: Executor) -> None:
         """Performs the steps that are left, or those until the end that was asked for."""
         vote, checkpoints = StopVote(), Checkpoints(self.config, self.place, self.run_dir, self.telemetry)
+        self._checkpoints = checkpoints
         first = executor.completed_steps
         self._links_told = (0.0, first - 1)
         executor.transport.traffic.take()  # what came before the first step is not the plan's
@@ -326,6 +328,8 @@ class Session:
                 self.run_dir,
                 self._waits_no_longer,
             )
+            if self._checkpoints is not None and self._checkpoints.has_failed:
+                self._checkpoints.write(executor)  # there was space for the model, so there may be for this
             self.heartbeat.wait_for(EVERYONE)
             dist.barrier()
         except RuntimeError as error:
