@@ -95,6 +95,9 @@ def _print(comparison: Comparison) -> None:
     for s in summaries:
         if s.error is not None:
             console.print(f"{s.planner}: {s.failed} of {s.runs + s.failed} searches gave no plan: {s.error}")
+    if problem.objective == "cost":
+        for words in sorted({row["dollars_leave_out"] or "" for row in comparison.to_rows()} - {""}):
+            console.print(f"dollars of some plans are {words}")
     bound = f"lower bound {comparison.lower_bound:.5g}; " if comparison.lower_bound is not None else ""
     console.print(
         f"[dim]{len(comparison.seeds)} seeds, budget of every search {comparison.budget}; {bound}"
