@@ -157,9 +157,9 @@ class MapView:
             field("text", "provider", "Provider", shown["provider"], options=list(provider_names()), width=100,
                   error=wrong.get("provider"), title="Whose price list holds for traffic that leaves the site"),
             field("text", "region", "Region", shown["region"], width=130, error=wrong.get("region"),
-                  hint="As the provider calls it"),
+                  title="As the provider calls it, such as eu-central-1"),
             field("text", "egress", "Egress, $/GB", shown["egress"], width=100, error=wrong.get("egress"),
-                  hint="By the list", title="A price of your own; 0 where the link is yours, blank for the list's"),
+                  title="A price of your own: 0 where the link is yours, blank for that of the provider's list"),
             button("price", "Set price", "Enter in a field does the same"),
             note("egress_about", shown["about"]),
         ]  # fmt: skip
