@@ -62,7 +62,8 @@ def train(
     max_restarts: Annotated[
         int,
         typer.Option(
-            help="How often to start again what died: ranks from the last checkpoint, each process of a swarm."
+            help="How often to start again: all ranks from the last checkpoint after a loss or a preemption, counted in"
+            " all; of a swarm each process that died."
         ),
     ] = 0,
     delta_cache_bytes: Annotated[
@@ -245,7 +246,7 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     console.print(", ".join(parts))
     if summary["restarts"]:
         step = summary["resumed_step"]
-        console.print(f"restarted from step {step} after a rank had died (restart {summary['restarts']})")
+        console.print(f"restarted from step {step} (restart {summary['restarts']})")
     elif summary["resumed_step"] is not None:
         console.print(f"resumed from step {summary['resumed_step']}")
     for text in summary["checkpoints_skipped"]:

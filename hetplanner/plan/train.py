@@ -36,8 +36,8 @@ class TrainConfig(Noun):
         resume: directory of an earlier run of the same plan, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
-        max_restarts: how often the agent starts the run again, from its last checkpoint, after a rank has died; each
-            process of a swarm is started again as often by itself.
+        max_restarts: how often in all the agent starts the run again, from its last checkpoint, after a rank or the
+            launcher was lost, or the run was preempted; each process of a swarm is started again as often by itself.
     """
 
     steps: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] = 100

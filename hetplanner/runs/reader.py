@@ -211,7 +211,7 @@ class RunReader:
 
     @property
     def restarts(self) -> int:
-        """How often the run was started again after a rank had died."""
+        """How often the run was started again."""
         return max(t.attempt for t in self.ranks)
 
     def resumed(self) -> tuple[int, str | None, tuple[str, ...]] | None:

@@ -20,6 +20,7 @@ from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
@@ -211,7 +212,7 @@ class Session:
 
         After the profile, which leaves running statistics changed.
         """
-        run_dirs = ([self.run_dir] if self.attempt else []) + ([Path(self.config.resume)] if self.config.resume else [])
+        run_dirs = ([self.run_dir] if self.attempt else []) + resume_chain(self.config.resume)
         if not run_dirs:
             return
         self.heartbeat.enter("restoring")

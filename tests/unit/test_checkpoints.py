@@ -22,7 +22,9 @@ from hetplanner.plan.checkpoints import (
     rank_file,
     readable_steps,
 )
+from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.directory import save_config
 
 
 def write_checkpoint(run_dir, plan, step, *, ranks=2, seed=0):
@@ -119,3 +121,40 @@ def test_what_cannot_be_resumed_is_refused(plan, tmp_path):
         check_resumable(plan, config.replace(seed=3))
     with pytest.raises(InvalidInput, match="has done 20 steps, so 20 leave nothing to do"):
         check_resumable(plan, config.replace(steps=20))
+
+
+def child_of(parent, folder):
+    """A run that went on from another one and was stopped before its first checkpoint."""
+    folder.mkdir()
+    save_config(TrainConfig(steps=30, resume=str(parent)), folder / "run.json")
+    return folder
+
+
+def test_a_run_without_a_checkpoint_stands_for_the_one_it_went_on_from(plan, tmp_path):
+    (tmp_path / "a").mkdir()
+    write_checkpoint(tmp_path / "a", plan, 20)
+    save_config(TrainConfig(steps=30), tmp_path / "a" / "run.json")
+    last = child_of(child_of(tmp_path / "a", tmp_path / "b"), tmp_path / "c")
+    assert resume_chain(str(last)) == [tmp_path / name for name in "cba"]
+    check_resumable(plan, TrainConfig(steps=30, resume=str(last)))
+    with pytest.raises(InvalidInput, match="a has done 20 steps"):
+        check_resumable(plan, TrainConfig(steps=20, resume=str(last)))
+
+
+def test_a_chain_that_bites_its_tail_or_breaks_off_ends(plan, tmp_path):
+    a = child_of(tmp_path / "b", tmp_path / "a")
+    child_of(a, tmp_path / "b")
+    assert resume_chain(str(a)) == [a, tmp_path / "b"]
+    with pytest.raises(InvalidInput, match="holds no checkpoint, nor do the 1 that it went on from"):
+        check_resumable(plan, TrainConfig(steps=30, resume=str(a)))
+    (tmp_path / "b" / "run.json").write_text("{")
+    assert resume_chain(str(a)) == [a, tmp_path / "b"]
+    assert resume_chain(None) == []
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_stands_for_its_parent_too(plan, tmp_path):
+    (tmp_path / "a").mkdir()
+    write_checkpoint(tmp_path / "a", plan, 10)
+    child = child_of(tmp_path / "a", tmp_path / "b")
+    (write_checkpoint(child, plan, 20) / "manifest.json").write_text("{")
+    check_resumable(plan, TrainConfig(steps=30, resume=str(child)))

@@ -34,7 +34,7 @@ TRAINING = (
     _choice("lr_schedule", "Schedule", get_args(LrSchedule), "How it falls after the warm-up."),
     _number("warmup_steps", "Warm-up steps"),
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),
-    _number("max_restarts", "Restarts", "How often to go on by itself after a rank has died."),
+    _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
 )
 _NAMES = re.compile(rf"^(?:run\.|config\.|train\.|plan: )?({'|'.join(SETTINGS)}|resume)\b:? ?")
