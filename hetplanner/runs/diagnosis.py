@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetplanner.errors import Preempted
+from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.status import MAX_LAST_LINES
@@ -23,6 +23,7 @@ TOLD, ECHO, BARE_CODE, OWN_ERROR, KILLED = range(5)
 """Weights of what is found; the greatest is the cause."""
 NUM_LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
+OWN_CODES = (InvalidInput.exit_code, RunError.exit_code, Preempted.exit_code)
 TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, Preempted.exit_code)
 
 
@@ -74,6 +75,9 @@ def diagnose(
         lines = last_lines(directory.launcher_log, NUM_LAST_LINES)
         began = any(directory.telemetry_file(rank).exists() for rank in range(len(labels)))
         would_repeat = not began and exit_code is not None and exit_code > 0 and not told
+        would_repeat |= exit_code == InvalidInput.exit_code
+        if exit_code in OWN_CODES and lines:  # a launcher of ours says why in its last line
+            return Diagnosis(None, lines[-1][:2000], tuple(lines), would_repeat, told)
         was = "was " if exit_code is not None and exit_code < 0 else ""
         return Diagnosis(None, f"the launcher {was}{_how_it_ended(exit_code, oom)}", tuple(lines), would_repeat, told)
     lines = last_lines(directory.log_file(worst.rank), NUM_LAST_LINES)

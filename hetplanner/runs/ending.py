@@ -7,14 +7,17 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.checkpoints import checkpoint_steps
+from hetplanner.plan.files import load_any_plan
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.diagnosis import Diagnosis, diagnose
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.liveness import Lost
+from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.status import State
 from hetplanner.runs.telemetry import RankTelemetry
 from hetplanner.runtime.heartbeat import Beat
 from hetplanner.schema import parse_json, read_text
+from hetplanner.swarm.beginning import read_ledger
 
 MAX_INFO_BYTES = 64 * 2**20
 _READ_BYTES = 2**20
@@ -66,6 +69,8 @@ def judge_end(
         left: what is known.
         elastic: the launcher knows by itself whether all steps are done: it ends with 0 only then, or when stopped.
     """
+    if elastic and not left.stop_asked and _swarm_is_finished(directory, steps):
+        return End("finished", "finished")
     saved = steps_saved(directory)
     enough = elastic or (saved is not None and saved >= steps)
     if enough and not (elastic and left.stop_asked) and _all_ended_well(directory, labels, left):
@@ -133,6 +138,17 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _swarm_is_finished(directory: RunDirectory, steps: int) -> bool:
+    """Whether a swarm's decision log says so, however its launcher ended."""
+    try:
+        return read_ledger(directory.path).is_finished(steps)
+    except InvalidInput:
+        return False
+
+
 def _what_is_saved(directory: RunDirectory) -> str:
-    steps = checkpoint_steps(directory.path)
+    try:
+        steps = checkpoints_of(load_any_plan(directory.plan_file), directory.path)
+    except InvalidInput:
+        steps = checkpoint_steps(directory.path)
     return f"saved after step {steps[0]}" if steps else "there was nothing to save yet"

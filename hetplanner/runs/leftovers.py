@@ -13,6 +13,8 @@ from hetplanner.swarm.wire.certificates import RUN_FOLDER
 from hetplanner.swarm.wire.door import SOCKET_FILE
 
 CLOCK_FILE = "emulation.clocks"
+HEARTBEATS_FILE, FORK_SERVERS = "heartbeats", "listener-*"
+"""What the launcher of a swarm and its fork server leave when they are killed."""
 PARTS = "model-stage-*.safetensors"
 
 
@@ -37,7 +39,8 @@ def remove_leftovers(directory: RunDirectory, *, is_over: bool) -> None:
 def _unfinished(directory: RunDirectory, is_over: bool) -> Iterator[Path]:
     path = directory.path
     yield from (path / CHECKPOINTS).glob(f"*{PART}")
-    yield from (directory.signalled_file, path / CLOCK_FILE, path / SOCKET_FILE)
+    yield from (directory.signalled_file, path / CLOCK_FILE, path / SOCKET_FILE, path / HEARTBEATS_FILE)
+    yield from path.glob(FORK_SERVERS)
     if not is_over or directory.model_file.exists():  # else the stages' parts are the model
         yield from path.glob(PARTS)
     if is_over:

@@ -208,6 +208,8 @@ class LivenessWatch:
 
     def beats(self, attempt: int) -> list[Beat]:
         """What the ranks of this attempt tell now; empty where that cannot be read."""
+        if not self.names:
+            return []
         try:
             found = read_heartbeats(self.path)
         except InvalidInput as error:

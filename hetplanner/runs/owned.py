@@ -120,7 +120,9 @@ class OwnedRun:
 
     def watched(self) -> LivenessWatch | None:
         """The watch over its heartbeats, also of an adopted run; None where there are none."""
-        if self.watch is None and self.status.heartbeats is not None:
+        if self.watch is None and self.elastic:  # its launcher is looked at here, and looks at all others
+            self.watch = LivenessWatch(self.directory.path, ())
+        elif self.watch is None and self.status.heartbeats is not None:
             self.watch = LivenessWatch(Path(self.status.heartbeats), self.names)
         return self.watch
 
@@ -144,7 +146,9 @@ class OwnedRun:
             self.telemetry = [RankTelemetry(rank, path) for rank, path in enumerate(files)]
         for telemetry in self.telemetry:
             telemetry.poll(_PHASE_BYTES)
-        phases = [t.phase if t.attempt == self.status.restarts else None for t in self.telemetry]
+        # A swarm counts its coordinators, of which one start may have several.
+        is_new = [t.attempt >= self.status.restarts for t in self.telemetry]
+        phases = [t.phase if new else None for t, new in zip(self.telemetry, is_new, strict=True)]
         reached = min((PHASES.index(p) if p else -1 for p in phases), default=-1)
         if reached >= PHASES.index("training"):
             words = self._training_words()

@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 from fake_ranks import SUMMARY
 
+from hetplanner.elastic.decisions import Finished, Resumed
+from hetplanner.elastic.identity import Version
 from hetplanner.errors import Preempted
 from hetplanner.runs import memory_events
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.ending import Departure, judge_end
 from hetplanner.runs.liveness import Lost
 from hetplanner.runtime.heartbeat import Beat
+from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 
 LABELS = ("tokyo", "paris")
 STEPS, LAUNCHER = 300, 77
@@ -145,6 +148,20 @@ def test_a_swarms_launcher_knows_by_itself(directory):
     assert elastic(0, stop_asked=True).state == "stopped"
     assert elastic(75).state == "preempted"
     assert elastic(75).may_go_on
+    directory.telemetry_file(0).write_text("")
+    directory.launcher_log.write_text("$ command\nno trainer is left\n")
+    assert elastic(4).message == "no trainer is left"
+    assert elastic(4).may_go_on
+    directory.launcher_log.write_text("told to end by SIGTERM, after step 6 of 300\n")
+    assert elastic(75).message.startswith("preempted: told to end by SIGTERM, after step 6 of 300; ")
+    assert not elastic(2).may_go_on
+    assert elastic(-9).state == "failed"
+    log = DecisionFile(directory.path / DECISIONS_FILE)
+    for decision in (Resumed(0, Version(0, STEPS)), Finished(1, Version(0, STEPS))):
+        log.append(decision)
+    log.close()
+    assert elastic(-9).state == "finished"
+    assert elastic(None).state == "finished"
 
 
 # -- lack of memory -------------------------------------------------------------------------------
