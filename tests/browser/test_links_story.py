@@ -66,3 +66,25 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
     page.reload()
     one.settle()
     expect(page.get_by_label("bandwidth site-2 → site-0")).to_have_value("7", timeout=30_000)
+
+
+def test_refused_and_doubtful_files_say_why_beside_the_button(server, visit):
+    one = visit(server.url)
+    give = one.upload("Import")
+    texts = {
+        "bandwidth.csv": ",a,b\na,,1\nb,1,\n",
+        "latency.csv": ",a,b\na,,5\nb,5,\n",
+        "devices.csv": "id,kind,site\na,T4,X\nb,T4,X\na,T4,X\n",
+    }
+    give.set_input_files([{"name": n, "mimeType": "text/csv", "buffer": t.encode()} for n, t in texts.items()])
+    one.sees("devices.csv: devices: device 'a' is there 2 times; keep one row of it")
+    doubtful = DOUBTFUL.encode()
+    give.set_input_files({"name": "mine.json", "mimeType": "application/json", "buffer": doubtful})
+    one.sees("mine.json: site_links[0].bandwidth: '1.12 GB/s' is 8.96 Gbit/s; if 1.12 Gbit/s was meant, write that")
+    one.sees("doubtful: 1 device on 1 host at 1 site")
+
+
+DOUBTFUL = """{"format": "hetplanner/cluster@1", "name": "doubtful",
+ "devices": [{"id": "d", "kind": "T4", "site": "A"}],
+ "sites": [{"name": "A", "latitude": 0, "longitude": 0}], "site_links": [{"from": "A", "to": "A", "latency": "1 ms",
+ "bandwidth": "1.12 GB/s"}]}"""
