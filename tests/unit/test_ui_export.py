@@ -47,7 +47,7 @@ class NoDesk:
 
 @pytest.fixture
 def app(tmp_path):
-    return PlannerApp(LaunchGuard("ABCD-EFGH"), NoService(), SAMPLES, tmp_path, desk=NoDesk())
+    return PlannerApp(LaunchGuard("ABCD-EFGH-JKMN"), NoService(), SAMPLES, tmp_path, desk=NoDesk())
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def desk():
 
 @pytest.fixture
 def model(desk):
-    session = Session(LaunchGuard("ABCD-EFGH"))
+    session = Session(LaunchGuard("ABCD-EFGH-JKMN"))
     return SimulateModel(session, lambda: desk)
 
 
