@@ -34,6 +34,7 @@ from hetplanner.plan.checkpoints import (
 )
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.files import load_elastic_plan, load_plan, save_plan
+from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.report_page import report_page
@@ -508,7 +509,7 @@ RUNS = (
     Reader(
         "run to go on from",
         _make_settings,
-        lambda folder: read_config(folder / "run.json"),
+        lambda folder: (resume_chain(str(folder)), read_config(folder / "run.json")),
         ("swarm.beginning.read_config",),
     ),
     Reader(

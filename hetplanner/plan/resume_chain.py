@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hetplanner.errors import InvalidInput
+from hetplanner.reading import DAMAGED
 from hetplanner.schema import check_format, parse_json, read_text
 
 CONFIG_FILE = "run.json"
@@ -17,14 +17,14 @@ def resume_chain(resume: str | None) -> list[Path]:
     """
     chain: list[Path] = []
     while resume is not None:
-        run_dir = Path(resume)
-        if run_dir.resolve() in [one.resolve() for one in chain]:
-            break
-        chain.append(run_dir)
         try:
+            run_dir = Path(resume)
+            if run_dir.resolve() in [one.resolve() for one in chain]:
+                break
+            chain.append(run_dir)
             data = parse_json(read_text(run_dir / CONFIG_FILE, MAX_CONFIG_BYTES), CONFIG_FILE)
             parent = check_format(data, "run", CONFIG_VERSION, CONFIG_FILE).get("resume")
-        except InvalidInput:
+        except DAMAGED:  # no such run, or a path that no file system has
             break
         resume = parent if isinstance(parent, str) and "\0" not in parent else None
     return chain

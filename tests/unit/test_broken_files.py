@@ -9,6 +9,7 @@ from readers import READERS
 from hetplanner.cluster.uploads import cluster_from_uploads
 from hetplanner.elastic.decisions import decode_decisions
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.reading import reader, reading
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.offers import read_offers
@@ -160,6 +161,12 @@ def test_lines_of_logs_that_are_passed_over(tmp_path, text):
     assert len(audit_records(folder)) == known
     (folder / "asked.jsonl").write_text(text + "\n")
     assert asked_so_far(folder) == []
+
+
+def test_a_chain_of_runs_ends_where_a_path_is_none(tmp_path):
+    """UnicodeEncodeError of a lone surrogate."""
+    (tmp_path / "run.json").write_text('{"format": "hetplanner/run@1", "resume": "\\ud800"}')
+    assert resume_chain(str(tmp_path)) == [tmp_path]
 
 
 def test_decisions_with_a_right_checksum_that_are_none():
