@@ -16,12 +16,17 @@ from hypothesis import settings  # noqa: E402
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
-# Tests of these kinds start processes and browsers: with `--dist loadgroup` one process runs them, one by one.
-SERIAL = ("browser", "distributed", "notebook")
+# Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
+SERIAL = ("tests/browser/", "tests/distributed/", "tests/notebooks/")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(item.get_closest_marker(kind) for kind in SERIAL):
-            item.add_marker(pytest.mark.xdist_group("one by one"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Deals tests out one by one, and those of `SERIAL` to one process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "one by one" if nodeid.startswith(SERIAL) else nodeid
+
+    return Scheduling(config, log)

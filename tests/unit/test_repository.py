@@ -5,6 +5,7 @@ import importlib
 import json
 import operator
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,8 +26,6 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_the_readme_names_only_files_that_exist():
-    import re
-
     for link in re.findall(r"\]\((?!https?://|#)([^)]+)\)", README):
         assert (ROOT / link).exists(), link
 
@@ -101,3 +100,32 @@ def test_sample_clusters_are_declared_and_parse():
 def test_torch_is_pinned_to_what_the_runtime_was_tried_with():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "torch>=2.11,<2.14" in project["dependencies"]
+
+
+def test_a_process_of_tests_takes_one_thread():
+    import numba
+    import torch
+
+    assert torch.get_num_threads() == 1
+    assert numba.config.NUMBA_NUM_THREADS == 1
+
+
+def test_tests_that_start_processes_run_one_by_one_beside_the_others():
+    files = ["tests/distributed/test_readme.py", "tests/distributed/test_gpu.py", "tests/unit/test_find_browser.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "-m",
+        "",
+        "-vv",
+        "-k",
+        "only_installs or gpu or hangs",
+        *files,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    worker = {path: gw for gw, path in re.findall(r"\[(gw\d)\].*? (tests/\S+\.py)::", done.stdout)}
+    assert set(worker) == set(files), done.stdout
+    assert worker[files[0]] == worker[files[1]] != worker[files[2]]
