@@ -35,12 +35,12 @@ from hetplanner.runs.ending import Departure, End, judge_end
 from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.memory_events import new_oom_kills, oom_kills
 from hetplanner.runs.owned import OwnedRun, launched, new_heartbeats
+from hetplanner.runs.peer_requests import check_peer
 from hetplanner.runs.processes import send_signal, start_in_session
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runtime.heartbeat import HEARTBEAT_VARIABLE
-from hetplanner.swarm.asked import Asked, PeerAct, ask, asked_so_far
+from hetplanner.swarm.asked import Asked, PeerAct, ask
 from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,6 @@ MAX_RUNNING = 1
 """Runs at a time. Rehearsals share this machine's cores and their timing is what they are run for, so two at
 once would spoil both; further ones queue."""
 MAX_QUEUED = 8
-MAX_NAMED = 8
 
 # Stop: the ranks get GRACE_S to end their step and save the model, then a second's warning, then SIGKILL.
 # 3.3 + 0.6 s leave a second of the promised 5 for the sweep.
@@ -211,28 +210,13 @@ class Supervisor:
         if run is None or run.status.state not in ("starting", "running"):
             state = (run.status if run is not None else self.status(run_id)).state
             raise InvalidInput(f"run {run_id}: is {state}; only peers of a running rehearsal can leave or be killed")
-        self._check_peer(run, peer, act)
+        check_peer(run, peer, act)
         try:
             ask(run.directory.path, Asked(peer, act, run.status.restarts))
         except OSError as error:
             raise RunError(f"run {run_id}: the request cannot be written: {error.strerror}") from None
         self._audit(act, run, caller=caller, peer=peer)
         return run.status
-
-    def _check_peer(self, run: OwnedRun, peer: str, act: PeerAct) -> None:
-        plan = load_any_plan(run.directory.plan_file)
-        if not isinstance(plan, ElasticPlan):
-            raise InvalidInput(f"run {run.status.run}: its plan is static: it has ranks and no peers")
-        if peer not in plan.stage_of_peer:
-            known = ", ".join(plan.peers[:MAX_NAMED]) + (", …" if len(plan.peers) > MAX_NAMED else "")
-            raise InvalidInput(f"peer: must be one of the run's {len(plan.peers)} ({known}), got {peer!r:.80}")
-        before = {a.act for a in asked_so_far(run.directory.path, run.status.restarts) if a.peer == peer}
-        if before and (act == "drain" or "kill" in before):
-            words = "killed" if "kill" in before else "asked to leave"
-            raise InvalidInput(f"peer {peer}: has been {words} already; its run's events tell when it is gone")
-        run.history = run.history or SwarmHistory(run.directory.path)
-        if peer not in run.history.read_all().now:
-            raise InvalidInput(f"peer {peer}: is not in the swarm now: it has gone, or has not come yet")
 
     def status(self, run_id: str) -> RunStatus:
         """The status of any run of this home. Raises InvalidInput."""
