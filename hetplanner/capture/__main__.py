@@ -28,7 +28,7 @@ def main(request_file: str, answer_file: str, refusal_file: str, progress_file: 
         request_file, answer_file, refusal_file, progress_file: see `hetplanner.workload.capturing`.
         lifeline: number of a pipe's end; when the other one closes, this process ends.
     """
-    progress.end_with_parent(int(lifeline))
+    progress.end_with_parent(int(lifeline), Path(request_file).parent)
     progress.write_progress(Path(progress_file))
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     try:

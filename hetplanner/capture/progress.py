@@ -6,6 +6,7 @@ are one long call each, and these hooks are all that is seen of them.
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ class _Now:
 
 
 _now = _Now()
+_writing = threading.Lock()
 
 
 def begin(phase: str) -> None:
@@ -43,16 +45,21 @@ def write_progress(path: Path) -> None:
 
 def _write_on(path: Path) -> None:
     while True:
-        with contextlib.suppress(OSError):  # whoever asked has gone, with the folder
+        with _writing, contextlib.suppress(OSError):  # whoever asked has gone, with the folder
             write_whole(path, f"{_now.phase} ({_now.count:,} modules)" if _now.count else _now.phase)
         time.sleep(WRITE_EVERY_S)
 
 
-def end_with_parent(handle: int) -> None:
-    """Ends this process when the other end of a pipe is closed, which happens also when its holder is killed."""
+def end_with_parent(handle: int, folder: Path) -> None:
+    """Ends this process and all that it started when the other end of a pipe is closed.
+
+    That happens also when its holder is killed, who then leaves `folder` behind: it is removed.
+    """
 
     def wait() -> None:
         os.read(handle, 1)
+        _writing.acquire()  # for good: nothing is written into the folder any more
+        shutil.rmtree(folder, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # with all that the model's code has started
 
     threading.Thread(target=wait, daemon=True, name="lifeline").start()

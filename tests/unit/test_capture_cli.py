@@ -245,7 +245,9 @@ def test_a_capture_ends_at_its_limit_with_the_remedy(folder):
 
 def test_a_capture_ends_with_whoever_asked_for_it(folder):
     code = "from hetplanner.workload.capturing import capture_model_code; capture_model_code('mine.nets:forever')"
-    asker = subprocess.Popen([sys.executable, "-c", code])
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    asker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(temporary)})
     try:
         for _ in range(600):
             if pids_of(folder):
@@ -256,6 +258,7 @@ def test_a_capture_ends_with_whoever_asked_for_it(folder):
         asker.kill()
         asker.wait()
     assert ended(pids_of(folder))
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "n_layer", "num_layers"])
