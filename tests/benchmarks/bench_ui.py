@@ -1,13 +1,16 @@
 """How the dashboard answers, draws, and what it costs; in headless Chromium, against a server of its own.
 
-    python tests/benchmarks/bench_ui.py [actions] [frames] [cpu] [memory] [startup] [pages]
-        [--devices 64,512] [--repeats 3] [--seconds 20] [--minutes 30] [-o report.json]
+    python tests/benchmarks/bench_ui.py [actions] [frames] [cpu] [memory] [startup] [pages] [loads]
+        [--devices 64,512] [--repeats 3] [--seconds 20] [--minutes 30] [--loads 50,200,1000] [--by client]
+        [-o report.json]
 
 actions: from click to the frame that shows the answer, while a search runs (limits 300 ms at 64 devices, 600 at 512).
 frames: frames a second of every page while a search and a run stream (limit 30). cpu: of the server, three sessions
 watching one run (limit 20 % of a core). memory: of the server while three sessions watch for `--minutes` (flat: under
 0.2 MiB a minute in the second half). startup: from the start of the server, and from a visit, to a page that answers
 (limits 6 and 3 s). pages: requests that leave the machine and errors on the console, on every page in both themes.
+loads: memory, files, threads and child processes of the server at rest after so many page loads, by a client that
+sends what a browser sends, or `--by chromium` (limit: 50 MiB more after the last number than after the first).
 
 Chromium draws in software and shares the machine's cores with server, search and run: pessimistic numbers. The run is
 `tests/streamed_run.py`, which writes what a run writes and computes nothing.
@@ -36,6 +39,7 @@ from hetplanner.cluster.files import cluster_to_json, load_cluster
 from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.session import PAGES
 from tests.benchmarks.ui_actions import actions, button, show
+from tests.benchmarks.ui_loads import grown, with_browser, with_client
 from tests.benchmarks.ui_page import REPOSITORY, chromium, latency_ms, opened, outside, sees, settle
 from tests.served_dashboard import Server, Visit
 
@@ -268,6 +272,18 @@ def measure_pages(browser: Browser, report: Report, _: argparse.Namespace) -> No
         page.context.close()
 
 
+def measure_loads(browser: Browser, report: Report, asked: argparse.Namespace) -> None:
+    with serving() as server:
+        load = with_client(server) if asked.by == "client" else with_browser(server, browser)
+        found = grown(server, load, asked.loads)
+        first, last = found[0], found[-1]
+        name = f"server, {last.loads} page loads against {first.loads}"
+        report.add("loads", f"{name}: RSS", last.rss_mib - first.rss_mib, "MiB", 50)
+        report.add("loads", f"{name}: files", last.files - first.files, "", 0)
+        report.add("loads", f"{name}: threads", last.threads - first.threads, "", 0)
+        report.add("loads", f"{name}: child processes", last.children - first.children, "", 0)
+
+
 MEASURES: dict[str, Callable[[Browser, Report, argparse.Namespace], None]] = {
     "startup": measure_startup,
     "pages": measure_pages,
@@ -275,21 +291,30 @@ MEASURES: dict[str, Callable[[Browser, Report, argparse.Namespace], None]] = {
     "frames": measure_frames,
     "cpu": measure_cpu,
     "memory": measure_memory,
+    "loads": measure_loads,
 }
+SLOW = ("memory", "loads")
+
+
+def numbers(text: str) -> list[int]:
+    """Of a list with commas."""
+    return [int(n) for n in text.split(",")]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="*", choices=[[], *MEASURES], help="default: all but memory")
-    parser.add_argument("--devices", type=lambda text: [int(n) for n in text.split(",")], default=[64, 512])
+    parser.add_argument("what", nargs="*", choices=[[], *MEASURES], help=f"default: all but {' and '.join(SLOW)}")
+    parser.add_argument("--devices", type=numbers, default=[64, 512])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--loads", type=numbers, default=[50, 200, 400, 1000], help="rising")
+    parser.add_argument("--by", choices=["client", "chromium"], default="client")
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
     report = Report()
     with chromium() as browser:
-        for name in asked.what or [n for n in MEASURES if n != "memory"]:
+        for name in asked.what or [n for n in MEASURES if n not in SLOW]:
             MEASURES[name](browser, report, asked)
     if asked.out is not None:
         asked.out.write_text(json.dumps(report.rows, indent=1) + "\n", encoding="utf-8")

@@ -28,8 +28,14 @@ def clock():
 
 
 @pytest.fixture
-def collector(clock):
-    made = Collector(clock)
+def due():
+    """Calls that were put off: after how long, and what."""
+    return []
+
+
+@pytest.fixture
+def collector(clock, due):
+    made = Collector(clock, lambda delay_s, call: due.append((delay_s, call)))
     made.install()
     yield made
     gc.callbacks.remove(made._told)
@@ -51,6 +57,19 @@ def test_what_a_session_left_is_found_a_while_after_the_last_look(collector, clo
     clock.now_s = ENDED_EVERY_S
     gc.collect()
     assert gone() is None
+
+
+def test_what_sessions_left_is_looked_for_once_even_if_nothing_happens_any_more(collector, clock, due):
+    gone = dropped_ring()
+    clock.now_s = ENDED_EVERY_S - 5.0
+    collector.session_ended()
+    collector.session_ended()
+    [(delay_s, look)] = due
+    clock.now_s += delay_s
+    look()
+    assert gone() is None
+    collector.session_ended()
+    assert len(due) == 2
 
 
 def test_old_garbage_of_open_pages_is_found_in_the_end(collector, clock):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import panel as pn
 import panel_material_ui as pmui
+import param
 from bokeh.document import Document
 from bokeh.model import Model
 from panel.io.resources import LOCAL_DIST
@@ -25,7 +27,7 @@ from hetplanner.ui.jobs import SearchService, process_service
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
-from hetplanner.ui.models.session import MAX_NOTICES, PAGES
+from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
 from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
 from hetplanner.ui.views.cluster import ClusterView
@@ -90,9 +92,6 @@ def planner_page(
     """
     pn.extension(
         "tabulator",
-        notifications=True,
-        disconnect_notification=LOST,
-        exception_handler=_show_exception,
         throttled=True,
     )
     if pn.state.curdoc is not None:
@@ -110,6 +109,8 @@ def planner_page(
     process_desk().warm()
     app = PlannerApp(guard or process_guard(), service, samples, home)
     app.session.unlocked = may_launch(request)
+    # Weak: Panel keeps the handler of a session in a dictionary of the process.
+    pn.config.exception_handler = partial(_show_exception, weakref.ref(app.session))
     return Shell(app).page
 
 
@@ -134,22 +135,32 @@ def refusal(reason: str) -> pn.pane.Markdown:
     return pn.pane.Markdown(f"## Refused\n\n{reason}")
 
 
-def _show_exception(error: Exception) -> None:
+def _show_exception(session: "weakref.ref[Session]", error: Exception) -> None:
     """Last resort for what no one foresaw: the server's log has the traceback, the page lives on."""
     _log.exception("unexpected error in a session", exc_info=error)
-    if pn.state.notifications is not None:
-        text = f"Unexpected error ({type(error).__name__}): the server's log has the details."
-        pn.state.notifications.error(text, duration=NOTICE_MS["error"])
+    told = session()
+    if told is not None:
+        told.notify("error", f"Unexpected error ({type(error).__name__}): the server's log has the details.")
 
 
 class Page(pmui.Page):
-    """A page whose figures keep the look we give them.
+    """A page whose figures keep the look we give them, and which brings its own notices.
 
     By default the browser sets fonts and colours of every axis, legend and grid again, and lays out all figures for
-    each of them: a second of the start, and of a change of theme.
+    each of them: a second of the start, and of a change of theme. The notices that Panel adds to a page by itself stay
+    in its list of views when the session ends, and hold the whole document with all that it refers to.
     """
 
     on_theme: Callable[[bool], None] = staticmethod(lambda dark: None)
+    notices: pmui.NotificationArea | None = None
+
+    def server_doc(self, doc: Document | None = None, title: str | None = None, location: Any = True) -> Document:
+        """Adds the page and its notices to a session's document; both end with the session."""
+        doc = super().server_doc(doc, title, location)
+        if self.notices is not None:
+            with pn.config.set(browser_info=False):  # the page has brought that along
+                self.notices.server_doc(doc, doc.title, location=False)
+        return doc
 
     def get_root(self, doc: Document | None = None, comm: Any = None, preprocess: bool = True) -> Model:
         """The model, told which parts not to style."""
@@ -198,9 +209,13 @@ class Shell:
             theme_config=THEME,
             busy_indicator=None,
         )
-        # Each change of `busy` (two per event) makes the page walk its whole model graph, 0.2 s at a time.
+        self.notices = self.page.notices = pmui.NotificationArea(
+            js_events={"connection_lost": {"type": "error", "message": LOST}}
+        )
+        # Each change of `busy` (two per event) makes the page walk its whole model graph, 0.2 s at a time. A reference
+        # to a value of our own, not the value: only that ends the watching of Panel's state, which would hold the page.
         with edit_readonly(self.page):
-            self.page.busy = False
+            self.page.busy = param.rx(False)
         self._is_dark = bool(self.page.dark_theme)
         self._fill(PAGES[0])
         self.deck.show(PAGES[0])
@@ -282,9 +297,9 @@ class Shell:
 
     def _show_notices(self) -> None:
         """One a beat, outside of any hold: held together, their messages reach the browser half."""
-        if self._notices and pn.state.notifications is not None:
+        if self._notices:
             kind, text = self._notices.popleft()
-            getattr(pn.state.notifications, kind)(text, duration=NOTICE_MS[kind])
+            self.notices.send(text, duration=NOTICE_MS[kind], type=kind)
 
     def _tab_chosen(self, event: Any) -> None:
         with pn.io.hold():  # see `binding.on_click`, here and below
