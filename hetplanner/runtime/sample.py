@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.reading import reader
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.captured import ProgramStage
+from hetplanner.runtime.layout import saved_tensors
 from hetplanner.runtime.predict import captured_predictor
 from hetplanner.runtime.save import FORMAT, MODEL_FILE, MODEL_INFO_FILE
 from hetplanner.runtime.transformer_stage import TransformerStage
@@ -48,6 +50,7 @@ def load_model(run_dir: str | os.PathLike[str]) -> StageModel:
         parse_json(read_text(folder / MODEL_INFO_FILE), MODEL_INFO_FILE), "model", int(FORMAT[-1]), MODEL_INFO_FILE
     )
     workload = _workload_of(info)
+    _check(workload, files)
     model = StageModel(workload, 0, len(workload.graph.ops), seed=None)
     _fill(model, files)
     return model
@@ -61,20 +64,34 @@ def _workload_of(info: dict[str, Any]) -> Workload:
     return checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
 
 
-@torch.no_grad()
-def _fill(model: StageModel, files: list[Path]) -> None:
-    missing = model.saved_tensors()
+def _check(workload: Workload, files: list[Path]) -> None:
+    """Refuses files that hold other tensors than the model has, before memory is taken for it. Raises InvalidInput."""
+    missing = {tensor.name: tensor.shape for tensor in saved_tensors(workload)}
     for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (not a dict)
-                    if name not in missing or missing[name].shape != file.get_tensor(name).shape:
-                        raise InvalidInput(f"{path}: weight {name!r:.80} does not fit the model in {MODEL_INFO_FILE}")
-                    missing.pop(name).copy_(file.get_tensor(name))
-        except (SafetensorError, OSError) as error:
-            raise InvalidInput(f"{path}: cannot be read as safetensors: {error!s:.300}") from None
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                if missing.pop(name, None) != tuple(file.get_slice(name).get_shape()):
+                    raise InvalidInput(f"{path}: weight {name!r:.80} does not fit the model in {MODEL_INFO_FILE}")
     if missing:
         raise InvalidInput(f"{files[0].parent}: {len(missing)} weights were not saved, the first is {min(missing)!r}")
+
+
+@torch.no_grad()
+def _fill(model: StageModel, files: list[Path]) -> None:
+    tensors = model.saved_tensors()
+    for path in files:
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                tensors[name].copy_(file.get_tensor(name))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise InvalidInput(f"{path}: cannot be read as safetensors: {error!s:.300}") from None
 
 
 @torch.inference_mode()

@@ -47,7 +47,7 @@ def check_checkpoint(path: Path) -> None:
             wanted = (file.metadata() or {}).get(DIGEST)
             found = digest_of(file.get_tensor(name).data for name in sorted(file.keys()))
     except (OSError, SafetensorError, ValueError) as error:
-        raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error}") from None
+        raise InvalidInput(f"{path}: cannot be read as a checkpoint: {error!s:.300}") from None
     if wanted not in (None, found):
         raise InvalidInput(f"{path}: is damaged, its digest is another")
 

@@ -191,6 +191,19 @@ def test_a_header_of_a_tensor_file_is_not_repeated_whole(tmp_path):
     assert len(str(caught.value)) < 1000
 
 
+def test_a_model_that_claims_to_be_huge_takes_no_memory(tmp_path, monkeypatch):
+    """12 GB were taken, and filled, before the shapes were compared."""
+    from hetplanner.runtime import sample
+
+    folder = files_of("saved model", tmp_path)
+    info = json.loads((folder / "model.json").read_text())
+    info["workload"]["transformer"]["hidden"] = 32_000
+    (folder / "model.json").write_text(json.dumps(info))
+    monkeypatch.setattr(sample, "StageModel", None)
+    with pytest.raises(InvalidInput, match="does not fit the model in model.json"):
+        sample.load_model(folder)
+
+
 # -- the law --------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "runs.reader.RunReader.prediction",
         "runs.tail.LineTail.lines",
         "runs.tail.text_from",
-        "runtime.sample._fill",
+        "runtime.sample._opened",
         "swarm.asked.asked_so_far",
         "workload.huggingface._read",
         "workload.load._from_file",
