@@ -200,7 +200,7 @@ def test_a_model_that_claims_to_be_huge_takes_no_memory(tmp_path, monkeypatch):
     info["workload"]["transformer"]["hidden"] = 32_000
     (folder / "model.json").write_text(json.dumps(info))
     monkeypatch.setattr(sample, "StageModel", None)
-    with pytest.raises(InvalidInput, match="does not fit the model in model.json"):
+    with pytest.raises(InvalidInput, match=r"does not fit the model in model\.json"):
         sample.load_model(folder)
 
 
