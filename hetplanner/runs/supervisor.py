@@ -417,7 +417,7 @@ class Supervisor:
             try:
                 directory = find_run(run_id, self.home)[1]
                 status = read_status(directory.status_file)
-                if status.is_over:
+                if status.is_over or status.run != run_id:  # a folder of an earlier run that another one writes in now
                     continue
                 run = OwnedRun.of(directory, load_any_plan(directory.plan_file), status)
             except InvalidInput as error:

@@ -311,6 +311,21 @@ def test_living_runs_are_adopted_and_followed_to_their_end(supervise, plan):
     assert reach(second, run_id, "finished").message == "finished"
 
 
+def test_a_run_is_adopted_once_though_an_earlier_run_had_its_folder(supervise, plan, home):
+    first = supervise()
+    run_id = first.submit(plan, TrainConfig(steps=100), home / "out").run
+    earlier = home / "runs" / f"20200101-{run_id}"
+    earlier.symlink_to(home / "out", target_is_directory=True)
+    reach(first, run_id, "running")
+    process = first._runs.pop(run_id).process
+    second = supervise()
+    second.adopt()
+    assert second.live_ids == (run_id,)
+    second.stop(run_id)
+    reach(second, run_id, "stopped")
+    process.wait(HANG_S)
+
+
 def test_an_adopted_run_can_be_stopped(supervise, plan, home):
     first = supervise("deaf")
     run_id = first.submit(plan, LONG).run
