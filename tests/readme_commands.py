@@ -94,7 +94,7 @@ def shortened(command: str, share: float, steps_share: float) -> str:
         command = re.sub(r"--budget (\S+)", budget, command)
     if steps_share < 1.0:
         command = re.sub(r"(--steps|--checkpoint-every|--warmup-steps) (\d+)", steps, command)
-        if command.startswith("hetplanner train") and "--steps" not in command:
+        if command.startswith(("hetplanner train", "torchrun")) and "--steps" not in command:
             command = re.sub(r" *(#.*)?$", " --steps 5", command, count=1)
     return command
 
@@ -160,7 +160,10 @@ class Scratch:
     def run_together(self, together: list[str]) -> Done:
         """Runs commands at one time, as on several hosts."""
         port = free_port()
-        moved = [re.sub(r"(127\.0\.0\.1:)\d+", rf"\g<1>{port}", command) for command in together]
+        moved = [
+            re.sub(r"(127\.0\.0\.1:)\d+", rf"\g<1>{port}", shortened(command, self.share, self.steps_share))
+            for command in together
+        ]
         return self._note(" & ".join(together), lambda: self._ended([self._start(command) for command in moved]))
 
     def end(self) -> None:
