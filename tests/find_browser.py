@@ -24,6 +24,7 @@ PLACES = (
 PLAYWRIGHTS_OWN = (
     "from playwright.sync_api import sync_playwright as start\nwith start() as p: print(p.chromium.executable_path)"
 )
+DRIVERS_LIBRARY = "libatomic1"
 # Hang limits of a download in the background of nothing else.
 INSTALL_S = 600.0
 ANSWER_S = 120.0
@@ -35,6 +36,7 @@ class BrowserMissing(Exception):
 
 def find_browser() -> str:
     """Path of a Chromium or Chrome that starts; installs one where that is allowed. Raises BrowserMissing."""
+    prepare_driver()
     found = working_browser()
     if found is not None:
         return found
@@ -49,6 +51,20 @@ def find_browser() -> str:
         f"browser tests need Chromium or Chrome: none is installed; {'; '.join(tried)}; install one (on Debian"
         " `apt-get install chromium`)"
     )
+
+
+def prepare_driver() -> None:
+    """Playwright's driver needs a library that a minimal Debian lacks; installs it. Raises BrowserMissing."""
+    if driver_starts():
+        return
+    why = install_by_apt(DRIVERS_LIBRARY)
+    if not driver_starts():
+        raise BrowserMissing(f"browser tests need Playwright's driver, which does not start; {why}")
+
+
+def driver_starts() -> bool:
+    """Whether Playwright's driver says its version."""
+    return run([sys.executable, "-m", "playwright", "--version"], ANSWER_S).returncode == 0
 
 
 def working_browser() -> str | None:
@@ -70,15 +86,15 @@ def starts(path: str) -> bool:
     return run([path, "--headless", "--no-sandbox", "--version"], ANSWER_S).returncode == 0
 
 
-def install_by_apt() -> str:
-    """Installs Debian's Chromium as root; says what came of it."""
+def install_by_apt(package: str = "chromium") -> str:
+    """Installs a package of Debian's as root; says what came of it."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get"
     if os.geteuid() != 0:
         return "only root may use apt-get"
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
     run(["apt-get", "update", "-qq"], INSTALL_S)
-    return outcome(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"])
+    return outcome(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package])
 
 
 def install_by_playwright() -> str:

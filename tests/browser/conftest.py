@@ -16,12 +16,18 @@ CHROMIUM_FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def browser_type_launch_args() -> dict:
+@pytest.fixture(scope="session", autouse=True)
+def browser_path() -> str:
+    """Found before Playwright starts: its driver may need a library first."""
     try:
-        return {"executable_path": find_browser(), "args": CHROMIUM_FLAGS}
+        return find_browser()
     except BrowserMissing as missing:
         pytest.fail(str(missing), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_path: str) -> dict:
+    return {"executable_path": browser_path, "args": CHROMIUM_FLAGS}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,7 @@ class Machine:
         self.there: set[str] = set()
         self.broken: set[str] = set()
         self.own = ""
+        self.driver_starts = True
         self.brings: dict[str, str] = {}
         self.ran: list[list[str]] = []
         monkeypatch.setattr(finding, "run", self.run)
@@ -28,6 +29,8 @@ class Machine:
     def run(self, command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
         if finding.PLAYWRIGHTS_OWN in command:
             return subprocess.CompletedProcess(command, 0, f"{self.own}\n", "")
+        if "playwright" in command and "--version" in command:
+            return subprocess.CompletedProcess(command, int(not self.driver_starts), "", "")
         if "--version" in command:
             return subprocess.CompletedProcess(command, int(command[0] in self.broken), "", "")
         self.ran.append(command)
@@ -35,6 +38,7 @@ class Machine:
         if word is None:
             return subprocess.CompletedProcess(command, 1, "Reading\nE: no such host\n", "")
         self.there.add(self.brings[word])
+        self.driver_starts |= word == finding.DRIVERS_LIBRARY
         return subprocess.CompletedProcess(command, 0, "", "")
 
 
@@ -67,6 +71,21 @@ def test_an_ordinary_user_installs_playwrights(monkeypatch):
     machine.brings = {"playwright": "/cache/chrome"}
     assert finding.find_browser() == "/cache/chrome"
     assert len(machine.ran) == 1
+
+
+def test_the_library_of_playwrights_driver_is_installed_first(monkeypatch):
+    machine = Machine(monkeypatch, root=True)
+    machine.there, machine.driver_starts = {"/usr/bin/chromium", "/usr/bin/apt-get"}, False
+    machine.brings = {finding.DRIVERS_LIBRARY: "/usr/lib/libatomic.so.1"}
+    assert finding.find_browser() == "/usr/bin/chromium"
+    assert machine.ran[-1][-1] == finding.DRIVERS_LIBRARY
+
+
+def test_a_driver_that_does_not_start_is_one_line(monkeypatch):
+    machine = Machine(monkeypatch)
+    machine.there, machine.driver_starts = {"/usr/bin/chromium", "/usr/bin/apt-get"}, False
+    with pytest.raises(finding.BrowserMissing, match="driver, which does not start; only root may use apt-get"):
+        finding.find_browser()
 
 
 @pytest.mark.parametrize(
