@@ -146,19 +146,30 @@ class Desk:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # the first question tells why it does not start
             self._living_child()
-        while (question := self._next()) is not None:
-            try:
-                result, error = self._living_child().answer(question)
-            except Exception as failure:  # the desk must outlive whatever happens to one question
-                _log.exception("the desk failed")
-                result, error = None, f"desk: {type(failure).__name__}: {failure}"[:300]
-            with self._changed:
-                self._running = None
-                question.ticket.settle(result, error)
-            try:
-                question.answered()
-            except Exception:  # its page was closed meanwhile
-                _log.debug("nobody to tell of an answer", exc_info=True)
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        """Waits for a question and answers it; false once the desk is closed.
+
+        A function of its own, so that the thread does not hold the last question, and with it a page, while it waits.
+        """
+        question = self._next()
+        if question is None:
+            return False
+        try:
+            result, error = self._living_child().answer(question)
+        except Exception as failure:  # the desk must outlive whatever happens to one question
+            _log.exception("the desk failed")
+            result, error = None, f"desk: {type(failure).__name__}: {failure}"[:300]
+        with self._changed:
+            self._running = None
+            question.ticket.settle(result, error)
+        try:
+            question.answered()
+        except Exception:  # its page was closed meanwhile
+            _log.debug("nobody to tell of an answer", exc_info=True)
+        return True
 
     def _living_child(self) -> "_DeskChild":
         if self._child is None or not self._child.alive:

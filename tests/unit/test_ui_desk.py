@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 
 import pytest
 from factories import chain_plan
@@ -158,3 +159,15 @@ def test_who_asked_is_told_of_the_answer_and_may_be_gone(desk, plan):
 
     one.ask("a", "evaluate", plan, {"changes": []}, gone)
     assert settled(one.ask("b", "evaluate", plan, {"changes": []})).error == settled(ticket).error
+
+
+def test_an_answered_question_is_forgotten_while_the_desk_waits_for_the_next(desk, plan):
+    class Page:
+        def told(self):
+            pass
+
+    page = Page()
+    gone = weakref.ref(page)
+    settled(desk(SLOW_ECHO).ask("a", "x", plan, {"n": 1}, page.told))
+    del page
+    until(lambda: gone() is None, "the desk holds whom it told")
