@@ -109,8 +109,6 @@ def _loaded(path: Path) -> Any:
 
 def _rows(dataset: "Dataset", name: str, need: TokenNeed) -> Rows:
     """The stream of one split."""
-    import pyarrow.compute as pc
-
     column, is_text = _column(dataset, name)
     if is_text and need.vocab is not None and need.vocab < VOCAB:
         raise InvalidInput(
@@ -119,11 +117,35 @@ def _rows(dataset: "Dataset", name: str, need: TokenNeed) -> Rows:
         )
     gap = 1 if is_text else 0
     arrow = dataset.select_columns([column]).with_format("arrow")
-    length = pc.binary_length if is_text else pc.list_value_length
     parts = [np.zeros(1, dtype=np.int64)]
     for table in arrow.iter(batch_size=ROWS_AT_ONCE):
-        parts.append(length(table.column(0)).fill_null(0).to_numpy().astype(np.int64) + gap)
+        parts.append(_lengths(table, name) + gap)
     return Rows(arrow, np.cumsum(np.concatenate(parts)), gap)
+
+
+def _lengths(table: Any, name: str) -> np.ndarray:
+    """Of the rows of a table's first column. Arrow follows damaged offsets out of the mapped file: the process dies."""
+    import pyarrow as pa
+
+    try:
+        table.validate()  # buffers have their size, and the first and the last offset are inside
+    except pa.ArrowException as error:
+        raise _damaged(name, str(error)) from None
+    parts = [np.zeros(0, dtype=np.int64)]
+    for chunk in table.column(0).chunks:
+        if not len(chunk):
+            continue
+        is_large = pa.types.is_large_string(chunk.type) or pa.types.is_large_list(chunk.type)
+        offsets = np.frombuffer(chunk.buffers()[1], dtype=np.int64 if is_large else np.int32)
+        length_R = np.diff(offsets[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64))
+        if (length_R < 0).any():
+            raise _damaged(name, "a row ends before it begins")
+        parts.append(np.where(chunk.is_null().to_numpy(zero_copy_only=False), 0, length_R))
+    return np.concatenate(parts)
+
+
+def _damaged(name: str, text: str) -> InvalidInput:
+    return InvalidInput(f"data: {name} is damaged ({text:.200}); save it again with dataset.save_to_disk")
 
 
 def _column(dataset: "Dataset", name: str) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from readers import READERS
 
@@ -189,6 +190,22 @@ def test_a_header_of_a_tensor_file_is_not_repeated_whole(tmp_path):
     with pytest.raises(InvalidInput) as caught:
         load_model(folder)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("offsets", [(0, 2, 4, 10**9), (0, 10**9, 4, 6), (0, 4, 2, 6), (-5, 2, 4, 6)], ids=str)
+def test_offsets_of_a_saved_data_set(offsets):
+    """SIGBUS and SIGSEGV: Arrow read behind the mapped file; the second row is null, so its length says nothing."""
+    import pyarrow as pa
+
+    from hetplanner.data.saved_datasets import _lengths
+
+    mapped = np.array((0, 2, 4, 6), dtype=np.int32)
+    buffers = [pa.py_buffer(b"\x05"), pa.py_buffer(mapped), pa.py_buffer(b"stones")]
+    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, buffers)})
+    assert _lengths(table, "set").tolist() == [2, 0, 2]
+    mapped[:] = offsets  # Arrow looks at them when it makes an array, and not when it maps a file
+    with pytest.raises(InvalidInput, match=r"^data: set is damaged \(.*; save it again with dataset\.save_to_disk$"):
+        _lengths(table, "set")
 
 
 def test_a_model_that_claims_to_be_huge_takes_no_memory(tmp_path, monkeypatch):
