@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from hetplanner.atomic_files import drafted, remove_drafts
@@ -26,6 +26,7 @@ from hetplanner.elastic.identity import Version
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.schema import check_format, checked, parse_json, read_text
@@ -37,7 +38,6 @@ log = logging.getLogger(__name__)
 IsGood = Callable[[Path, int, Version], bool]
 """Whether a stage's checkpoint in a folder can be taken."""
 RUN_VERSION = 1
-MOST_PARENTS = 1000
 
 
 @reader("run configuration", at="path")
@@ -73,23 +73,13 @@ def find_checkpoint(run_dir: Path, stages: int, is_good: IsGood = is_whole) -> t
     Raises:
         InvalidInput: a run's files cannot be read.
     """
-    for one in _with_parents(run_dir):
+    for one in resume_chain(str(run_dir)):
         ledger = read_ledger(one)
         for step in sorted(ledger.checkpoints, reverse=True):
             saved = ledger.checkpoints[step]
             if len(saved) == stages and all(is_good(one / FOLDER, stage, v) for stage, v in saved.items()):
                 return one, saved
     return None
-
-
-def _with_parents(run_dir: Path) -> Iterator[Path]:
-    seen: set[Path] = set()
-    following: str | None = str(run_dir)
-    while following is not None and Path(following) not in seen and len(seen) < MOST_PARENTS:
-        one = Path(following)
-        seen.add(one)
-        yield one
-        following = read_config(one / "run.json").resume
 
 
 def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGood = is_whole) -> int:

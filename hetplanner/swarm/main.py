@@ -139,10 +139,10 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     process = CoordinatorProcess(
         spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir, parsed.proxy
     )
-    address = await process.start(parsed.host, parsed.port)
-    log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, process.stop)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
+    address = await process.start(parsed.host, parsed.port)
+    log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     await process.run(parsed.beat)
     step = process.machine.version.step
     chronicle.close("done" if process.is_over and step >= spec.train.steps else None)
