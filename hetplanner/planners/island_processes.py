@@ -26,7 +26,7 @@ class ProcessCrew:
     """
 
     def __init__(self, task: Task, progress: Progress) -> None:
-        self._board = NewsBoard(progress)
+        self._board, self._task = NewsBoard(progress), task
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         count = min(task.settings.processes, task.settings.islands)
@@ -36,9 +36,7 @@ class ProcessCrew:
         self._is_over = False
         for numbers in self._islands:
             here, there = context.Pipe()
-            process = context.Process(
-                target=serve_islands, args=(there, task, numbers, self._stop, os.getpid()), daemon=True
-            )
+            process = context.Process(target=serve_islands, args=(there, numbers, self._stop, os.getpid()), daemon=True)
             self._pipes.append(here)
             self._processes.append((process, there))
 
@@ -47,9 +45,12 @@ class ProcessCrew:
             for process, there in self._processes:
                 process.start()
                 there.close()
+            # Not as an argument: starting a process that ends before it has read a large one would wait for ever.
+            for pipe in self._pipes:
+                self._send(pipe, self._task)
             self._gather("ready")
             for pipe in self._pipes:
-                pipe.send(("start",))
+                self._send(pipe, ("start",))
         except BaseException:
             self.__exit__()
             raise
@@ -71,7 +72,7 @@ class ProcessCrew:
     def run(self, target: int, incoming: dict[int, Elites]) -> dict[int, Elites] | None:
         """See :class:`hetplanner.planners.islands.Crew`."""
         for pipe, numbers in zip(self._pipes, self._islands, strict=True):
-            pipe.send(("run", target, {n: incoming[n] for n in numbers if n in incoming}))
+            self._send(pipe, ("run", target, {n: incoming[n] for n in numbers if n in incoming}))
         replies = self._gather("reached")
         if all(over for over, _ in replies):
             return None
@@ -80,11 +81,18 @@ class ProcessCrew:
     def states(self) -> list[list[PopulationState]]:
         """See :class:`hetplanner.planners.islands.Crew`."""
         for pipe in self._pipes:
-            pipe.send(("states",))
+            self._send(pipe, ("states",))
         found: dict[int, list[PopulationState]] = {}
         for states in self._gather("states"):
             found |= states
         return [found[number] for number in sorted(found)]
+
+    @staticmethod
+    def _send(pipe: Connection, message: object) -> None:
+        try:
+            pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _lost() from None
 
     def _gather(self, kind: str) -> list[Any]:
         """One reply of this kind from every process, in order; news on the way are posted."""
@@ -98,10 +106,7 @@ class ProcessCrew:
                 try:
                     message = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    raise RunError(
-                        "a process of the search ended unexpectedly (out of memory, or a script that starts searches"
-                        " without `if __name__ == '__main__'`); use one process, or fewer"
-                    ) from None
+                    raise _lost() from None
                 if message[0] == "news":
                     self._board.post(message[1], message[2])
                 elif message[0] == "failed":
@@ -111,11 +116,19 @@ class ProcessCrew:
         return [replies[k] for k in range(len(self._pipes))]
 
 
-def serve_islands(pipe: Connection, task: Task, numbers: list[int], stop: Any, parent: int) -> None:
-    """Entry point of a process: runs its islands as asked until the pipe closes or the parent is gone."""
+def _lost() -> RunError:
+    return RunError(
+        "a process of the search ended unexpectedly (out of memory, or a script that starts searches"
+        " without `if __name__ == '__main__'`); use one process, or fewer"
+    )
+
+
+def serve_islands(pipe: Connection, numbers: list[int], stop: Any, parent: int) -> None:
+    """Entry point of a process: gets its task, runs islands as asked until the pipe closes or the parent is gone."""
     # Ctrl-C reaches the whole terminal; the parent says what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        task: Task = pipe.recv()
         islands = {n: Island(task, n, lambda: stop.is_set() or os.getppid() != parent) for n in numbers}
         pipe.send(("ready", None))
         while True:
