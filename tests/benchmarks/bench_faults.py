@@ -38,8 +38,10 @@ from hetplanner.workload.presets import preset
 
 DISK_BYTES = 2**28
 POLL_S = 0.02
-SPACING = 12
+SPACING = {"static": 10, "swarm": 5}
 """Steps between two faults; a fault comes once training goes on after the one before."""
+MEANWHILE = {"static": 3, "swarm": 8}
+"""Steps a fault in which training may go on until it is noticed."""
 PATIENCE_S = 180.0
 MAX_LOSS_DIFFERENCE = 5e-4
 IN_NAMESPACE = "HETPLANNER_BENCH_NAMESPACE"
@@ -107,12 +109,12 @@ class Play:
 
     def run(self) -> Outcome:
         """Plays all faults and waits for the end."""
-        next_step = SPACING
+        next_step = SPACING[self.mode]
         while self.client.poll() is None:
             self._read()
             if self.kinds and self._step >= next_step:
                 self._play(self.kinds.pop(0))
-                next_step = self._step + SPACING
+                next_step = self._step + SPACING[self.mode]
             if time.monotonic() - self._last_new_s > PATIENCE_S:
                 self.outcome.wrong.append(f"no step for {PATIENCE_S:g} s: {self._status().get('message')}")
                 self._end_all()
@@ -296,7 +298,7 @@ def plan_of(mode: str):
         workload = preset("tiny-gpt", global_batch=8, micro_batch=2)
         half = len(workload.graph.ops) // 2
         return chain_plan(shares=(2, 2), cuts=(half,), cluster=small_cluster(4), workload=workload)
-    return slow_swarm((2, 2, 2))
+    return slow_swarm((2, 2, 2), peaks=(4e9, 8e9))
 
 
 def play(mode: str, steps: int, kinds: list[str], seed: int) -> Outcome:
@@ -325,8 +327,7 @@ def bench(mode: str, faults: int, per_run: int, kinds: tuple[str, ...], seed: in
             deck = deck or rng.sample(kinds, len(kinds))  # every kind equally often
             drawn.append(deck.pop())
         faults -= len(drawn)
-        steps = SPACING * (len(drawn) + 2)
-        steps += 20 * len(drawn)  # a swarm goes on while a fault is being noticed
+        steps = SPACING[mode] * (len(drawn) + 2) + MEANWHILE[mode] * len(drawn)
         if steps not in plain:
             plain[steps] = play(mode, steps, [], seed)
             print(f"{mode}: undisturbed, {steps} steps: {plain[steps].state} {plain[steps].wrong}", flush=True)
