@@ -83,7 +83,7 @@ def with_browser(server: Server, browser: Browser) -> Callable[[int], None]:
 
     def load(count: int) -> None:
         for number in range(count // 2):
-            visit = opened(browser, server.url, watched=False)
+            visit = opened(browser, server.url)
             show(visit.page, PAGES[1 + number % (len(PAGES) - 1)])
             visit.page.reload()
             visit.page.wait_for_function("Bokeh.documents.length && Bokeh.documents[0].is_idle")
