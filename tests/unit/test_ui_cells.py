@@ -1,6 +1,7 @@
 """Live views in a notebook: what they show, what they send, what they leave behind."""
 
 import gc
+import os
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.interface import Budget, SearchEvent
 from hetplanner.planners.population import LOADING
 from hetplanner.runs.directory import RunDirectory, save_config
+from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui import cell_faces, cells
@@ -66,7 +68,8 @@ def run(tmp_path: Any) -> Run:
 
 
 def set_state(folder: RunDirectory, state: Any, message: str = "") -> None:
-    status = RunStatus(run="run", state=state, message=message, created_unix_s=1.0, ranks=3)
+    mine = {"pid": os.getpid(), "pid_created_unix_s": created_unix_s(os.getpid())}  # a process that lives
+    status = RunStatus(run="run", state=state, message=message, created_unix_s=1.0, ranks=3, **mine)
     write_status(folder.status_file, status)
 
 
