@@ -45,9 +45,8 @@ MEANWHILE = {"static": 3, "swarm": 8}
 """Steps a fault in which training may go on until it is noticed."""
 PATIENCE_S = 180.0
 RESTARTED = {
-    "static": set(STATIC_KINDS) - {"pause 0.2 s", "cut telemetry", "disk full"},
-    "swarm": {k for k in SWARM_KINDS if k.split()[1:2] in (["launcher"], ["agent"], ["coordinator"])}
-    | {"damaged checkpoint"},
+    "static": set(STATIC_KINDS) - {"pause 0.2 s", "cut telemetry", "disk full", "kill agent"},
+    "swarm": {k for k in SWARM_KINDS if {"launcher", "coordinator", "checkpoint"} & set(k.split())} | {"term agent"},
 }
 """Faults after which the run (of a swarm: its coordinator) starts again."""
 MAX_LOSS_DIFFERENCE = 5e-4
