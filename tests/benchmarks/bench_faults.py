@@ -117,7 +117,7 @@ class Play:
 
     def run(self) -> Outcome:
         """Plays all faults and waits for the end."""
-        next_step = SPACING[self.mode]
+        next_step = 10  # there is a checkpoint
         while self.client.poll() is None:
             self._read()
             if self.kinds and self._step >= next_step:
