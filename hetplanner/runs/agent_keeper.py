@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hetplanner.errors import HetplannerError
+from hetplanner.liveness.process_facts import process_facts
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.home import AGENT_FILE, agent_directory
-from hetplanner.runs.processes import is_same_process, process_facts
+from hetplanner.runs.processes import is_same_process
 
 log = logging.getLogger(__name__)
 

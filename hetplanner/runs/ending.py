@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetplanner.errors import InvalidInput
+from hetplanner.liveness.heartbeat import Beat
+from hetplanner.liveness.ranks import Lost
 from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.files import load_any_plan
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.diagnosis import Diagnosis, diagnose
 from hetplanner.runs.directory import RunDirectory
-from hetplanner.runs.liveness import Lost
 from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.status import State
 from hetplanner.runs.telemetry import RankTelemetry
-from hetplanner.runtime.heartbeat import Beat
 from hetplanner.schema import parse_json, read_text
 from hetplanner.swarm.beginning import read_ledger
 

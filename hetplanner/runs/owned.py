@@ -11,18 +11,18 @@ from pathlib import Path
 
 import psutil
 
+from hetplanner.liveness.heartbeat import Beat, create_heartbeats
+from hetplanner.liveness.ranks import LivenessWatch, Lost
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, rank_labels
 from hetplanner.runs.conditions import Conditions
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.leftovers import remove_leftovers
-from hetplanner.runs.liveness import LivenessWatch, Lost
 from hetplanner.runs.processes import created_unix_s, is_same_process, processes_of_run, send_signal
 from hetplanner.runs.status import RunStatus
 from hetplanner.runs.status_file import StatusFile
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
-from hetplanner.runtime.heartbeat import Beat, create_heartbeats
 
 SHARED_MEMORY = Path("/dev/shm")
 HEARTBEATS_PREFIX = "hetplanner-"

@@ -6,12 +6,9 @@ its launcher's tree *and* every process that carries the run's mark in its envir
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -103,71 +100,3 @@ def send_signal(processes: Iterable[psutil.Process], signum: signal.Signals) -> 
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             process.send_signal(signum)
-
-
-UNKNOWN = "?"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """What the kernel knows of a living process.
-
-    Attributes:
-        state: of its main thread, as `ps` names it; UNKNOWN where the system has no /proc.
-        ticks, main_ticks: of the clock that all its threads, and its main thread, have computed.
-    """
-
-    state: str
-    ticks: int
-    main_ticks: int
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it computes, or would if it were given a core."""
-        return self.state == "R"
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was stopped by a signal or is held by a debugger."""
-        return self.state in ("T", "t")
-
-    @property
-    def waits_for_disk(self) -> bool:
-        """Whether it waits where no signal reaches it; so may one of which nothing is known."""
-        return self.state in ("D", UNKNOWN)
-
-
-def process_facts(pid: int, born_ticks: int | None = None) -> ProcessFacts | None:
-    """Facts of a process; None where it is gone.
-
-    Args:
-        pid: of the process.
-        born_ticks: when it began; another process of the same number is not it.
-    """
-    if sys.platform != "linux":
-        return ProcessFacts(UNKNOWN, 0, 0) if created_unix_s(pid) is not None else None
-    try:
-        fields = _stat(f"/proc/{pid}/stat")
-        main = _stat(f"/proc/{pid}/task/{pid}/stat")
-        if fields[0] in ("Z", "X") or born_ticks not in (None, int(fields[19])):
-            return None
-        # A stopped process shows its state in every thread.
-        return ProcessFacts(main[0], int(fields[11]) + int(fields[12]), int(main[11]) + int(main[12]))
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def tracer_of(pid: int) -> int | None:
-    """The process that holds another one as a debugger does; None where nobody does, or that cannot be told."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            found = re.search(r"^TracerPid:\s+(\d+)$", file.read(), re.MULTILINE)
-    except OSError:
-        return None
-    return (int(found[1]) or None) if found else None
-
-
-def _stat(path: str) -> list[str]:
-    """Fields of a `stat` file from the third on: the second is a name, which may hold anything."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()

@@ -25,6 +25,7 @@ from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.disk import check_disk, disk_need
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
+from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -39,7 +40,6 @@ from hetplanner.runs.peer_requests import check_peer
 from hetplanner.runs.processes import send_signal, start_in_session
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.runtime.heartbeat import HEARTBEAT_VARIABLE
 from hetplanner.swarm.asked import Asked, PeerAct, ask
 from hetplanner.swarm.spec import spec_of
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
 from hetplanner.data.order import SampleOrder
 from hetplanner.errors import RunError
+from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.plan.action import Action, Kind
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.train import TrainConfig
@@ -24,7 +25,6 @@ from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.delta import ChangingEnd, SampleMemory
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.posting import TOPIC, message_index, posting_order, proofs_of_delivery, sent_messages
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.reductions import Reductions

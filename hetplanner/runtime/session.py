@@ -18,6 +18,7 @@ from torch.distributed import Store
 from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.liveness.heartbeat import EVERYONE, Heartbeat
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.resume_chain import resume_chain
@@ -29,7 +30,6 @@ from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
-from hetplanner.runtime.heartbeat import EVERYONE, Heartbeat
 from hetplanner.runtime.posting import sent_messages
 from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.runtime.emulation import LinkEmulator
-from hetplanner.runtime.heartbeat import Heartbeat
 from hetplanner.runtime.traffic import Traffic
 from hetplanner.runtime.wire import CPU, HostWire, Wire
 

@@ -18,7 +18,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from hetplanner.errors import Preempted
-from hetplanner.runtime.heartbeat import Heartbeat
+from hetplanner.liveness.heartbeat import Heartbeat
 
 STOP_FILE = "stop"
 SIGNALLED_FILE = "stop.signalled"

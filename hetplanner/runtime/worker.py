@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.runtime.heartbeat import Heartbeat
+from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
 

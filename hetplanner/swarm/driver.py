@@ -16,7 +16,7 @@ from hetplanner.elastic.coordinator_events import Received, Tick
 from hetplanner.elastic.messages import Accuse, Message, Work
 from hetplanner.elastic.peer_events import CallLost
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.heartbeat import Heartbeat
+from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.swarm.links import Links
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost

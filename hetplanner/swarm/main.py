@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
-from hetplanner.runtime.heartbeat import Heartbeat
+from hetplanner.liveness.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from hetplanner.swarm.driver import Driver

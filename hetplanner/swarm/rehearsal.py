@@ -27,7 +27,7 @@ import psutil
 from hetplanner.atomic_files import write_whole
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.runtime.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
+from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
 from hetplanner.swarm.links import create_links
 from hetplanner.swarm.main import SPEC_FILE, main
 from hetplanner.swarm.spec import SwarmSpec

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError, Preempted, RunError
+from hetplanner.liveness.swarm import SwarmLiveness
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
@@ -30,7 +31,6 @@ from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.swarm.asked import Asked, asked_so_far
 from hetplanner.swarm.beginning import begin, read_config, read_ledger
 from hetplanner.swarm.keeper import Keeper
-from hetplanner.swarm.liveness import Liveness
 from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal, keep_sockets_in, remove_sockets
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import run_certificates
@@ -79,7 +79,7 @@ def rehearse(run_dir: Path) -> None:
         return
     with prepared as rehearsal:
         _start(rehearsal, plan, config)
-        liveness = Liveness(rehearsal.heartbeats)
+        liveness = SwarmLiveness(rehearsal.heartbeats)
         keeper = Keeper(rehearsal, config.max_restarts, lambda: liveness.find_hung(rehearsal.living()))
         _watch(rehearsal, keeper, asked)
 

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runs.telemetry import PHASES
-from hetplanner.runtime.heartbeat import (
+from hetplanner.liveness.heartbeat import (
     ACTIVITIES,
     EVERYONE,
     HEARTBEAT_VARIABLE,
@@ -18,6 +17,7 @@ from hetplanner.runtime.heartbeat import (
     create_heartbeats,
     read_heartbeats,
 )
+from hetplanner.runs.telemetry import PHASES
 
 
 @pytest.fixture

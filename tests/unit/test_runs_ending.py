@@ -10,11 +10,11 @@ from fake_ranks import SUMMARY
 from hetplanner.elastic.decisions import Finished, Resumed
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import Preempted
+from hetplanner.liveness.heartbeat import Beat
+from hetplanner.liveness.ranks import Lost
 from hetplanner.runs import memory_events
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.ending import Departure, judge_end
-from hetplanner.runs.liveness import Lost
-from hetplanner.runtime.heartbeat import Beat
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 
 LABELS = ("tokyo", "paris")

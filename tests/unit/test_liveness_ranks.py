@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from hetplanner.runs.liveness import (
+from hetplanner.liveness.heartbeat import EVERYONE, HEARTBEAT_VARIABLE, Beat, Heartbeat, born_ticks, create_heartbeats
+from hetplanner.liveness.process_facts import ProcessFacts, process_facts, tracer_of
+from hetplanner.liveness.ranks import (
     LIMITS_S,
     MAX_COUNTED_S,
     LivenessWatch,
@@ -18,8 +20,6 @@ from hetplanner.runs.liveness import (
     judge,
     look,
 )
-from hetplanner.runs.processes import ProcessFacts, process_facts, tracer_of
-from hetplanner.runtime.heartbeat import EVERYONE, HEARTBEAT_VARIABLE, Beat, Heartbeat, born_ticks, create_heartbeats
 
 TICK_S = 0.1
 NAMES = ("d0, host h0", "d1, host h1", "d2, host h1")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runs.processes import ProcessFacts, process_facts, tracer_of
-from hetplanner.runtime.heartbeat import BEAT_S, EVERYONE, Beat, read_heartbeats
+from hetplanner.liveness.heartbeat import BEAT_S, EVERYONE, Beat, read_heartbeats
+from hetplanner.liveness.process_facts import ProcessFacts, describe, process_facts
 
 log = logging.getLogger(__name__)
 
@@ -125,16 +125,15 @@ def _why_lost(seen: Seen) -> str:
     if facts is None:
         return f"ended without a word {_at(beat)}" if seen.gone_s > GONE_S else ""
     if facts.is_stopped and seen.silent_s > max(STOPPED_S, STOPPED_STEPS * step_s):
-        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {_state(beat.pid, facts)}"
+        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {describe(beat.pid, facts)}"
     limit_s = _limit_s(beat, facts)
     if seen.silent_s > limit_s:
-        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {_state(beat.pid, facts)}"
+        return f"has been silent for {seen.silent_s:.1f} s {_at(beat)}: {describe(beat.pid, facts)}"
     if beat.activity != "training":
         return ""  # it may wait for others without saying so
     if seen.still_s > limit_s:
-        return (
-            f"has stood still for {seen.still_s:.1f} s {_at(beat)}, though its heart beats: {_state(beat.pid, facts)}"
-        )
+        state = describe(beat.pid, facts)
+        return f"has stood still for {seen.still_s:.1f} s {_at(beat)}, though its heartbeat goes on: {state}"
     if seen.slow_s > max(SLOW_S, SLOW_STEPS * step_s):
         return f"has computed for {seen.slow_s:.0f} s without getting on {_at(beat)}"
     return ""
@@ -163,16 +162,6 @@ def _at(beat: Beat) -> str:
     step = f", step {beat.steps}" if beat.activity in ("training", "checkpointing") else ""
     who = {None: "", EVERYONE: ", waiting for the others"}.get(beat.waits_for, f", waiting for rank {beat.waits_for}")
     return f"in {beat.activity}{step}{who}"
-
-
-def _state(pid: int, facts: ProcessFacts) -> str:
-    words = {
-        "T": "is stopped",
-        "t": f"is held by a debugger (process {tracer_of(pid) or 'unknown'})",
-        "D": "waits for a disk or a network file system",
-        "S": "sleeps",
-    }
-    return f"process {pid} {words.get(facts.state, 'does nothing')}"
 
 
 class LivenessWatch:
@@ -230,4 +219,4 @@ class LivenessWatch:
         self._launcher = facts, stopped_s
         if stopped_s <= STOPPED_S:
             return None
-        return Lost(None, f"the launcher has been silent for {stopped_s:.1f} s: {_state(pid, facts)}")
+        return Lost(None, f"the launcher has been silent for {stopped_s:.1f} s: {describe(pid, facts)}")

@@ -60,7 +60,7 @@ class Heartbeat:
 
     @classmethod
     def of_rank(cls, rank: int, attempt: int) -> "Heartbeat":
-        """The record of a rank in the file that the environment names; its heart beats from now on."""
+        """The record of a rank in the file that the environment names; heartbeats are counted from now on."""
         path = os.environ.get(HEARTBEAT_VARIABLE)
         if path is None:
             return cls()
