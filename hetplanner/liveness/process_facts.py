@@ -75,6 +75,7 @@ def describe(pid: int, facts: ProcessFacts) -> str:
         "t": f"is held by a debugger (process {tracer_of(pid) or 'unknown'})",
         "D": "waits for a disk or a network file system",
         "S": "sleeps",
+        "R": "runs, or waits for a core",
     }
     return f"process {pid} {words.get(facts.state, 'does nothing')}"
 

@@ -29,6 +29,8 @@ SLOW_S, SLOW_STEPS = 120.0, 50
 """One that computes without getting anywhere."""
 EACH_OTHER_S, EACH_OTHER_STEPS = 30.0, 20
 """All ranks wait for others, none gets anywhere."""
+TOLD_S, TOLD_SLOW_S = 1.0, 10.0
+"""A rank that is not given up yet is told of after so long (later where steps are long: one step, ten)."""
 GONE_S = 5.0
 """torchrun reports an ended rank much sooner."""
 LIMITS_S = {
@@ -119,6 +121,26 @@ def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
     return None
 
 
+def warnings(ranks: Sequence[Seen | None], names: Sequence[str]) -> tuple[str, ...]:
+    """A sentence for every rank that holds the run up and is not given up yet."""
+    found = []
+    for rank, seen in enumerate(ranks):
+        if seen is None or seen.facts is None or seen.beat.exit_code is not None:
+            continue
+        step_s = seen.beat.step_s or 0.0
+        is_training = seen.beat.activity == "training"
+        if seen.silent_s > max(TOLD_S, step_s):
+            what = "is silent"
+        elif is_training and seen.still_s > max(TOLD_S, step_s):
+            what = "stands still"
+        elif is_training and seen.slow_s > max(TOLD_SLOW_S, 10 * step_s):
+            what = "computes without getting on"
+        else:
+            continue
+        found.append(f"rank {rank} ({names[rank]}) {what} {_at(seen.beat)}: {describe(seen.beat.pid, seen.facts)}")
+    return tuple(found)
+
+
 def _why_lost(seen: Seen) -> str:
     """What is wrong with a rank, for which it is given up; empty: nothing."""
     beat, facts, step_s = seen.beat, seen.facts, seen.beat.step_s or 0.0
@@ -194,6 +216,10 @@ class LivenessWatch:
             self._seen[rank] = look(self._seen[rank], beat, facts, elapsed_s)
         lost = judge([seen for seen in self._seen if seen is not None], self.names) if beats else None
         return lost or self._look_at_launcher(launcher_pid, elapsed_s)
+
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for every rank that the last look found silent or without progress."""
+        return warnings(self._seen, self.names)
 
     def beats(self, attempt: int) -> list[Beat]:
         """What the ranks of this attempt tell now; empty where that cannot be read."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -217,6 +218,7 @@ def _start_agent(home: Path) -> AgentInfo:
         log.replace(folder / "agent.log.1")
     with log.open("ab") as output:
         os.chmod(log, 0o600)
+        before_bytes = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "hetplanner.runs.agent"],
             env=os.environ | {"HETPLANNER_HOME": str(home), "PYTHONSAFEPATH": "1"},
@@ -237,12 +239,16 @@ def _start_agent(home: Path) -> AgentInfo:
         if process.poll() not in (None, RunError.exit_code):
             break
         time.sleep(_POLL_S)
-    raise RunError(f"the agent did not start: {_last_log_line(log)}; its log is {log}")
+    raise RunError(f"the agent did not start: {_last_words(log, before_bytes, process.returncode)}; its log is {log}")
 
 
-def _last_log_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1][:300] if lines else "it wrote nothing"
+def _last_words(log: Path, before_bytes: int, exit_code: int | None) -> str:
+    lines = log.read_bytes()[before_bytes:].decode(errors="replace").splitlines()
+    if lines:
+        return lines[-1][:300]
+    if exit_code is not None and exit_code < 0:
+        return f"it was ended by {signal.Signals(-exit_code).name}"
+    return "it wrote nothing"
 
 
 def _wait_until_gone(home: Path) -> None:

@@ -296,6 +296,7 @@ class Supervisor:
 
     def _watch(self, run: OwnedRun) -> None:
         if run.conditions is not None and run.status.state in ("starting", "running"):
+            run.conditions.others = run.watch.warnings() if run.watch is not None else ()
             self._set(run, degraded=run.conditions.look())
         if run.status.state == "starting":
             self._set(run, **run.follow_start())

@@ -15,10 +15,12 @@ Needs a mount namespace: root, or a system that lets users make user namespaces.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -120,7 +122,7 @@ class Play:
         next_step = 10  # there is a checkpoint
         while self.client.poll() is None:
             self._read()
-            if self.kinds and self._step >= next_step:
+            if self.kinds and self._step >= next_step and self._agent_pid() is not None:
                 self._play(self.kinds.pop(0))
                 next_step = self._step + SPACING[self.mode]
             if time.monotonic() - self._last_new_s > PATIENCE_S:
@@ -233,13 +235,11 @@ class Play:
         return len(self._event_list())
 
     def _agent_pid(self) -> int | None:
-        for process in psutil.process_iter():
-            try:
-                is_agent = "hetplanner.runs.agent" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
-                if is_agent and process.environ().get("HETPLANNER_HOME") == str(self.home):
-                    return process.pid
-            except (psutil.Error, OSError):
-                continue
+        """The agent that is at work, by its log."""
+        with contextlib.suppress(OSError, psutil.Error):
+            started = re.findall(r"agent (\d+) of", (self.home / "agent" / "agent.log").read_text())
+            if started and psutil.Process(int(started[-1])).status() != psutil.STATUS_ZOMBIE:
+                return int(started[-1])
         return None
 
     # The end.

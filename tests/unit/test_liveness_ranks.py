@@ -19,6 +19,7 @@ from hetplanner.liveness.ranks import (
     Seen,
     judge,
     look,
+    warnings,
 )
 
 TICK_S = 0.1
@@ -137,6 +138,22 @@ def test_who_computes_without_getting_on_is_given_up_much_later():
     assert "has computed for" in lost.message
 
 
+def test_a_rank_that_is_not_given_up_yet_is_told_of():
+    ranks = Ranks(BEAT, BEAT)
+    ranks.facts[1] = ProcessFacts("D", 100, 100)
+    assert ranks.until_lost(0.9, 0) is None
+    assert warnings(ranks.seen, NAMES) == ()
+    assert ranks.until_lost(2.0, 0) is None
+    (words,) = warnings(ranks.seen, NAMES)
+    assert words.startswith("rank 1 (d1, host h1) is silent in training, step 7: process 10 waits for a disk")
+    ranks.work(1)
+    ranks.look()
+    assert warnings(ranks.seen, NAMES) == ()
+    ranks.facts[1] = BUSY
+    assert ranks.until_lost(11.0, 0, beating=(1,)) is None
+    assert "computes without getting on" in warnings(ranks.seen, NAMES)[0]
+
+
 def test_a_disk_or_network_file_system_may_take_longer():
     ranks = Ranks(BEAT, BEAT)
     ranks.facts[1] = ProcessFacts("D", 100, 100)
@@ -243,6 +260,7 @@ def test_a_stopped_launcher_is_silent_too(tmp_path, monkeypatch, sleeper):
         found = found or watch.find_lost(0, sleeper.pid)
     assert found.rank is None
     assert found.message.startswith("the launcher has been silent for 1.")
+    assert watch.warnings() == ()
     beat.end(0)
 
 
