@@ -43,7 +43,7 @@ DISK_BYTES = 2**28
 POLL_S = 0.02
 SPACING = {"static": 10, "swarm": 5}
 """Steps between two faults; a fault comes once training goes on after the one before."""
-MEANWHILE = {"static": 3, "swarm": 8}
+MEANWHILE = {"static": 12, "swarm": 8}
 """Steps a fault in which training may go on until it is noticed."""
 PATIENCE_S = 180.0
 RESTARTED = {
