@@ -2,6 +2,7 @@
 
 One thread a process: as many tests run at once as there are cores, and those that start processes run beside them.
 No test asserts wall time, generated ones included: a shared machine may stand still for seconds.
+Generated cases are the same in every run; `pytest tests/property --hypothesis-profile=search` looks for new ones.
 """
 
 import os
@@ -13,7 +14,8 @@ for name in THREADS:  # before any library reads it, and for every process that 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-settings.register_profile("shared machine", deadline=None)
+settings.register_profile("shared machine", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
 settings.load_profile("shared machine")
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.

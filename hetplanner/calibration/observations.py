@@ -20,9 +20,10 @@ K = TypeVar("K")
 
 # A send whose span is no longer than this was not timed on the wire (a real network tells its sender nothing).
 UNTIMED_S = 1e-7
-# A message that starts this much later after it was made than others do has waited for its link.
+# A message that starts this much later after it was made than others do has waited for its link. So many such messages,
+# and most of them, must show the same wire time, within this share.
 QUEUED_S = 1e-4
-LEAST_QUEUED = 3
+LEAST_QUEUED, ALIKE = 3, 0.02
 OUTLIER = 5.0
 
 
@@ -205,7 +206,13 @@ def _queued(sends: list[_Sent]) -> dict[tuple[int, int, int], Seen]:
             is_queued = sent.span.start_s - sent.made_s > waited_s and before.span.step == sent.span.step
             if is_queued and between_s <= before.span.end_s - before.span.start_s + UNTIMED_S:
                 wire[rank, peer, before.span.bytes].append(between_s)
-    return {key: seen for key, seen in _medians(wire).items() if seen.count >= LEAST_QUEUED}
+    return {key: seen for key, seen in _medians(wire).items() if _agree(wire[key], seen.seconds)}
+
+
+def _agree(seconds: list[float], middle_s: float) -> bool:
+    """Whether there are enough wire times, most of them alike: a late start that the machine caused is of any length."""
+    alike = sum(abs(s - middle_s) <= ALIKE * middle_s for s in seconds)
+    return alike >= max(LEAST_QUEUED, 0.5 * len(seconds))
 
 
 def _reductions(spans: list[Span], plan: Plan) -> dict[int, Seen]:

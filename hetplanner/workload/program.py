@@ -10,6 +10,7 @@ key for something else: {"node": name}, {"parameter": name}, {"buffer": name}, {
 {"dtype": "float32"}, {"float": "inf"}.
 """
 
+import math
 from collections.abc import Container
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -142,7 +143,7 @@ class Program(Noun):
 
 
 def references(node: Node) -> list[tuple[str, str]]:
-    """(kind, name) of everything that a call reads, as its arguments mention it."""
+    """(kind, name) of everything that a call reads, as its arguments mention it. Raises ValueError: a bare NaN or inf."""
     found: list[tuple[str, str]] = []
     pending: list[Any] = [*node.args, *node.kwargs.values()]
     while pending:
@@ -151,6 +152,8 @@ def references(node: Node) -> list[tuple[str, str]]:
             pending[:0] = value
         elif isinstance(value, dict):
             found += [(str(kind), str(name)) for kind, name in value.items()]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"nodes ({node.name}): numbers must be finite; write {{'float': '{value}'}}")
     return found
 
 

@@ -1,6 +1,7 @@
 """Calibration from traces: a cluster that was assumed wrongly is found from what a run on the true one shows."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from hetplanner.calibration.model import (
     load_calibration,
     save_calibration,
 )
+from hetplanner.calibration.observations import observe_trace
 from hetplanner.calibration.trace_fit import calibrate_trace
 from hetplanner.cluster.files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.model import Cluster, TransferCost
@@ -96,6 +98,19 @@ def test_the_calibrated_cluster_gives_the_measured_step_by_estimate_and_by_simul
     assert step.label == "step"
     assert abs(step.after_s / step.measured_s - 1) < 0.02 < abs(step.before_s / step.measured_s - 1)
     assert found.mean_error("after") < 0.02 < found.mean_error("before")
+
+
+def test_late_sends_of_a_busy_machine_are_no_queue_at_a_link():
+    plan, rng = plan_on(mixed_cluster(**ASSUMED)), random.Random(3)
+    trace = simulate(plan, steps=6)
+
+    def late(span):
+        shift_s = rng.uniform(0.1, 3.0) * (span.end_s - span.start_s) if span.kind == "send" else 0.0
+        return replace(span, start_s=span.start_s + shift_s, end_s=span.end_s + shift_s)
+
+    found = observe_trace(Trace(tuple(late(span) for span in trace.spans), trace.rank_labels), plan)
+    assert found.transit
+    assert found.wire == {}
 
 
 def test_reductions_of_fragments_tell_their_links():
