@@ -210,7 +210,7 @@ def _queued(sends: list[_Sent]) -> dict[tuple[int, int, int], Seen]:
 
 
 def _agree(seconds: list[float], middle_s: float) -> bool:
-    """Whether there are enough wire times, most of them alike: a late start that the machine caused is of any length."""
+    """Whether there are enough wire times, most of them alike. Late starts on a busy machine have any length."""
     alike = sum(abs(s - middle_s) <= ALIKE * middle_s for s in seconds)
     return alike >= max(LEAST_QUEUED, 0.5 * len(seconds))
 

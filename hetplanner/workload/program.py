@@ -143,7 +143,7 @@ class Program(Noun):
 
 
 def references(node: Node) -> list[tuple[str, str]]:
-    """(kind, name) of everything that a call reads, as its arguments mention it. Raises ValueError: a bare NaN or inf."""
+    """(kind, name) of everything that a call reads, as its arguments mention it. Raises ValueError: NaN or infinity."""
     found: list[tuple[str, str]] = []
     pending: list[Any] = [*node.args, *node.kwargs.values()]
     while pending:
