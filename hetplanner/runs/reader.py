@@ -308,7 +308,8 @@ class RunReader:
         resumed = self.resumed()
         return {
             "status": self.status().state,
-            "steps": len(self._steps),
+            # First to last: telemetry that was cut lacks lines of steps that were done.
+            "steps": 1 + self._steps[-1].step - self._steps[0].step if self._steps else 0,
             "final_loss": losses[-1][1] if losses else None,
             "measured_step_s": self.measured_step_s(),
             "predicted_step_s": self.predicted_step_s(),

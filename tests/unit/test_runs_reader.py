@@ -178,6 +178,12 @@ def test_totals_and_summary(run_dir):
     assert summary["catalog_step_s"] == 0.2
 
 
+def test_steps_whose_lines_were_cut_were_done_all_the_same(run_dir):
+    for step in (0, 1, 4, 5):
+        write_step(run_dir, step, 1.0 + step)
+    assert RunReader(run_dir).summary()["steps"] == 6
+
+
 def test_an_empty_run_has_an_empty_summary(run_dir):
     summary = RunReader(run_dir).summary()
     assert summary["steps"] == 0
