@@ -140,5 +140,8 @@ def as_it_is(status: RunStatus) -> RunStatus:
     waits = status.state == "queued" or status.restart_due or (status.state == "starting" and status.pid is None)
     if status.is_over or waits or is_same_process(status.pid, status.pid_created_unix_s):
         return status
-    words = "lost: its processes are gone, and no agent saw them end; the next one starts it again if it may"
+    words = (
+        "lost: its processes are gone and no agent saw them end; if restarts are left, the next agent starts it again"
+        " (`hetplanner agent`)"
+    )
     return status.replace(state="failed", message=words)
