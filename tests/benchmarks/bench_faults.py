@@ -1,7 +1,7 @@
 """The fault matrix: faults thrown at real runs, one after the other, with nothing done by hand.
 
     python tests/benchmarks/bench_faults.py [static] [swarm] [--faults 200] [--per-run 10] [--kinds kill,term]
-        [--seed 0] [--json FILE]
+        [--seed 0] [--json FILE] [--table-of FILE ...]
 
 `static`: a run of 4 ranks with a checkpoint every 5 steps. `swarm`: 6 peers in 3 stages. Both are started by
 `hetplanner train` with an agent of their own, on a file system of their own that can be filled. For every kind of
@@ -431,8 +431,12 @@ def main() -> None:
     parser.add_argument("--per-run", type=int, default=10)
     parser.add_argument("--kinds", default="")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="writes what was measured")
+    parser.add_argument("--table-of", type=Path, nargs="+", help="prints the tables of such files; runs nothing")
     options = parser.parse_args()
+    if options.table_of:
+        print("\n\n".join(table(one) for path in options.table_of for one in json.loads(path.read_text())))
+        return
     enter_namespace()
     found = []
     for mode in options.modes or ["static", "swarm"]:
