@@ -125,6 +125,13 @@ class EgressTable:
         return EgressPrice(found.usd_per_gb, found.source, found.date)
 
 
+def has_unknown_prices(cluster: Cluster) -> bool:
+    """Whether some traffic between the cluster's sites costs what nobody knows."""
+    prices = EgressTable.of(cluster)
+    pairs_CC = np.outer(count_C := np.bincount(prices.class_S), count_C) - np.diag(count_C)
+    return bool(((prices.row_CC == _UNKNOWN) & (pairs_CC > 0)).any())
+
+
 def egress_rows(cluster: Cluster) -> list[dict[str, Any]]:
     """What every site pays for a GB: one mapping per site and price.
 

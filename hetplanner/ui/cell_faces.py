@@ -11,6 +11,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, SearchEvent, SearchResult
 from hetplanner.planners.population import LOADING
+from hetplanner.plots.data.curves import left_out_of
 from hetplanner.plots.live import ConvergenceCurve, DeviceMap, LossCurve, StepTimes
 from hetplanner.runs.agent_keeper import AgentKeeper
 from hetplanner.runs.run import Run
@@ -51,7 +52,8 @@ class SearchFace(Face[SearchState]):
         """Redraws both."""
         bound = subject.result.lower_bound if subject.result is not None else None
         unit = OBJECTIVE_UNITS[subject.problem.objective]
-        self.curve.update(subject.events, subject.baselines, bound, unit=unit)
+        left_out = left_out_of(subject.problem.objective, subject.problem.cluster)
+        self.curve.update(subject.events, subject.baselines, bound, unit=unit, left_out=left_out)
         self.world.update(subject.problem.cluster, subject.plan)
 
     def words(self, subject: SearchState) -> str:

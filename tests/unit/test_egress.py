@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,10 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate, left_out_text
 from hetplanner.planners.pareto import ParetoFront
+from hetplanner.plots.data.curves import left_out_of
 from hetplanner.plots.data.fronts import front_columns
+from hetplanner.plots.live import ConvergenceCurve, FrontCurve
+from hetplanner.plots.notebook.searches import convergence
 from hetplanner.ui.models.kept import comparison
 from hetplanner.ui.models.texts import dollars_text, left_out_lines
 
@@ -208,6 +212,26 @@ def test_a_front_and_a_comparison_tell_it():
     priced = plan_over(OWN, AWS_OHIO)
     whole = priced.replace(estimate=estimate_plan(priced))
     assert "dollars leave out" not in {metric.name for metric in comparison({"a": whole, "b": whole})}
+
+
+@pytest.mark.parametrize(
+    ("payers", "is_whole"),
+    [([UNKNOWN, AWS_OHIO], False), ([UNKNOWN, UNKNOWN], False), ([AWS_TOKYO, AWS_OHIO], True), ([UNKNOWN], True)],
+)
+def test_axes_in_dollars_tell_it(payers, is_whole):
+    """One site sends nothing to another."""
+    plan = plan_over(*payers)
+    plan = plan.replace(problem=plan.problem.replace(objective="cost"), estimate=estimate_plan(plan))
+    words = "" if is_whole else ", without egress at unknown prices"
+    searched = SimpleNamespace(events=[{"seconds": 1.0, "evaluations": 9, "best": 2.0, "mean": 3.0}], plan=plan)
+    assert convergence(searched).opts.get("plot").kwargs["ylabel"] == f"objective ($ per million tokens{words})"
+    left_out = left_out_of("cost", plan.problem.cluster)
+    curve, front = ConvergenceCurve(), FrontCurve()
+    curve.update(searched.events, unit="$ per million tokens", left_out=left_out)
+    assert curve.figure.yaxis[0].axis_label == f"objective ($ per million tokens{words})"
+    front.update([(1.0, 2.0)], left_out=left_out)
+    assert front.figure.yaxis[0].axis_label == f"$ per million tokens{words}"
+    assert left_out_of("step-time", plan.problem.cluster) == ""
 
 
 @pytest.mark.parametrize(

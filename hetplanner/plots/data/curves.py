@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hetplanner.cluster.egress import has_unknown_prices
+from hetplanner.cluster.model import Cluster
+
 Columns = dict[str, list[Any]]
 EARLIEST_S = 0.01
 """Left end of a search's logarithmic time axis."""
@@ -68,6 +71,18 @@ def value_range(
     high = min(wanted, most * lowest_best) if lowest_best > 0 else wanted
     room = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
     return low - 1.5 * room, high + 1.8 * room
+
+
+def left_out_of(objective: str, cluster: Cluster | None) -> str:
+    """What a value of the objective leaves out on this cluster, for an axis; empty: nothing."""
+    is_whole = objective != "cost" or cluster is None or not has_unknown_prices(cluster)
+    return "" if is_whole else "without egress at unknown prices"
+
+
+def axis_label(unit: str, left_out: str) -> str:
+    """Of the axis of objectives."""
+    words = ", ".join(filter(None, (unit, left_out)))
+    return f"objective ({words})" if words else "objective"
 
 
 def level_columns(levels: Mapping[str, float], unit: str, top: float, span: float) -> Columns:

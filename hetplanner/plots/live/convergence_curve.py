@@ -6,7 +6,14 @@ from typing import Any
 
 from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
-from hetplanner.plots.data.curves import EARLIEST_S, earlier_columns, event_columns, level_columns, value_range
+from hetplanner.plots.data.curves import (
+    EARLIEST_S,
+    axis_label,
+    earlier_columns,
+    event_columns,
+    level_columns,
+    value_range,
+)
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 
@@ -90,6 +97,7 @@ class ConvergenceCurve(LiveFigure):
         lower_bound: float | None = None,
         unit: str = "s",
         earlier: Sequence[Sequence[Any]] = (),
+        left_out: str = "",
     ) -> None:
         """Shows a search.
 
@@ -99,6 +107,7 @@ class ConvergenceCurve(LiveFigure):
             lower_bound: no plan can be better.
             unit: of the objective, for the axis and the labels.
             earlier: events of searches to compare with.
+            left_out: what the values do not count, see `left_out_of`.
         """
         columns, before = event_columns(events), earlier_columns(earlier)
         bound = {"lower bound": lower_bound} if lower_bound is not None else {}
@@ -115,5 +124,5 @@ class ConvergenceCurve(LiveFigure):
             put(source, labels | {"x": [end] * len(labels["y"])})
         set_range(self.figure.x_range, min([EARLIEST_S * 10, *seconds]), end)
         set_range(self.figure.y_range, low, high)
-        self.figure.yaxis.axis_label = f"objective ({unit})" if unit else "objective"
+        self.figure.yaxis.axis_label = axis_label(unit, left_out)
         self._say("" if events or levels or before["best"] else "start a search to see it converge")

@@ -83,6 +83,7 @@ class FrontCurve(LiveFigure):
         least: tuple[float, float] | None = None,
         chosen: int | None = None,
         own: tuple[float, float] | None = None,
+        left_out: str = "",
     ) -> None:
         """Shows a front.
 
@@ -92,7 +93,9 @@ class FrontCurve(LiveFigure):
             least: no plan has less of either.
             chosen: the point that is looked at.
             own: the plan in hand.
+            left_out: what the dollars do not count, see `left_out_of`.
         """
+        self.figure.yaxis[0].axis_label = ", ".join(filter(None, ("$ per million tokens", left_out)))
         columns = front_columns(rows) if rows else point_columns(points)
         put(self.source, {name: columns[name] for name in COLUMNS})
         put(self.chosen_source, _one(points[chosen] if chosen is not None and chosen < len(points) else None))

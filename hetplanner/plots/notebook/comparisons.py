@@ -4,7 +4,7 @@ import holoviews as hv
 
 from hetplanner.planners.comparison import Comparison
 from hetplanner.plots.data.comparisons import planner_columns, search_columns, value_axis
-from hetplanner.plots.data.curves import event_columns, value_range
+from hetplanner.plots.data.curves import axis_label, event_columns, left_out_of, value_range
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, table, texts, tooltips
 from hetplanner.plots.theme import LIGHT, LINE_COLOURS
 
@@ -47,6 +47,7 @@ def comparison(found: Comparison) -> hv.Overlay:
         line = hv.Segments(([bound], [0.6 - len(planners["y"])], [bound], [0.6]), label=f"lower bound {bound:.4g}")
         layers.append(line.opts(color=BOUND_COLOUR, line_dash="dotted", line_width=1.5))
     below = f"; lower bound {bound:.4g}, off the plot" if bound is not None and bound < low else ""
+    left_out = left_out_of(found.problem.objective, found.problem.cluster)
     return hv.Overlay(layers).opts(
         hv.opts.Overlay(
             **FRAME | LEGEND | {"height": 130 + 50 * len(planners["y"])},
@@ -54,7 +55,7 @@ def comparison(found: Comparison) -> hv.Overlay:
             xlim=(low, high),
             ylim=(0.4 - len(planners["y"]), 0.6),
             yticks=list(zip(planners["y"], planners["planner"], strict=True)),
-            xlabel=f"{found.problem.objective} ({found.unit}), less is better{below}",
+            xlabel=f"{axis_label(found.unit, left_out)}, less is better{below}",
             ylabel="",
             title=f"{len(found.seeds)} seeds, {found.budget} each",
         )
@@ -94,7 +95,7 @@ def convergences(found: Comparison, planner: str) -> hv.Overlay:
             xlim=(min(min(c["seconds"], default=0.01) for c in curves.values()), max(ends)),
             ylim=(low, high),
             xlabel="seconds of search",
-            ylabel=f"objective ({found.unit})",
+            ylabel=axis_label(found.unit, left_out_of(found.problem.objective, found.problem.cluster)),
             title=f"Convergence of {planner}, {len(curves)} seeds",
         )
     )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import holoviews as hv
 
 from hetplanner.plan.model import Plan
-from hetplanner.plots.data.curves import event_columns, level_columns, value_range
+from hetplanner.plots.data.curves import axis_label, event_columns, left_out_of, level_columns, value_range
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, texts
 from hetplanner.plots.theme import LIGHT
 
@@ -51,6 +51,7 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
     bound = getattr(result, "lower_bound", None)
     plan = getattr(result, "plan", None)
     unit = UNITS.get(plan.problem.objective, "s") if plan else ""
+    left_out = left_out_of(plan.problem.objective, plan.problem.cluster) if plan else ""
     bounds = {"lower bound": float(bound)} if bound is not None else {}
     low, high = value_range(columns["best"], columns["mean"], [*levels.values(), *bounds.values()])
     end = max([1.0, *columns["seconds"]])
@@ -70,7 +71,7 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
             xlim=(min([0.1, *columns["seconds"]]), end),
             ylim=(low, high),
             xlabel="seconds of search",
-            ylabel=f"objective ({unit})" if unit else "objective",
+            ylabel=axis_label(unit, left_out),
             title="Convergence",
         )
     )

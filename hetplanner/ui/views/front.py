@@ -4,6 +4,7 @@ from typing import Any
 
 import panel as pn
 
+from hetplanner.plots.data.curves import left_out_of
 from hetplanner.plots.live import FrontCurve
 from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.views.binding import on_click
@@ -53,7 +54,9 @@ class FrontCard:
     def show(self, *_: Any) -> None:
         """The figure, the chosen plan, and which buttons make sense."""
         model = self.model
-        self.figure.update(model.points, model.rows, model.least, model.chosen, self._own_point())
+        left_out = left_out_of("cost", model.plan.cluster)
+        own = self._own_point()
+        self.figure.update(model.points, model.rows, model.least, model.chosen, own, left_out=left_out)
         self.chosen.set(model.chosen_text)
         self.search.visible, self.stop.visible = not model.searching, model.searching
         for button in (self.faster, self.cheaper):

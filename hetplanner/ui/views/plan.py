@@ -5,6 +5,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.plots.data.curves import left_out_of
 from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import swarm_words
@@ -139,7 +140,10 @@ class PlanView(PageView):
         unit = "$ per million tokens" if self.model.objective == "cost" else "s"
         model = self.model
         earlier = [search.points for search in model.earlier]
-        self.curve.update(model.points, model.baselines, model.lower_bound, unit=unit, earlier=earlier)
+        left_out = left_out_of(model.objective, model.cluster)
+        self.curve.update(
+            model.points, model.baselines, model.lower_bound, unit=unit, earlier=earlier, left_out=left_out
+        )
         self.found.set(model.found_text)
 
     def show_plan(self, *_: Any) -> None:
