@@ -592,6 +592,15 @@ def test_what_others_wrote_is_never_markup(app, model, tmp_path):
     assert "float32" in proposal_words(model.launch.proposal), "the precision is shown"
 
 
+@pytest.mark.parametrize("state", ["preempted", "failed", "stopped", "finished"])
+def test_ranks_that_are_done_do_not_mark_a_run_as_done(state):
+    status = RunStatus(run="r", state="running", created_unix_s=1.0, ranks=2, rehearsal=True)
+    assert "done" in phase_chips({"training": 2, "done": 2}, status)
+    made = phase_chips({"training": 2, "done": 2}, status.replace(state=state))
+    assert "done" not in made
+    assert "REHEARSAL" in made
+
+
 def test_a_proposal_that_does_not_fit_on_the_disk_says_so(app, model, monkeypatch):
     monkeypatch.setattr("hetplanner.launchers.disk.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     model.launch.propose(plan_4())

@@ -301,8 +301,8 @@ class RunView(PageView):
 
 
 def phase_chips(reached: Mapping[str, int], status: RunStatus | None) -> str:
-    """HTML: whether the run is a rehearsal; while it starts, the stages of a worker's life and how far the ranks are,
-    afterwards only the last one.
+    """HTML: whether the run is a rehearsal; while it starts, the stages of a worker's life and how far the ranks are;
+    while it runs only the last one; afterwards none, since ranks that saved are "done" however the run ended.
     """
     ranks = status.ranks if status is not None else 0
     chips = []
@@ -310,7 +310,8 @@ def phase_chips(reached: Mapping[str, int], status: RunStatus | None) -> str:
         chips.append(_chip("REHEARSAL", f"background:{COLOURS['warn']};color:#fff;font-weight:700"))
     is_starting = status is not None and status.state in ("queued", "starting")
     known = [name for name in PHASES if reached.get(name)]
-    for name in PHASES if is_starting else known[-1:]:
+    is_over = status is not None and status.is_over
+    for name in PHASES if is_starting else () if is_over else known[-1:]:
         count = reached.get(name, 0)
         look = f"opacity:.45;border:{BORDER}"
         if count:
