@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "cli.cluster._read_any",
         "launchers.capacity.memory",
         "launchers.isolate.enter_network_of",
-        "runs.client._last_log_line",
+        "runs.client._last_words",
         "runs.memory_events._cgroup_files",
         "runs.memory_events._count",
         "liveness.process_facts._stat",
