@@ -17,6 +17,8 @@ from hetplanner.runs.offers import read_offers
 from hetplanner.runs.report import report_run
 from hetplanner.runs.run import Run, agent_lives
 from hetplanner.swarm.asked import asked_so_far
+from hetplanner.workload.files import workload_from_data, workload_to_data
+from hetplanner.workload.presets import preset
 
 DIGITS = "9" * 5000
 
@@ -219,6 +221,14 @@ def test_a_model_that_claims_to_be_huge_takes_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(sample, "StageModel", None)
     with pytest.raises(InvalidInput, match=r"does not fit the model in model\.json"):
         sample.load_model(folder)
+
+
+def test_a_bare_nan_among_the_arguments_of_a_call_is_refused():
+    data = workload_to_data(preset("tiny-resnet"))
+    node = next(n for n in data["program"]["nodes"] if any(isinstance(a, float) for a in n["args"]))
+    node["args"] = [float("nan") if isinstance(a, float) else a for a in node["args"]]
+    with pytest.raises(InvalidInput, match=r"^x\.json: .*numbers must be finite; write \{'float': 'nan'\}"):
+        workload_from_data(data, "x.json")
 
 
 # -- the law --------------------------------------------------------------------------------------
