@@ -24,6 +24,12 @@ CHUNK = 20_000
 COUNTED = 50_000
 
 
+def num_variants(model: CostModel, stages: int, replicas: int) -> int:
+    """Combinations of cuts and micro-batch shares for each placement of a shape."""
+    micro_batches = model.tables.problem.workload.num_micro_batches
+    return comb(len(model.tables.cuts), stages - 1) * comb(micro_batches - 1, replicas - 1)
+
+
 class StepLayouts:
     """All layouts of one shape for the closed form."""
 
@@ -34,7 +40,7 @@ class StepLayouts:
         self._num_cuts = len(model.tables.cuts)
         self._micro_batches = model.tables.problem.workload.num_micro_batches
         self.least_placements = least_placements(self._twins, *shape, is_named=True)
-        self.variants = comb(self._num_cuts, shape[0] - 1) * comb(self._micro_batches - 1, shape[1] - 1)
+        self.variants = num_variants(model, *shape)
 
     def listing(self) -> Listing:
         """Placements in the species' numbers of devices, pinned ones in their stages."""

@@ -23,7 +23,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import EXACT_STAGES, dtfm_species
-from hetplanner.planners.enumeration import StepLayouts, count_placements, in_parts
+from hetplanner.planners.enumeration import StepLayouts, count_placements, in_parts, num_variants
 from hetplanner.planners.finish import fit_plan, fitting_plan, try_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import value_of
@@ -62,6 +62,8 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
             return self._search_dtfm(problem, model, progress)
         best: Plan | None = None
         shapes = feasible_shapes(model, free_shapes(problem, model.tables))
+        if any(num_variants(model, *shape) > self.settings.most for shape, _ in shapes):
+            raise self._too_large()  # before tables for thousands of devices are made
         tables = StepSpaces(model)
         spaces = [
             StepLayouts(
@@ -126,12 +128,15 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
             if count is None:
                 break
             if count > room:
-                raise InvalidInput(
-                    f"planner exhaustive: the problem has more than {self.settings.most} layouts (placements x cuts x"
-                    " shares); use fewer devices or micro-batches, fix stages and replicas, or choose planner evolution"
-                )
+                raise self._too_large()
             left -= count * each
         progress.hold_back(0.0)
+
+    def _too_large(self) -> InvalidInput:
+        return InvalidInput(
+            f"planner exhaustive: the problem has more than {self.settings.most} layouts (placements x cuts x shares);"
+            " use fewer devices or micro-batches, fix stages and replicas, or choose planner evolution"
+        )
 
 
 def dtfm_chunk(stages: int) -> int:
