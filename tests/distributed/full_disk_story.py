@@ -7,6 +7,8 @@ it as JSON.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +47,27 @@ def fill(folder: Path) -> Path:
     return balloon
 
 
+def fill_between_checkpoints(folder: Path, pids: list[int], run_dir: Path) -> Path:
+    """Fills the disk while no checkpoint is half written: one that fails would free enough for the model."""
+    while True:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        until_stopped(pids)
+        is_between = not list((run_dir / "checkpoints").glob("*.part"))
+        balloon = fill(folder) if is_between else None
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        if balloon:
+            return balloon
+        time.sleep(0.001)
+
+
+def until_stopped(pids: list[int]) -> None:
+    """Returns once all processes are stopped or at their end: a signal takes its time to arrive."""
+    while any(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ" for pid in pids):
+        time.sleep(0.001)
+
+
 def whole_lines(path: Path) -> bool:
     data = path.read_bytes()
     return data.endswith(b"\n") and all(json.loads(line) for line in data.splitlines())
@@ -54,7 +77,7 @@ def static(folder: Path) -> dict[str, object]:
     run_dir = folder / "run"
     ranks = start_ranks(static_plan(), CONFIG, run_dir)
     ranks.wait_for_step(3)
-    balloon = fill(folder)
+    balloon = fill_between_checkpoints(folder, [process.pid for process in ranks.processes], run_dir)
     time.sleep(FULL_S)
     part_folders = len(list((run_dir / "checkpoints").glob("*.part")))
     balloon.unlink()
