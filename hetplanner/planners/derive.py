@@ -94,7 +94,7 @@ def derive_plan(plan: Plan, wanted: Derivation) -> Plan:
         made = _with_schedule(made, wanted.schedule, wanted)
     if wanted.recompute is not None:
         made = made.replace(stages=tuple(stage.replace(recompute=wanted.recompute) for stage in made.stages))
-    made = _with_depths(made, wanted.in_flight) if wanted.in_flight is not None else _no_deeper_than_fits(made)
+    made = _with_depths(made, wanted.in_flight) if wanted.in_flight is not None else no_deeper_than_fits(made)
     made = evaluate_changes(made, Changes(changes=_codec_changes(made, wanted))).plan
     return made.replace(provenance=_provenance(plan, made))
 
@@ -148,7 +148,7 @@ def _with_depths(plan: Plan, depths: tuple[int, ...]) -> Plan:
     return plan.replace(stages=tuple(s.replace(in_flight=d) for s, d in zip(plan.stages, each, strict=True)))
 
 
-def _no_deeper_than_fits(plan: Plan) -> Plan:
+def no_deeper_than_fits(plan: Plan) -> Plan:
     """Depths that were not asked for follow the room there is; at least one micro-batch is left."""
     if plan.is_interleaved or plan.schedule == "gpipe":
         return plan  # the search for interleaved depths has seen to it; GPipe holds everything

@@ -5,8 +5,6 @@ Legend of array suffixes: S stages, R replicas.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.carry_over import carried_cut
 from hetplanner.planners.layout import apportion, proportional_cut
 from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.step_search import Start
@@ -43,7 +42,7 @@ class WarmStart:
         self._model, self._problem = model, problem
         self.plan = _under(plan, problem, model)
         self.recompute = any(stage.recompute for stage in plan.stages)
-        self.cut = self._cut(plan)
+        self.cut = carried_cut(plan, model)
         self.members, self.loads = self._members(plan)
 
     @property
@@ -69,16 +68,6 @@ class WarmStart:
         walk = [int(rows[r]) for r in range(most) for rows in self.members if r < len(rows)]
         usable = [self._problem.cluster.device_index(d) for d in self._problem.usable_devices]
         return np.array(walk + [d for d in usable if d not in set(walk)], dtype=np.int64)
-
-    def _cut(self, plan: Plan) -> tuple[int, ...] | None:
-        """The plan's op boundaries; on another model those with the same shares of FLOPs, None if it has too few."""
-        edges = (0, *(stage.end_op for stage in plan.stages))
-        if plan.problem.workload.graph == self._problem.workload.graph:
-            return edges
-        if len(plan.stages) > self._model.tables.most_stages:
-            return None
-        flops = CostModel.of(plan.problem).tables.flops_O
-        return proportional_cut(self._model, np.array([flops[b] - flops[a] for a, b in pairwise(edges)]))
 
     def _members(self, plan: Plan) -> tuple[list[IntArray], list[IntArray]]:
         """Usable devices by stage in the order of their routes, and their micro-batches."""

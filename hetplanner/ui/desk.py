@@ -97,7 +97,7 @@ class Desk:
 
         Args:
             slot: whose question it is; the newest of a slot wins.
-            what: `evaluate`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
+            what: `evaluate`, `carry`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
             plan: what it is about.
             fields: more of the request, plain data.
             answered: called, from the desk's thread, once the ticket has an answer.

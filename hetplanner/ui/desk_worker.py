@@ -4,6 +4,7 @@
 which questions name it); questions are
 
 * `evaluate`: a plan and `changes` (see `hetplanner.planners.whatif`) -> the changed plan and what became of it,
+* `carry`: a plan and a `problem` -> the plan carried over to it (see `hetplanner.planners.carry_over`),
 * `explain`: what the plan's gain over its baseline is made of,
 * `simulate`: what is `wanted` otherwise (see `hetplanner.planners.derive`) -> the derived plan, and one step of it,
 * `perfetto`: one step of the plan as the text of a trace file.
@@ -22,11 +23,14 @@ from typing import Any, TextIO
 
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
 from hetplanner.planners.attribution import divide_gain
+from hetplanner.planners.carry_over import carry_over
 from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.replay import replay_step
+from hetplanner.ui.worker import plan_body
 
 GARBAGE_THRESHOLD = 500_000
 
@@ -71,6 +75,11 @@ def _evaluate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
     return evaluate_changes(worker.plan(message), Changes.of(message["changes"])).to_data()
 
 
+def _carry(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+    problem = checked(Problem, message["problem"], "problem", from_file=True)
+    return {"plan": plan_body(carry_over(worker.plan(message), problem))}
+
+
 def _explain(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
     gain = divide_gain(worker.plan(message))
     return {} if gain is None else gain.to_data()
@@ -91,6 +100,7 @@ def _perfetto(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
 
 _ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
     "evaluate": _evaluate,
+    "carry": _carry,
     "explain": _explain,
     "simulate": _simulate,
     "perfetto": _perfetto,

@@ -43,6 +43,7 @@ class SearchRequest:
         start: the plan to begin with.
         continues: id of the search that this one goes on from.
         offset_s: seconds of search before this one, for the time axis of a resumed one.
+        behind: nobody asked for it: the page compares with it.
     """
 
     problem: Problem
@@ -56,6 +57,7 @@ class SearchRequest:
     continues: str = ""
     offset_s: float = 0.0
     title: str = ""
+    behind: bool = False
 
     def to_message(self, job: str) -> str:
         """The line a worker reads."""

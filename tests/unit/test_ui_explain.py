@@ -11,9 +11,12 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import LinkCodec, Plan
+from hetplanner.plan.problem import Problem
 from hetplanner.planners.attribution import divide_gain
+from hetplanner.planners.carry_over import carry_over
 from hetplanner.planners.schedules import reschedule
 from hetplanner.planners.whatif import Changes, evaluate_changes
+from hetplanner.schema import checked
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Ticket
 from hetplanner.ui.models.app import PlannerApp
@@ -21,6 +24,7 @@ from hetplanner.ui.models.kept import MOST_COMPARED, comparison
 from hetplanner.ui.models.texts import shape_text
 from hetplanner.ui.models.whatif import EVERYWHERE, REDUCTIONS
 from hetplanner.ui.models.why import bottleneck_text
+from hetplanner.ui.worker import plan_body
 
 
 class HonestDesk:
@@ -39,7 +43,10 @@ class HonestDesk:
     def answer(self) -> None:
         for what, plan, fields, ticket in self.open.values():
             try:
-                if what == "explain":
+                if what == "carry":
+                    problem = checked(Problem, json.loads(json.dumps(fields["problem"])), "problem", from_file=True)
+                    result = {"plan": plan_body(carry_over(plan, problem))}
+                elif what == "explain":
                     gain = divide_gain(plan)
                     result = {} if gain is None else gain.to_data()
                 else:
@@ -102,6 +109,7 @@ def test_a_plan_without_gain_says_so(app, desk):
 
 
 def test_it_waits_for_the_end_of_a_search(app, desk, plan):
+    show(app, desk, plan)
     app.plan.start()
     job = app.plan._job
     job.log.append(event(3.0))

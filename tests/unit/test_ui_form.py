@@ -159,14 +159,27 @@ def test_everything_a_problem_may_ask_for_can_be_set(app):
     assert other.plan.problem() == problem
 
 
-def test_excluding_devices_makes_the_shape_fit_and_another_cluster_forgets_them(app):
-    assert app.plan.stages * app.plan.replicas == 8
+def test_a_fixed_shape_stays_while_it_fits_and_becomes_auto_where_it_does_not(app):
+    assert (app.plan.stages, app.plan.replicas) == (0, 0)
+    app.settings.edit("stages", "4")
+    app.settings.edit("replicas", "2")
     app.plan.excluded = list(app.plan.cluster.device_ids[:2])
-    assert app.plan.stages * app.plan.replicas == 6
+    assert (app.plan.stages, app.plan.replicas) == (0, 0)
+    assert app.session.notice == ("info", "4 × 2 does not fit 6 devices: stages and replicas are auto again.")
     assert app.settings.errors == {}
+    app.settings.edit("stages", "2")
     app.cluster.sample = "lab_2_sites_4"
     assert app.plan.excluded == []
-    assert app.plan.stages * app.plan.replicas == 4
+    assert (app.plan.stages, app.plan.replicas) == (2, 0)
+
+
+def test_auto_is_the_squarest_shape_for_the_objective_of_dtfm(app):
+    app.settings.edit("objective", "dtfm")
+    wanted = app.plan.problem().constraints
+    assert (app.plan.stages, app.plan.replicas) == (0, 0)
+    assert wanted.stages * wanted.replicas == 8
+    app.settings.edit("objective", "step-time")
+    assert app.plan.problem().constraints.stages is None
 
 
 def test_excluded_devices_are_one_with_those_of_the_map(app):

@@ -103,7 +103,7 @@ def test_a_rehearsal_is_planned_anew_proposed_and_launched_only_with_the_token(a
     model.launch.prepare_rehearsal(app.plan.problem())
     assert model.launch.preparing
     job = app.plan._service.jobs[0]
-    assert job.request.problem.rehearsal_of == "gpt3-xl on dtfm_5_worldwide, 8 × 8"
+    assert job.request.problem.rehearsal_of == "gpt3-xl on dtfm_5_worldwide"
     job.plan, job.state = plan_4(), "done"
     model.beat()
     proposal = model.launch.proposal

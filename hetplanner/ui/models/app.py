@@ -10,6 +10,7 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.agent import AgentWatch
+from hetplanner.ui.models.carry import CarryModel
 from hetplanner.ui.models.cluster import ClusterModel
 from hetplanner.ui.models.draft_files import process_drafts
 from hetplanner.ui.models.drafts import DraftStore
@@ -18,6 +19,7 @@ from hetplanner.ui.models.exchange import ExchangeModel
 from hetplanner.ui.models.explain import ExplainModel
 from hetplanner.ui.models.export import ExportModel
 from hetplanner.ui.models.form import SettingsForm
+from hetplanner.ui.models.free_shape import FreeShapeModel
 from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
@@ -47,6 +49,8 @@ class PlannerApp(param.Parameterized):
         self.link_tables = LinkTables(self.links)
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.plan = PlanModel(self.session, service)
+        self.carry = CarryModel(self.session, self.plan, desk or process_desk())
+        self.free_shape = FreeShapeModel(self.session, self.plan, service)
         self.settings = SettingsForm(self.plan)
         self.front = FrontModel(self.session, self.plan, service)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
@@ -76,6 +80,12 @@ class PlannerApp(param.Parameterized):
             words = f"excluded {len(event.new)} devices" if event.new else "excluded no device"
             with self.session.reporting():
                 editor.apply(editor.cluster, words, excluded=event.new)
+
+    def poll_answers(self) -> None:
+        """Takes what other processes have answered."""
+        self.carry.poll()
+        self.free_shape.poll()
+        self.explain.poll()
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""

@@ -23,7 +23,7 @@ MAX_REMEMBERED = 1500
 """Characters of changed settings that the page's address holds."""
 OWN = "planner."
 """Before the name of a planner's own setting."""
-_FREE = "free"
+_AUTO = "auto"
 _OF_MODEL = (*MODEL_SIZES, *MODEL_OPTIONS, "stages", "replicas")
 """Settings that another model takes back."""
 
@@ -74,8 +74,8 @@ _SHAPE = Group(
             tuple((v, k) for k, v in OBJECTIVES.items()),
             wide=True,
         ),
-        _number(ProblemSettings, "stages", "Stages", "Empty or 0: the planner chooses.", _FREE),
-        _number(ProblemSettings, "replicas", "Replicas", "Empty or 0: the planner chooses.", _FREE),
+        _number(ProblemSettings, "stages", "Stages", "Empty: the search finds it. A number fixes it.", _AUTO),
+        _number(ProblemSettings, "replicas", "Replicas", "Empty: the search finds it. A number fixes it.", _AUTO),
     ),
 )
 _MODEL = Group(
@@ -259,7 +259,7 @@ class SettingsForm(param.Parameterized):
             self.disabled = list(plan.fixed_settings)
             self._typed = {name: typed for name, typed in self._typed.items() if name not in self.disabled}
             self.values = {name: self._shown(name, setting) for name, setting in self._fields.items()}
-            self.errors = {name: text for name, (_, text) in self._typed.items()} or self._broken_laws()
+            self.errors = {name: text for name, (_, text) in self._typed.items()} or self._violations()
             self.notes = self._notes()
 
     @property
@@ -281,8 +281,8 @@ class SettingsForm(param.Parameterized):
             return setting.shown(self.plan.own_settings[name.removeprefix(OWN)])
         return setting.shown(getattr(self.plan, name))
 
-    def _broken_laws(self) -> dict[str, str]:
-        """The first law that the settings break together, beside the field it is about."""
+    def _violations(self) -> dict[str, str]:
+        """What is wrong with the settings together, beside the field it is about."""
         try:
             problem = self.plan.checked_problem()
             make_planner(self.plan.planner, self.plan.changed_settings).check(problem)

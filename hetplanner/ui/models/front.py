@@ -4,15 +4,20 @@ from typing import Any
 
 import param
 
+from hetplanner.errors import HetplannerError
 from hetplanner.plan.estimate import left_out_text
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import LOADING
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.plan import PlanModel
+from hetplanner.ui.models.problem import PROBLEM_SETTINGS
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.texts import seconds_text
 
 PLANNER = "pareto"
+WORTH_SAYING = 0.02
+"""Share by which a plan of the front is faster than the one in hand before the card says so."""
 _PHASES = {"step-time": "the fastest plan", "cost": "the cheapest plan", "between": "plans between", "done": "done"}
 
 
@@ -34,7 +39,8 @@ class FrontModel(param.Parameterized):
         self.rows: list[dict[str, Any]] = []
         self.least: tuple[float, float] | None = None
         self.param.watch(lambda _: self.param.trigger("changed"), "chosen")
-        plan.param.watch(self._find, ["cluster", "preset", "uploaded"])
+        plan.param.watch(self._find, [*PROBLEM_SETTINGS, "settled"])
+        plan.param.watch(lambda _: self.param.trigger("clock_changed"), ["plan", "outdated"])
 
     @property
     def searching(self) -> bool:
@@ -65,15 +71,23 @@ class FrontModel(param.Parameterized):
             self.poll()
 
     def _find(self, *_: Any) -> None:
-        """After a reload, and for another page: the newest front of the same cluster and model on this server."""
-        if self.searching:
+        """After a reload, a change of settings and for another page: the newest front of this problem on this server.
+
+        One of other settings is not shown: its plans are not of the problem in hand.
+        """
+        if self.plan.taking:
             return
-        cluster, model = self.plan.cluster, self.plan.model_name
+        try:
+            problem = self._problem()
+        except HetplannerError:
+            problem = None
+        if self._job is not None and self._job.request.problem == problem:
+            return
+        if self.searching:
+            self.stop()
         for job in self._service.jobs:
-            asked = job.request.problem
-            if job.request.what == "front" and asked.cluster is cluster and asked.workload.name == model:
-                if job is not self._job:
-                    self._follow(job)
+            if job.request.what == "front" and job.request.problem == problem:
+                self._follow(job)
                 return
         self._clear()
 
@@ -160,7 +174,7 @@ class FrontModel(param.Parameterized):
         if self.state in ENDED:
             said = "Stopped" if self.state == "stopped" else "Done"
             hint = " Click a point, or step through them." if len(self.rows) > 1 else ""
-            return f"{said}: {len(self.rows)} plans, none beaten in both.{hint}"
+            return f"{said}: {len(self.rows)} plans, none beaten in both.{hint}{self._against_plan_text}"
         if self.state == "stopping":
             return "stopping …"
         if self._is_loading:
@@ -169,6 +183,18 @@ class FrontModel(param.Parameterized):
         left_s = max(0.0, (self._job.request.budget_s or 0.0) - self._last["spent_s"])
         phase = _PHASES.get(self._last["phase"], self._last["phase"])
         return f"{phase}: {self._last['evaluations']:,} layouts, {len(self.points)} on the front, {left_s:.0f} s left"
+
+    @property
+    def _against_plan_text(self) -> str:
+        """Whether the fastest plan of the front beats the one in hand, after a space; else ''."""
+        estimate = self.plan.estimate
+        if not self.rows or estimate is None or self.plan.outdated:
+            return ""
+        fastest_s = min(row["step_s"] for row in self.rows)
+        if fastest_s >= estimate.step_s * (1 - WORTH_SAYING):
+            return ""
+        both = f"{seconds_text(fastest_s)} against {seconds_text(estimate.step_s)}"
+        return f" Its fastest plan is faster than the plan in hand ({both}): choose it to take it."
 
     @property
     def chosen_text(self) -> str:

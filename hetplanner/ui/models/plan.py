@@ -11,6 +11,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
@@ -56,6 +57,7 @@ class PlanModel(ProblemSettings):
     plan = param.ClassSelector(class_=Plan, default=None)
     value = param.Number(default=None, allow_None=True)
     lower_bound = param.Number(default=None, allow_None=True)
+    outdated = param.Boolean(default=False, doc="The search that is shown is of other settings than those in hand.")
 
     def __init__(self, session: Session, service: SearchService, **params: Any) -> None:
         super().__init__(session, **params)
@@ -140,6 +142,15 @@ class PlanModel(ProblemSettings):
         return self.plan is not None and self.plan.problem.cluster is self.cluster
 
     @property
+    def request(self) -> SearchRequest | None:
+        """What the search that is shown was asked for."""
+        return self._job.request if self._job is not None else None
+
+    def is_of_other_settings(self, problem: Problem) -> bool:
+        """Whether the search that is shown was for another problem than this."""
+        return self._job is not None and self._job.request.problem != problem
+
+    @property
     def can_resume(self) -> bool:
         """Whether there is a plan that this planner can go on from."""
         return not self.searching and self.is_of_this_cluster and self._takes_start
@@ -156,7 +167,7 @@ class PlanModel(ProblemSettings):
             self.session.notify(
                 "info", f"Without the launch token a search lasts at most {budget_s:g} s; yours is cut to that."
             )
-        shape = f"{problem.constraints.stages or 'free'} × {problem.constraints.replicas or 'free'}"
+        shape = f"{problem.constraints.stages or 'auto'} × {problem.constraints.replicas or 'auto'}"
         title = f"{problem.workload.name} on {problem.cluster.name}, {shape}, {self.planner}, seed {seed}"
         return SearchRequest(
             problem,
@@ -183,14 +194,15 @@ class PlanModel(ProblemSettings):
         if job is None:
             return False
         request = job.request
-        self.take_problem(request.problem)
-        self.param.update(
-            planner=request.planner,
-            planner_settings={**self.planner_settings, request.planner: dict(request.settings)},
-            seed=request.seed,
-            budget_s=self.budget_s if request.budget_s is None else request.budget_s,
-        )
-        self._follow(job)
+        with self.taking_over():
+            self.take_problem(request.problem)
+            self.param.update(
+                planner=request.planner,
+                planner_settings={**self.planner_settings, request.planner: dict(request.settings)},
+                seed=request.seed,
+                budget_s=self.budget_s if request.budget_s is None else request.budget_s,
+            )
+            self._follow(job)
         return True
 
     def recent(self) -> dict[str, str]:
@@ -198,19 +210,22 @@ class PlanModel(ProblemSettings):
         return {
             f"{time.strftime('%H:%M:%S', time.localtime(job.started_s))} · {job.request.title}": job.id
             for job in self._service.jobs
-            if job.request.problem.rehearsal_of is None and job.request.what == "search"
+            if job.request.problem.rehearsal_of is None
+            and job.request.what == "search"
+            and (not job.request.behind or job.id == self.job_id)
         }
 
     def show(self, plan: AnyPlan) -> None:
         """Shows a plan that no search of this page found (of an elastic one a calm step); takes over its problem."""
-        self._job, self._cursor = None, 0
-        self.points, self.baselines, self.baseline_estimates, self.earlier = [], {}, {}, ()
-        self.take_problem(plan.problem)
-        shown = self.session.take(plan)
-        value = value_of(shown) if shown.estimate is not None else None
-        self.param.update(job_id="", state="idle", failure="", lower_bound=None, plan=None, value=None)
-        self.param.update(plan=shown, value=value)
-        self.param.trigger("points_changed", "baselines_changed")
+        with self.taking_over():
+            self._job, self._cursor = None, 0
+            self.points, self.baselines, self.baseline_estimates, self.earlier = [], {}, {}, ()
+            self.take_problem(plan.problem)
+            shown = self.session.take(plan)
+            value = value_of(shown) if shown.estimate is not None else None
+            self.param.update(job_id="", state="idle", failure="", lower_bound=None, plan=None, value=None)
+            self.param.update(plan=shown, value=value)
+            self.param.trigger("points_changed", "baselines_changed")
 
     def _follow(self, job: SearchJob) -> None:
         before, self._job = self._job, job
@@ -299,18 +314,26 @@ class PlanModel(ProblemSettings):
     @property
     def best_baseline(self) -> tuple[str, float] | None:
         """Label and value of the baseline that is hardest to beat."""
-        return min(self.baselines.items(), key=lambda item: item[1], default=None)
+        return None if self.outdated else min(self.baselines.items(), key=lambda item: item[1], default=None)
+
+    @property
+    def bound(self) -> float | None:
+        """What no plan of the settings in hand can be below, where that is known."""
+        return None if self.outdated else self.lower_bound
 
     @property
     def gap(self) -> float | None:
         """Share of the best value that lies above the lower bound."""
-        if not self.value or self.lower_bound is None:
+        if not self.value or self.bound is None:
             return None
-        return max(0.0, 1.0 - self.lower_bound / self.value)
+        return max(0.0, 1.0 - self.bound / self.value)
 
     @property
     def found_text(self) -> str:
         """What the search has found so far, in a line under its curve."""
+        if self.outdated and self.points and self.request is not None:
+            objective = self.request.problem.objective
+            return f"A search of the settings before; its best: {value_text(self.points[-1].best, objective)}"
         if self.value is None:
             return ""
         parts = [f"Best {value_text(self.value, self.objective)}"]
@@ -318,8 +341,8 @@ class PlanModel(ProblemSettings):
             last = self.points[-1]
             both = (value_text(v, self.objective) for v in (last.mean, last.spread))
             parts.append(f"population {' ± '.join(both)}")
-        if self.gap is not None and self.lower_bound:
-            bound = value_text(self.lower_bound, self.objective)
+        if self.gap is not None and self.bound:
+            bound = value_text(self.bound, self.objective)
             within = f"at most {percent_text(self.gap, 0)} can still be gained" if self.gap > 1e-9 else "proven optimal"
             parts.append(f"no plan is below {bound}: {within}")
         return " · ".join(parts)

@@ -1,5 +1,7 @@
 """What to plan for: model, shape, what may be sent, which devices. Every field of the problem that a person may set."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, get_args
 
 import param
@@ -30,8 +32,15 @@ MODEL_OPTIONS = ("boundary_layers", "boundary_factor", "boundary_every", "shared
 """Settings that change what a transformer by formula computes."""
 
 
+PROBLEM_SETTINGS = (
+    "cluster", "preset", "uploaded", *MODEL_SIZES, *MODEL_OPTIONS, "objective", "stages", "replicas", "excluded",
+    "pinned", "codecs", "codec_block", "max_ratio", "reducers", "max_local_steps", "fragments",
+)  # fmt: skip
+"""Settings that the problem is made of."""
+
+
 class ProblemSettings(param.Parameterized):
-    """The problem as settings. Stages or replicas of 0 mean 'let the planner choose'."""
+    """The problem as settings. Stages or replicas of 0 are 'auto': the planner finds them."""
 
     cluster = param.ClassSelector(class_=Cluster, default=None)
     preset: Any = param.Selector(default="gpt3-xl", objects=[*preset_names(), UPLOADED])
@@ -50,8 +59,8 @@ class ProblemSettings(param.Parameterized):
     boundary_every = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="They stand behind every so many layers.")
     shared_layers = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="Consecutive layers that share weights.")
     objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
-    stages = param.Integer(default=8, bounds=(0, 4096))
-    replicas = param.Integer(default=8, bounds=(0, 4096))
+    stages = param.Integer(default=0, bounds=(0, 4096))
+    replicas = param.Integer(default=0, bounds=(0, 4096))
     excluded = param.List(default=[], item_type=str, doc="Ids of devices that must not be used.")
     pinned = param.Dict(default={}, doc="Stage, counted from 0, that a device must serve, by device.")
     codecs = param.ListSelector(default=["none"], objects=list(ALLOWED_CODECS))
@@ -60,10 +69,13 @@ class ProblemSettings(param.Parameterized):
     reducers = param.ListSelector(default=list(REDUCER_NAMES), objects=list(REDUCER_NAMES))
     max_local_steps = param.Integer(default=1, bounds=(1, 100_000))
     fragments = param.Integer(default=1, bounds=(1, 1000))
+    settled = param.Event(doc="A whole problem has been taken over.")
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
+        self.taking = False
+        """Whether a whole problem is being taken over: until then the settings are partly the old ones."""
         self.param.watch(self._model_chosen, ["preset", "uploaded"])
         self.param.watch(self._cluster_chosen, "cluster")
         self.param.watch(self._devices_chosen, "excluded")
@@ -91,8 +103,7 @@ class ProblemSettings(param.Parameterized):
         self._fit_shape()
 
     def _devices_chosen(self, *_: Any) -> None:
-        if self.stages * self.replicas > self.usable:
-            self._fit_shape()
+        self._fit_shape()
 
     @property
     def usable(self) -> int:
@@ -100,16 +111,16 @@ class ProblemSettings(param.Parameterized):
         return 0 if self.cluster is None else len(set(self.cluster.device_ids) - set(self.excluded))
 
     def _fit_shape(self) -> None:
-        """A shape that this cluster and model allow: as before if it fits, else as square as possible."""
-        if not self.usable:
+        """A fixed shape that this cluster or model does not allow becomes auto, and the page says so."""
+        if self.taking or not self.usable or not (self.stages or self.replicas):
             return
-        most = self._most_stages
-        free = not (self.stages and self.replicas)
-        used = max(self.stages, 1) * max(self.replicas, 1)
-        if self.stages <= most and (used <= self.usable if free else used == self.usable):
+        most, needed = self._most_stages, max(self.stages, 1) * max(self.replicas, 1)
+        if self.stages <= most and needed <= self.usable:
             return
-        shape = default_shape(self.usable, most, self.global_batch // self.micro_batch)
-        self.param.update(stages=shape[0], replicas=shape[1])
+        shape = f"{self.stages or 'auto'} × {self.replicas or 'auto'}"
+        why = f"{self.usable} devices" if needed > self.usable else f"{most} layers to cut between"
+        self.param.update(stages=0, replicas=0)
+        self.session.notify("info", f"{shape} does not fit {why}: stages and replicas are auto again.")
 
     @property
     def _most_stages(self) -> int:
@@ -152,11 +163,19 @@ class ProblemSettings(param.Parameterized):
             shape = {"layers": self.layers, "boundary_layers": narrow, "shared_layers": self.shared_layers}
         return with_overrides(fields, base.name, **shape, **sizes)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Stages and replicas, 0 for auto. DT-FM's objective is of one shape: auto is the squarest one there."""
+        if self.objective == "dtfm" and not self.stages and not self.replicas and self.usable:
+            return default_shape(self.usable, self._most_stages, self.global_batch // self.micro_batch)
+        return self.stages, self.replicas
+
     def constraints(self) -> Constraints:
         """What a planner may choose. Raises InvalidInput."""
+        stages, replicas = self.shape
         fields = {
-            "stages": self.stages or None,
-            "replicas": self.replicas or None,
+            "stages": stages or None,
+            "replicas": replicas or None,
             "excluded": tuple(self.excluded),
             "pinned": self.pinned,
             "codecs": tuple(dict.fromkeys(["none", *self.codecs])),
@@ -189,13 +208,28 @@ class ProblemSettings(param.Parameterized):
 
     def checked_problem(self) -> Problem:
         """The problem, with its shape checked as a planner will. Raises InvalidInput."""
-        problem = self.problem()
-        if self.stages or self.replicas:
-            check_problem(problem, self.stages or 1, self.replicas or 1)
+        problem, (stages, replicas) = self.problem(), self.shape
+        if stages or replicas:
+            check_problem(problem, stages or 1, replicas or 1)
         return problem
 
     def take_problem(self, problem: Problem) -> None:
         """Settings that give this problem."""
+        with self.taking_over():
+            self._take(problem)
+
+    @contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """While a whole problem, and maybe a plan of it, takes the place of another; `settled` follows."""
+        outer, self.taking = self.taking, True
+        try:
+            yield
+        finally:
+            self.taking = outer
+        if not outer:
+            self.param.trigger("settled")
+
+    def _take(self, problem: Problem) -> None:
         workload, wanted = problem.workload, problem.constraints
         with param.parameterized.discard_events(self):
             # Together: who shows the cluster shows which of its devices are excluded.

@@ -115,6 +115,12 @@ def shape_text(plan: AnyPlan) -> str:
     return f"{counted(len(plan.stages), 'stage')} × {many} {noun}{'' if counts == [1] else 's'}"
 
 
+def plan_name(plan: AnyPlan) -> str:
+    """'gpt3-xl on dtfm_5_worldwide, 8 stages × 8 replicas (plan 3f2a90c1)': what it is made for, and its digest."""
+    problem = plan.problem
+    return f"{problem.workload.name} on {problem.cluster.name}, {shape_text(plan)} (plan {plan.digest()[:8]})"
+
+
 def counted(number: int, noun: str) -> str:
     """'1 stage', '2 stages'."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

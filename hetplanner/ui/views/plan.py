@@ -33,6 +33,7 @@ from hetplanner.ui.views.cards import (
     toolbar,
 )
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
+from hetplanner.ui.views.free_shape import FreeShapeLine
 from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.kept import KeptCards
@@ -64,6 +65,7 @@ class PlanView(PageView):
         self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
         self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
+        self.free_shape = FreeShapeLine(app.free_shape)
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
         self.recent = pmui.Select(
@@ -94,11 +96,11 @@ class PlanView(PageView):
         on_click(self.gone, lambda _: self.app.explain.whatif.drop(self.app.explain.focus[1]))
         self.recent.param.watch(self._join, "value")
         self.app.explain.param.watch(self.show_focus, "focus")
-        later = Later()
-        model.param.watch(later(self.show_curve), ["points_changed", "baselines_changed", "lower_bound", "state"])
+        later, of_search = Later(), ["baselines_changed", "lower_bound", "state", "outdated"]
+        model.param.watch(later(self.show_curve), ["points_changed", *of_search])
         model.param.watch(later(self.show_plan), ["plan", "cluster"])
-        model.param.watch(later(self.show_costs), ["plan", "baselines_changed"])
-        model.param.watch(self.show_numbers, ["plan", "value", "lower_bound", "baselines_changed", "state"])
+        model.param.watch(later(self.show_costs), ["plan", "baselines_changed", "outdated"])
+        model.param.watch(self.show_numbers, ["plan", "value", *of_search])
         model.param.watch(self.show_recent, ["job_id", "state"])
         model.param.watch(self.show_swarm, "plan")
         self.app.session.param.watch(self.show_swarm, "elastic")
@@ -108,7 +110,7 @@ class PlanView(PageView):
 
     def _layout(self) -> Island:
         tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
-        words = pn.Column(self.swarm.view, self.why.view, self.reasons.sentence.view, margin=0)
+        words = pn.Column(self.swarm.view, self.why.view, self.reasons.sentence.view, self.free_shape.view, margin=0)
         words.styles = {"flex": "1 1 380px", "min-width": "0"}
         row = toolbar(words, tools)
         return page(
@@ -170,7 +172,8 @@ class PlanView(PageView):
     def show_costs(self, *_: Any) -> None:
         """Terms of the best plan and of the baselines."""
         estimates = {} if self.model.estimate is None else {"planned": self.model.estimate}
-        self.bars.update(estimates | self.model.baseline_estimates)
+        baselines = {} if self.model.outdated else self.model.baseline_estimates
+        self.bars.update(estimates | baselines)
 
     def show_numbers(self, *_: Any) -> None:
         """Metric cards, and the bottleneck by name."""
@@ -202,8 +205,8 @@ class PlanView(PageView):
         baseline = model.best_baseline
         if baseline is not None and model.value is not None:
             notes.append(against_text(model.value, *baseline))
-        if model.lower_bound and model.value:
-            notes.append(f"no plan below {value_text(model.lower_bound, model.objective)}")
+        if model.bound and model.value:
+            notes.append(f"no plan below {value_text(model.bound, model.objective)}")
         text = seconds_text(estimate.step_s)
         if model.objective != "step-time":
             notes.insert(0, f"objective {value_text(model.value, model.objective)}")

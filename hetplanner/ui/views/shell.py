@@ -36,6 +36,7 @@ from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.plan import PlanView
+from hetplanner.ui.views.plan_line import PlanLine
 from hetplanner.ui.views.run import RunView
 from hetplanner.ui.views.run.away import note_when_closed
 from hetplanner.ui.views.settings import settings_view
@@ -205,7 +206,7 @@ class Shell:
             header=[self.subject],
             sidebar=[settings_view(app)],
             sidebar_width=300,
-            main=[self.alarm, self.tabs, self.deck.view],
+            main=[self.alarm, self.tabs, PlanLine(app).view, self.deck.view],
             theme_config=THEME,
             busy_indicator=None,
         )
@@ -275,7 +276,7 @@ class Shell:
             self.app.agent.beat()
             self.app.plan.poll()
             self.app.front.poll()
-            self.app.explain.poll()
+            self.app.poll_answers()
             for view in self._views.values():
                 view.beat()
             self.app.cluster.sync()
@@ -284,7 +285,7 @@ class Shell:
     def _look(self) -> None:
         """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
         with pn.io.hold():
-            self.app.explain.poll()
+            self.app.poll_answers()
             for view in self._views.values():
                 view.beat()
 

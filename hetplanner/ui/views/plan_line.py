@@ -1,0 +1,46 @@
+"""The line above the pages: which plan is in hand, what it was made for, and whether the settings still ask for it."""
+
+from typing import Any
+
+import panel as pn
+
+from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.views.binding import on_click
+from hetplanner.ui.views.buttons import Button
+from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame, toolbar
+from hetplanner.ui.views.later import Later
+
+PAGES = ("plan", "simulate", "export")
+"""Pages that show the plan in hand."""
+_BUTTON: dict[str, Any] = {"variant": "outlined", "margin": (3, 5)}
+
+
+class PlanLine:
+    """Keeps its place above the pages of `PAGES`, so that nothing moves when it has something to say."""
+
+    def __init__(self, app: PlannerApp) -> None:
+        self.app = app
+        self._words = Words(margin=(6, 8))
+        self._again = Button(label="Search again", icon="play_arrow", **_BUTTON)
+        self._back = Button(label="Back to its settings", icon="undo", **_BUTTON)
+        self._buttons = pn.Row(self._again, self._back, margin=0, height=40)
+        self._words.view.styles = {"flex": "1 1 380px", "min-width": "0"}
+        self.view = frame(toolbar(self._words.view, self._buttons), margin=(4, 10, 2, 10))
+        on_click(self._again, lambda _: app.search())
+        on_click(self._back, lambda _: app.carry.back())
+        later = Later()(self.show)
+        app.carry.param.watch(self.show, "changed")
+        app.session.param.watch(later, ["page", "plan", "elastic"])
+        app.plan.param.watch(later, ["plan", "state"])
+        self.show()
+
+    def show(self, *_: Any) -> None:
+        """The line as it stands."""
+        carry = self.app.carry
+        self.view.visible = self.app.session.page in PAGES
+        words = carry.words
+        self._words.set("\n".join(text for text in (carry.subject, words) if text), bold="Plan:")
+        marked = bool(words)
+        self.view.styles = FRAME | ({"border": f"2px solid {COLOURS['warn']}"} if marked else {"border-width": "2px"})
+        for button in (self._again, self._back):
+            button.disabled = not marked or self.app.plan.searching
