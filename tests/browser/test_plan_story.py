@@ -80,6 +80,17 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
     assert len(curve) > 5
     assert curve[-1] < curve[0]
     assert any(s["length"] == 64 and "device" in " ".join(s["names"]) for s in sources)
+    # Another setting: the plan is marked at once, and its figures are of the settings in hand or said not to be.
+    again = page.get_by_role("button", name="Search again").filter(visible=True)
+    expect(again).to_be_disabled()
+    stages = page.locator("#setting-stages")
+    stages.fill("7")
+    stages.press("Tab")
+    one.sees("the settings ask for 7 stages, the plan has")
+    expect(again).to_be_enabled()
+    page.get_by_role("button", name="Back to its settings").filter(visible=True).click()
+    expect(stages).to_have_value("")
+    expect(again).to_be_disabled()
     page.get_by_role("button", name="Export").click()
     one.sees("hetplanner train plan.json --emulate-links")
     with page.expect_download() as download:

@@ -18,6 +18,8 @@ from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import change_text, plan_name, value_text
 
 SWARM = "a swarm's plan is not estimated anew"
+SAME = 0.005
+"""Values that differ by less are called the same."""
 BEFORE = "the search is for the settings before"
 
 
@@ -185,8 +187,10 @@ class CarryModel(param.Parameterized):
         new = value_text(_value(now), objective)
         if self.origin.problem.objective != objective:
             return f"The same plan is at {new} now."
-        old = _value(self.origin)
-        by = change_text(_value(now), old)
+        old, value = _value(self.origin), _value(now)
+        if old and value and abs(value - old) < SAME * old:
+            return f"The plan stays at {new}."
+        by = change_text(value, old)
         return f"Was {value_text(old, objective)}, is now {new}{f' ({by})' if by else ''}."
 
 

@@ -24,7 +24,8 @@ class PlanLine:
         self._again = Button(label="Search again", icon="play_arrow", **_BUTTON)
         self._back = Button(label="Back to its settings", icon="undo", **_BUTTON)
         self._buttons = pn.Row(self._again, self._back, margin=0, height=40)
-        self._words.view.styles = {"flex": "1 1 380px", "min-width": "0"}
+        # Two lines have room, so that nothing below moves when the second one comes.
+        self._words.view.styles = {"flex": "1 1 380px", "min-width": "0", "min-height": "40px"}
         self.view = frame(toolbar(self._words.view, self._buttons), margin=(4, 10, 2, 10))
         on_click(self._again, lambda _: app.search())
         on_click(self._back, lambda _: app.carry.back())

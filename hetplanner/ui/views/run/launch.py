@@ -11,7 +11,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
-from hetplanner.ui.models.texts import seconds_text, shape_text
+from hetplanner.ui.models.texts import seconds_text, plan_name
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
@@ -153,7 +153,7 @@ def proposal_words(proposal: Proposal) -> str:
         devices, who = plan.ranks, "ranks"
     sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in devices))
     facts = [
-        ("Model", f"{problem.workload.name} in {problem.workload.dtype}, {shape_text(plan)}, {len(devices)} {who}"),
+        ("Plan", f"{plan_name(plan)}, in {problem.workload.dtype}, {len(devices)} {who}"),
         ("Links emulated between", sites),
     ]
     if isinstance(plan, ElasticPlan):
