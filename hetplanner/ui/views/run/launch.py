@@ -11,7 +11,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
-from hetplanner.ui.models.texts import seconds_text, plan_name
+from hetplanner.ui.models.texts import plan_name, seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
