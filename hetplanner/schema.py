@@ -180,6 +180,8 @@ def parse_json(text: str | bytes, place: str) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
+        if not text.strip():
+            raise InvalidInput(f"{place}: is empty, not JSON; write or save it again")
         if text.count("[") + text.count("{") > MAX_CONTAINERS:
             raise InvalidInput(f"{place}: must hold at most {MAX_CONTAINERS} lists and objects; is this our file?")
         data = json.loads(text, parse_int=_bounded, parse_constant=_no_constants, object_pairs_hook=_no_duplicates)
@@ -245,16 +247,14 @@ def check_format(data: object, noun: str, version: int, place: str) -> dict[str,
     if not isinstance(data, dict):
         raise InvalidInput(f"{place}: must be a JSON object, got {type(data).__name__}")
     text = data.get("format")
-    wanted = f"hetplanner/{noun}@{version}"
+    wanted = " or ".join(f"'hetplanner/{noun}@{number}'" for number in range(1, version + 1))
     if text is None:
-        raise InvalidInput(
-            f'{place}: format: required field is missing; a {noun} file starts with "format": "{wanted}"'
-        )
+        raise InvalidInput(f"{place}: format: required field is missing; a {noun} file says {wanted} there")
     head, _, number = str(text).partition("@")
     if head != f"hetplanner/{noun}" or not re.fullmatch("[1-9][0-9]{0,5}", number):
-        raise InvalidInput(f"{place}: format: must be '{wanted}', got {text!r:.80}")
+        raise InvalidInput(f"{place}: format: must be {wanted}, got {text!r:.80}; is this a {noun} file?")
     if int(number) > version:
         raise InvalidInput(
-            f"{place}: format: {text!r:.80} is newer than this hetplanner reads ('{wanted}'); upgrade hetplanner"
+            f"{place}: format: {text!r:.80} is newer than this hetplanner reads ({wanted}); upgrade hetplanner"
         )
     return {key: value for key, value in data.items() if key != "format"}

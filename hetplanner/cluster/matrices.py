@@ -99,6 +99,8 @@ def read_matrix(source: TableSource, quantity: Quantity, *, diagonal: bool = Fal
         InvalidInput: not square, ragged, unequal names, or a bad cell, which is named.
     """
     place, data = read_source(source)
+    if not data.strip():
+        raise InvalidInput(f"{place}: the file is empty; it must hold a square table of numbers")
     matrix = _from_npy(place, data) if data[:6] == b"\x93NUMPY" else _from_csv(place, data)
     _check_cells(matrix, quantity, diagonal)
     return matrix
@@ -117,6 +119,8 @@ def matrix_from_rows(rows: Sequence[Sequence[float | None]], place: str, quantit
 
 def read_rows(place: str, data: bytes) -> list[list[str]]:
     """Rows of a CSV, blank lines left out, names as they were before `guarded`. Raises InvalidInput."""
+    if data.startswith(b"PK\x03\x04"):
+        raise InvalidInput(f"{place}: this is a spreadsheet or an archive; save the sheet as CSV and give that")
     try:
         rows = list(csv.reader(data.decode("utf-8-sig").splitlines(), strict=True))
     except UnicodeDecodeError:
@@ -165,8 +169,14 @@ def _where(place: str, labels: Sequence[str] | None, i: int, j: int) -> str:
 
 
 def _check_size(place: str, rows: int, columns: int) -> None:
-    if rows != columns or rows == 0:
-        raise InvalidInput(f"{place}: must be square, has {rows} rows and {columns} columns")
+    if rows == 0 or columns == 0:
+        raise InvalidInput(
+            f"{place}: holds no numbers; it must be a square table with a row and a column for each name"
+        )
+    if rows != columns:
+        raise InvalidInput(
+            f"{place}: must be square, has {rows} rows and {columns} columns of numbers; give every pair of names"
+        )
     if rows > MAX_ROWS:
         raise InvalidInput(
             f"{place}: must have at most {MAX_ROWS} rows, has {rows}; write the cluster in its site form"

@@ -137,7 +137,7 @@ def test_hostile_names_are_text_everywhere_and_a_foreign_host_gets_nothing(tmp_p
         one = visit(f"{server.url}?page=cluster&run={run_id}")
         page = one.page
         page.set_viewport_size({"width": 1600, "height": 4000})  # everything can be hovered
-        give = one.upload("Import")
+        give = one.upload("Import files")
         text = cluster_to_json(hostile_cluster()).encode()
         give.set_input_files({"name": "<img src=x onerror=window.pwned=1>.json", "mimeType": "x", "buffer": text})
         one.sees(re.compile(r"<img src=x.*: 4 devices"))

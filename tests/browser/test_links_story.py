@@ -22,7 +22,7 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
     page = one.page
     tables = tables_of(sites_cluster([2, 2, 2]), "csv")
     files = [{"name": name, "mimeType": "text/csv", "buffer": content} for name, content in tables.items()]
-    give = one.upload("Import")
+    give = one.upload("Import files")
     broken = files[0] | {"buffer": files[0]["buffer"].replace(b"0.05", b"slow", 1)}
     give.set_input_files([broken, *files[1:]])
     one.sees(re.compile(r"bandwidth_gbit_s.csv: row 'd0', column 'd2': must be a number, got 'slow'"))
@@ -70,7 +70,7 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
 
 def test_refused_and_doubtful_files_say_why_beside_the_button(server, visit):
     one = visit(server.url)
-    give = one.upload("Import")
+    give = one.upload("Import files")
     texts = {
         "bandwidth.csv": ",a,b\na,,1\nb,1,\n",
         "latency.csv": ",a,b\na,,5\nb,5,\n",

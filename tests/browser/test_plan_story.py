@@ -153,7 +153,7 @@ def test_two_pages_search_side_by_side_and_one_can_look_at_the_others(server, vi
 def test_uploads_are_taken_and_bad_ones_explained_with_nothing_lost(server, visit):
     one = visit(server.url)
     page = one.page
-    give = one.upload("Import")
+    give = one.upload("Import files")
     broken = json.loads(cluster_to_json(small_cluster(3)))
     broken["devices"][1]["memory"] = "0 GiB"
     hostile = "<img src=x onerror=alert(1)>.json"

@@ -3,12 +3,13 @@
 import panel as pn
 import panel_material_ui as pmui
 import param
+import pytest
 from bokeh.document import Document
 from panel.io.state import set_curdoc
 
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.views.binding import bind, on_click, upload_button
+from hetplanner.ui.views.binding import MAX_FILES, MAX_UPLOAD_BYTES, bind, on_click, upload_button
 from hetplanner.ui.views.buttons import Button
 
 
@@ -46,13 +47,74 @@ def test_a_click_acts_while_the_document_is_held():
     assert document.callbacks.hold_value is None
 
 
-def test_a_file_is_taken_while_the_document_is_held():
-    document, seen = Document(), []
+def upload(taken: bool = True):
+    """A button with what it has given, what it has refused, and what the browser was told."""
+    document, given, refused, told = Document(), [], [], []
 
     def take(files):
-        seen.append((files, document.callbacks.hold_value))
+        given.append((files, document.callbacks.hold_value))
+        return taken
 
-    button = upload_button("Import", ".csv", Session(LaunchGuard("a-launch-token")), take)
+    button = upload_button("Import", take, refused.append, multiple=True, larger="split it")
+    button._send_msg = told.append
+    return document, button, given, refused, told
+
+
+def send(document, button, *messages):
     with set_curdoc(document):
-        button.param.update(filename="folder/links.csv", value=b"a,b")
-    assert seen == [({"links.csv": b"a,b"}, "combine")]
+        for message in messages:
+            button._handle_msg(message | {"type": "status"})
+
+
+def piece(name: str, data: bytes, chunk: int = 1, total: int = 1):
+    return {
+        "status": "upload_event",
+        "name": name,
+        "mime_type": "",
+        "data": data,
+        "chunk": chunk,
+        "total_chunks": total,
+    }
+
+
+BEGIN, END = {"status": "initializing"}, {"status": "finished"}
+
+
+def test_a_file_is_taken_while_the_document_is_held_and_ticked():
+    document, button, given, refused, told = upload()
+    send(document, button, BEGIN, piece("folder/links.csv", b"a,", 1, 2), piece("folder/links.csv", b"b", 2, 2), END)
+    assert given == [({"links.csv": b"a,b"}, "combine")]
+    assert (refused, told) == ([], [END])
+
+
+def test_what_is_refused_gets_no_tick():
+    document, button, given, _, told = upload(taken=False)
+    send(document, button, BEGIN, piece("a.csv", b"?"), END)
+    assert len(given) == 1
+    assert [message["status"] for message in told] == ["error"]
+    told.clear()
+    send(document, button, BEGIN, piece("a.csv", b"?"), END)  # the same again
+    assert len(given) == 2
+    assert [message["status"] for message in told] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        # 52 MB once ended in silence: the browser's own refusal raised in the server.
+        ([{"status": "error", "error": "File 'a.npy' (52 MB) exceeds the limit"}], "at most 16 MiB"),
+        ([BEGIN, piece("a.npy", b"0" * (MAX_UPLOAD_BYTES + 1)), END], "split it"),
+        ([BEGIN, *(piece(f"{i}.csv", b"1") for i in range(MAX_FILES + 1)), END], "nothing was read"),
+        ([BEGIN, END], "the file is empty"),
+    ],
+)
+def test_what_does_not_come_is_answered(messages, words):
+    document, button, given, refused, told = upload()
+    send(document, button, *messages)
+    assert given == []
+    assert len(refused) == 1
+    assert words in refused[0]
+    assert {"status": "finished"} not in told
+    send(document, button, BEGIN, piece("a.csv", b"1"), END)
+    assert len(given) == 1
+    assert told[-1] == END

@@ -53,6 +53,10 @@ class ExchangeModel(param.Parameterized):
         """Uploaded files by name: one JSON, or tables as CSV or NPY."""
         return self._take("file", lambda: files)
 
+    def refuse_files(self, text: str) -> None:
+        """Says beside the button why files did not come; what was there stays."""
+        self.errors, self.notes = {"file": text}, {}
+
     def take_text(self, text: str) -> bool:
         """Pasted text: a cluster file, or a table."""
         if len(text) > MAX_PASTED:

@@ -69,16 +69,22 @@ class ExportModel(param.Parameterized):
         self.session = session
         self._open = open_plan
 
-    def upload(self, name: str, content: bytes) -> None:
-        """Takes a plan file, checked in full; a refused one leaves the plan in hand as it is."""
+    def upload(self, name: str, content: bytes) -> bool:
+        """Takes a plan file, checked in full, or says no; a refused one leaves the plan in hand as it is."""
         place = one_line(name)[:80]
         try:
             plan = checked_plan(content, place)
         except HetplannerError as error:
-            self.error = str(error)[:1000]
-            return
+            self.refuse(str(error)[:1000])
+            return False
         self.error = ""
         self._open(plan, place.removesuffix(".json"))
+        return True
+
+    def refuse(self, text: str) -> None:
+        """Says beside the button why a file was not taken."""
+        stays = "" if self.session.in_hand is None else " Your plan in hand stays as it is."
+        self.error = f"{text}.{stays}" if stays else text
 
 
 @reader("plan file", at="place")

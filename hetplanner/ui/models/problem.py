@@ -255,18 +255,23 @@ class ProblemSettings(param.Parameterized):
 
     # -- an uploaded model ------------------------------------------------------------------------
 
-    def upload_model(self, name: str, content: bytes) -> None:
+    def upload_model(self, name: str, content: bytes) -> bool:
         """Takes an uploaded Hugging Face config.json (GPT-2 and Llama families) or a workload file, which holds a
-        captured model as data. Errors become a notice, and stay in `upload_error`.
+        captured model as data, or says no. Errors become a notice, and stay in `upload_error`.
         """
         self.upload_error = ""
         try:
             self.param.update(uploaded=uploaded_workload(content, name), preset=UPLOADED)
         except HetplannerError as error:
-            self.upload_error = str(error)
-            self.session.notify("error", str(error))
-        else:
-            self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
+            self.refuse_model(str(error))
+            return False
+        self.session.notify("success", f"Model of {name}: {self.uploaded_text}")
+        return True
+
+    def refuse_model(self, text: str) -> None:
+        """Says beside the button why a file was not taken."""
+        self.upload_error = text
+        self.session.notify("error", text)
 
     @property
     def uploaded_text(self) -> str:

@@ -11,6 +11,9 @@ import param
 from hetplanner.ui.models.session import Session
 
 MAX_UPLOAD_BYTES = 16 * 2**20
+MAX_FILES = 8
+TOO_LARGE = f"a file must be one the browser can read, of at most {MAX_UPLOAD_BYTES >> 20} MiB, all together too"
+EMPTY = "the file is empty; write or save it again, and choose it once more"
 
 
 def bind(widget: Any, model: param.Parameterized, name: str, session: Session) -> Any:
@@ -62,26 +65,79 @@ def on_click(widget: Any, act: Callable[[Any], object]) -> None:
 
 
 class Upload(pmui.FileInput):
-    """A file input whose size limit also holds in the server: chunks beyond it are dropped, and said so."""
+    """A file input that answers whatever it does not take: neither silence nor a tick stands for a refusal.
+
+    Attributes:
+        refused: why nothing of the last files was taken; '' if they were.
+        over_limit: what the browser or the size limit stopped, so that nothing came.
+        empty: files without a byte came.
+    """
 
     over_limit = param.Event()
+    empty = param.Event()
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self.refused = ""
+
+    def _handle_msg(self, msg: Any) -> None:
+        """The widget's protocol. Its own handler raises at an error of the browser's, and ticks whatever was sent."""
+        status = msg.get("status") if isinstance(msg, dict) else None
+        if status == "initializing":
+            self._drop()
+            self.refused = ""
+        elif status == "error":  # too large, or not to be read: nothing is sent
+            self.param.trigger("over_limit")
+        elif status == "upload_event":
+            self._process_chunk(msg)
+        elif status == "finished":
+            self._finish()
 
     def _process_chunk(self, msg: dict[str, Any]) -> None:
+        """A piece of a file. The limits also hold here, whatever the browser lets through."""
+        if self.refused:
+            return
         held = sum(len(c) for f in self._file_buffer.values() for c in f["chunks"].values())
         held += sum(len(f["value"]) for f in self._buffer)
-        if held + len(msg["data"]) > MAX_UPLOAD_BYTES or len(self._buffer) >= 8:
-            self._file_buffer.clear()
-            self._buffer.clear()
+        if held + len(msg["data"]) > MAX_UPLOAD_BYTES or len(self._buffer) >= MAX_FILES:
+            self._drop()
             self.param.trigger("over_limit")
             return
         super()._process_chunk(msg)
 
+    def _finish(self) -> None:
+        if self._buffer:
+            self._flush_buffer()  # whoever watches `value` reads the files, and sets `refused` if they are bad
+        elif not self.refused:
+            self.param.trigger("empty")
+        self._send_msg({"status": "error", "error": self.refused} if self.refused else {"status": "finished"})
 
-def upload_button(text: str, accept: str, session: Session, on_files: Any, *, multiple: bool = False) -> Upload:
-    """A button that takes files (also dropped onto it) and calls `on_files({name: bytes})`; no path is involved."""
+    def _drop(self) -> None:
+        self._file_buffer.clear()
+        self._buffer.clear()
+
+
+def upload_button(
+    text: str,
+    on_files: Callable[[dict[str, bytes]], bool],
+    on_refused: Callable[[str], object],
+    *,
+    multiple: bool = False,
+    larger: str = "is it the right file?",
+) -> Upload:
+    """A button that takes files (also dropped onto it); no path is involved.
+
+    It takes files of any name: one of a wrong kind is then told what is wrong with it, not passed over.
+
+    Args:
+        text: on the button.
+        on_files: gets contents by name, and says whether it took them.
+        on_refused: gets a line about files that did not come at all, to be shown beside the button.
+        multiple: several at once.
+        larger: what to do with a file beyond the limit.
+    """
     button = Upload(
         label=text,
-        accept=accept,
         multiple=multiple,
         max_file_size=MAX_UPLOAD_BYTES,
         max_total_file_size=MAX_UPLOAD_BYTES,
@@ -99,14 +155,18 @@ def upload_button(text: str, accept: str, session: Session, on_files: Any, *, mu
         files = {re.split(r"[\\/]", str(name))[-1][:120]: bytes(v) for name, v in zip(names, values, strict=False)}
         button.clear()  # the same file may be given again after it was mended
         if sum(map(len, files.values())) > MAX_UPLOAD_BYTES:
-            refuse()
+            button.param.trigger("over_limit")
             return
         with pn.io.hold():  # what is sent unheld overtakes what Panel is still sending, such as the parts it changes
-            on_files(files)
+            if not on_files(files):
+                button.refused = "not taken; the reason stands beside this button"
 
-    def refuse(*_: Any) -> None:
-        session.notify("error", f"upload: must be at most {MAX_UPLOAD_BYTES >> 20} MiB in all; nothing was read")
+    def refuse(words: str) -> None:
+        button.refused = words
+        with pn.io.hold():
+            on_refused(words)
 
     button.param.watch(take, "value")
-    button.param.watch(refuse, "over_limit")
+    button.param.watch(lambda _: refuse(f"{TOO_LARGE}; nothing was read: {larger}"), "over_limit")
+    button.param.watch(lambda _: refuse(EMPTY), "empty")
     return button

@@ -5,6 +5,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.cluster.matrices import MAX_ROWS
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.exchange import FORMS, KINDS, MAX_PASTED, SOURCES
 from hetplanner.ui.views.binding import upload_button
@@ -27,7 +28,11 @@ class ExchangePart:
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.exchange
         upload = upload_button(
-            "Import JSON, CSV or NPY", ".json,.csv,.npy", app.session, self.model.take_files, multiple=True
+            "Import files",
+            self.model.take_files,
+            self.model.refuse_files,
+            multiple=True,
+            larger=f"a table has at most {MAX_ROWS} rows; write a larger cluster site by site, as its Download is",
         )
         whole = next(iter(FORMS))
         download = FileDownload(

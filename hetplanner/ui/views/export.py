@@ -50,7 +50,9 @@ class ExportView(PageView):
             variant="contained",
             margin=(8, 6),
         )
-        self.upload = upload_button("Open a plan file", ".json", app.session, self._take)
+        self.upload = upload_button(
+            "Open a plan file", self._take, self.model.refuse, larger="open larger plans in a notebook, hp.load_plan"
+        )
         self.form = bind(
             pmui.RadioButtonGroup(options={"Tree": "tree", "Text": "text"}, size="small", margin=(10, 6)),
             self.model, "form", app.session,
@@ -75,8 +77,8 @@ class ExportView(PageView):
         )
         return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.peers, self.text), lines))
 
-    def _take(self, files: dict[str, bytes]) -> None:
-        self.model.upload(*next(iter(files.items())))
+    def _take(self, files: dict[str, bytes]) -> bool:
+        return self.model.upload(*next(iter(files.items())))
 
     def _file(self) -> io.StringIO:
         plan = self.app.session.in_hand

@@ -38,10 +38,12 @@ def _model_part(app: PlannerApp) -> list[Any]:
     )
     bind(preset, plan, "preset", app.session)
 
-    def take(files: dict[str, bytes]) -> None:
-        plan.upload_model(*next(iter(files.items())))
+    def take(files: dict[str, bytes]) -> bool:
+        return plan.upload_model(*next(iter(files.items())))
 
-    upload = upload_button("config.json or workload", ".json", app.session, take)
+    upload = upload_button(
+        "config.json or workload", take, plan.refuse_model, larger="a larger workload is planned on the command line"
+    )
     name, refused = Words(margin=(2, 10)), ErrorWords(margin=(2, 10))
 
     def show_uploaded(*_: Any) -> None:
