@@ -71,6 +71,11 @@ def _folder() -> Path | None:
     return _cached[0]
 
 
+def kernel_folder() -> Path | None:
+    """The folder of this version's kernels; None if they cannot be kept in one of their own."""
+    return _folder()
+
+
 def source_digest(package: Path) -> str:
     """Digest of all files of a package that define kernels."""
     digest = hashlib.sha256(numba.__version__.encode())

@@ -45,6 +45,7 @@ app.command("train")(training.train)
 app.add_typer(runs.app, name="runs")
 app.add_typer(peers.app, name="peer")
 app.command("calibrate")(calibrating.calibrate)
+app.command("kernels")(services.kernels)
 app.command("agent")(services.agent)
 app.command("dashboard")(services.dashboard)
 

@@ -1,10 +1,13 @@
-"""hetplanner agent and hetplanner dashboard: the two programs that stay."""
+"""hetplanner agent and hetplanner dashboard, the two programs that stay, and what prepares an installation for them."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
+
+from hetplanner.cli.output import AsJson, console, print_json
 
 
 def agent() -> None:
@@ -25,3 +28,15 @@ def dashboard(
     from hetplanner.ui.serve import serve_dashboard
 
     serve_dashboard(port=port, open_browser=show, host=host)
+
+
+def kernels(as_json: AsJson = False) -> None:
+    """Compile the planners' kernels now, once per installation, so that the first search is at full speed at once."""
+    from hetplanner.planners.kernel_parts import PARTS, compile_parts
+
+    start_s = time.monotonic()
+    for count, part in enumerate(compile_parts(), 1):
+        if not as_json:
+            console.print(f"kernels {count} of {len(PARTS)}: {PARTS[part][0]}")
+    if as_json:
+        print_json({"parts": list(PARTS), "seconds": time.monotonic() - start_s})

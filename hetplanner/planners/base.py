@@ -58,6 +58,8 @@ class BasePlanner(ABC, Generic[SettingsT]):
         self.check(problem, start)
         checked_seed(seed)
         progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
+        if start is not None and start.problem == problem and start.estimate is not None:
+            progress.begin_at(start, value_of(start))
         model = CostModel.of(problem)
         if problem.objective == "cost":
             require_prices(problem)
@@ -72,7 +74,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
                 plan = plan_without_kernels(model, progress)
         if not progress.events:
             value = value_of(plan)
-            progress.report(value, value, 0.0, tuple(tuple(r[0] for r in s.replicas) for s in plan.stages), "done")
+            progress.report(value, None, tuple(tuple(r[0] for r in s.replicas) for s in plan.stages), "done")
         return plan
 
     def check(self, problem: Problem, start: Plan | None = None) -> None:

@@ -57,7 +57,7 @@ class CpSatPlanner(BasePlanner[CpSatSettings]):
 
         def is_over(_: float) -> bool:
             if progress.is_event_due():
-                progress.report(best_s, best_s, 0.0, species.placement(found), "prove")
+                progress.report(best_s, None, species.placement(found), "prove")
             return progress.is_over()
 
         value = score_dtfm(placement, *network).total_s
@@ -80,7 +80,7 @@ class CpSatPlanner(BasePlanner[CpSatSettings]):
                 if other_s < value * (1 - SAME_VALUE):
                     placement, best_s = other, min(best_s, other_s)
         ids = problem.usable_devices
-        progress.report(best_s, best_s, 0.0, tuple(tuple(ids[d] for d in row) for row in placement), "done")
+        progress.report(best_s, None, tuple(tuple(ids[d] for d in row) for row in placement), "done")
         return fit_plan(rows[placement], model)
 
 

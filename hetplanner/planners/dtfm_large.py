@@ -11,7 +11,7 @@ spare ones after, P layouts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ class LargeDtfmSpecies(DtfmSpecies):
 
     Arguments are those of :class:`hetplanner.planners.dtfm_search.DtfmSpecies`.
     """
+
+    kernel_parts: ClassVar[tuple[str, ...]] = ()
+    """None is compiled ahead: few have thousands of devices."""
 
     def seeds(self, limit: int | None) -> Iterator[tuple[list[Candidate], int]]:
         """Layouts read off the network, the likeliest first; then layouts of annealed groups.

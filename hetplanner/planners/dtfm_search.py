@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ class DtfmSpecies:
         starts: 'structured' or 'random'.
         rows: rows of these devices in the tables; None if they are all, in their order.
     """
+
+    kernel_parts: ClassVar[tuple[str, ...]] = ("dtfm",)
 
     def __init__(
         self,
@@ -103,10 +105,23 @@ class DtfmSpecies:
         order = np.arange(self.stages)
         guesses = []
         for layout in layouts:
-            placed = layout[: self.stages * self.replicas].reshape(self.stages, self.replicas)
-            cost = score_dtfm(self._in_tables(placed), self._delay, self._bandwidth)
-            guesses.append(Candidate(cost.total_s, (layout, order)))
+            guesses.append(self.rough((layout, order)))
         return guesses
+
+    def rough(self, genes: tuple[IntArray, ...]) -> Candidate:
+        """A candidate as its genes stand, scored by the independent function; needs no compiled kernels."""
+        layout, order = genes
+        placed = layout[: self.stages * self.replicas].reshape(self.stages, self.replicas)[order]
+        cost = score_dtfm(self._in_tables(placed), self._delay, self._bandwidth)
+        return Candidate(cost.total_s, genes)
+
+    def rough_starts(self) -> list[tuple[IntArray, ...]]:
+        """The first layouts along every line of devices."""
+        if self._starts == "random":
+            return []
+        compositions = seeds.list_compositions(self.stages, np.random.default_rng(0))[:FIRST_GUESSES]
+        order = np.arange(self.stages)
+        return [(seeds.deal_layout(line, runs, self.replicas), order) for line in self._orders for runs in compositions]
 
     def _in_tables(self, placed_SR: IntArray) -> IntArray:
         """Canonical numbers as rows of the published tables."""

@@ -86,7 +86,7 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
         if best is None:
             raise explain_infeasible(problem, model.tables, *shapes[-1][0])
         value = value_of(best)
-        progress.report(value, value, 0.0, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
+        progress.report(value, None, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
         return best
 
     def _search_dtfm(self, problem: Problem, model: CostModel, progress: Progress) -> Plan:
@@ -103,11 +103,11 @@ class ExhaustivePlanner(BasePlanner[ExhaustiveSettings]):
             progress.evaluations += len(batch)
             best = found if best is None or found.value < best.value else best
             if progress.is_event_due():
-                progress.report(best.value, best.value, 0.0, species.placement(best), "all")
+                progress.report(best.value, None, species.placement(best), "all")
             if progress.is_over():
                 break
         assert best is not None
-        progress.report(best.value, best.value, 0.0, species.placement(best), "done")
+        progress.report(best.value, None, species.placement(best), "done")
         return fit_plan(usable_rows(problem)[species.placement_SR(best)], model)
 
     def _refuse_large(self, spaces: list[tuple[int, Callable[[], Listing], int]], progress: Progress) -> None:

@@ -22,7 +22,7 @@ from hetplanner.plan.problem import Objective, Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import EXACT_STAGES
 from hetplanner.planners.finish import fit_plan, usable_rows
-from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.interface import PlannerSettings, Progress, Quantiles
 from hetplanner.planners.shapes import fixed_shape
 
 FloatArray = NDArray[np.float64]
@@ -99,7 +99,7 @@ class GcmaPlanner(BasePlanner[GcmaSettings]):
     ) -> None:
         best = int(np.argmin(cost_P))
         placement = game.placement(label_PD[best], order_PS[best])
-        progress.report(float(cost_P[best]), float(cost_P.mean()), float(cost_P.std()), placement, phase)
+        progress.report(float(cost_P[best]), Quantiles.of(cost_P.tolist()), placement, phase)
 
 
 class _Partitions:

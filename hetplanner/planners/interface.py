@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic.config import JsonDict
 
@@ -17,12 +18,15 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
 
+if TYPE_CHECKING:
+    from hetplanner.planners.moments import Moment
+
 EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
 SAME_AS_BOUND = 1e-12
 MOST_SEED = 2**63 - 1
 LOADING = "loading kernels"
-"""Phase of a first event: what is placed so far needed no compiled kernels."""
+"""Phase of first events: what is placed so far needed no compiled kernels."""
 LAST_PHASES = frozenset({"done", "all tried", "proven optimal"})
 """Phases of a last event; behind it the best plans are judged."""
 OBJECTIVE_UNITS = {"step-time": "s", "cost": "$ per million tokens", "dtfm": "s"}
@@ -85,28 +89,52 @@ class Budget:
         return " or ".join(parts) or "none"
 
 
+class Quantiles(NamedTuple):
+    """Of the values of a population: a tenth of them is no greater than `low`, a tenth no less than `high`."""
+
+    low: float
+    median: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Quantiles:
+        """The 10, 50 and 90 % quantiles; each is one of the values."""
+        return Quantiles(*np.quantile(np.asarray(values, dtype=np.float64), (0.1, 0.5, 0.9), method="nearest").tolist())
+
+
+Placement = tuple[tuple[str, ...], ...]
+"""Devices by stage, then replica."""
+Draft = Callable[[], Plan]
+"""Makes the plan of a placement as it stands: dense, with the search's own cut and shares, without an estimate."""
+
+
 @dataclass(frozen=True)
 class SearchEvent:
     """Where a search stands; values are in the objective's unit (seconds, or dollars per million tokens).
 
     Attributes:
-        best: value of the best plan so far.
-        mean, spread: mean and standard deviation over the current population.
+        best: value of the best plan so far; never more than in the event before.
+        low, median, high: 10, 50 and 90 % quantiles of the current population's values.
         evaluations: candidate placements scored so far.
         seconds: since the search began.
         placement: devices of the best plan by stage, then replica.
         phase: what the search is doing, in a word.
         spent_s: of a budget in seconds: since the search began without loading the kernels.
+        searched_s: since the first evaluation, without loading or compiling kernels.
+        draft: makes the best plan; only of an event on its way, and only where the planner has one.
     """
 
     best: float
-    mean: float
-    spread: float
+    low: float
+    median: float
+    high: float
     evaluations: int
     seconds: float
-    placement: tuple[tuple[str, ...], ...]
+    placement: Placement
     phase: str = "search"
     spent_s: float = 0.0
+    searched_s: float = 0.0
+    draft: Draft | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -120,6 +148,7 @@ class SearchResult:
         events: all events sent, for the convergence plot.
         cancelled: whether `should_stop` ended the search.
         elastic: the elastic plan, where one was asked for; `plan` then is a calm step of it.
+        moments: its improvements, for a replay, where they were kept.
     """
 
     plan: Plan
@@ -131,6 +160,7 @@ class SearchResult:
     events: tuple[SearchEvent, ...] = field(default=(), repr=False)
     cancelled: bool = False
     elastic: ElasticPlan | None = None
+    moments: tuple[Moment, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float:
@@ -232,6 +262,8 @@ class Progress:
         self._clock = clock
         self._start = clock()
         self._search_start = self._start
+        self._searched_before = 0.0
+        self._best: tuple[float, Placement, Draft | None] = (float("inf"), (), None)
         self._last_event = -EVENT_INTERVAL_S
         self._held_back = 0.0
         self._compiling = 0
@@ -246,6 +278,21 @@ class Progress:
     def spent_s(self) -> float:
         """Of a budget in seconds: since its clock was started."""
         return self._clock() - self._search_start
+
+    @property
+    def searched_s(self) -> float:
+        """Since the first evaluation, without loading or compiling kernels."""
+        return self._searched_before + self.spent_s
+
+    def pause(self) -> None:
+        """Stops the clock of :attr:`searched_s` until the budget's is started (again)."""
+        self._searched_before = self.searched_s
+        self._search_start = self._clock()
+
+    def begin_at(self, plan: Plan, value: float) -> None:
+        """Takes a plan of the problem for the best so far."""
+        placement = tuple(tuple(replica[0] for replica in stage.replicas) for stage in plan.stages)
+        self._best = (value, placement, lambda: plan)
 
     def start_budget(self) -> None:
         """Starts the budget's clock; before it lie loading (or, once per installation, compiling) the kernels."""
@@ -319,15 +366,36 @@ class Progress:
     def report(
         self,
         best: float,
-        mean: float,
-        spread: float,
-        placement: tuple[tuple[str, ...], ...],
+        quantiles: Quantiles | None,
+        placement: Placement,
         phase: str = "search",
+        draft: Draft | None = None,
     ) -> None:
-        """Sends one event; callers ask :meth:`is_event_due` first, except for the last one."""
-        event = SearchEvent(best, mean, spread, self.evaluations, self.seconds, placement, phase, self.spent_s)
+        """Sends one event; callers ask :meth:`is_event_due` first, except for the last one.
+
+        Args:
+            best: value of the best plan in hand; an earlier one that is better is reported in its place.
+            quantiles: of the population; None: there is none but the best plan.
+            placement: of the best plan in hand.
+            phase: what the search does, in a word.
+            draft: makes the best plan in hand.
+        """
+        if best < self._best[0] or not self._best[1]:
+            self._best = (best, placement, draft)
+        best, placement, draft = self._best
+        event = SearchEvent(
+            best,
+            *(quantiles or (best,) * 3),
+            evaluations=self.evaluations,
+            seconds=self.seconds,
+            placement=placement,
+            phase=phase,
+            spent_s=self.spent_s,
+            searched_s=self.searched_s,
+            draft=draft,
+        )
         self._last_event = event.seconds
-        self.events.append(event)
+        self.events.append(replace(event, draft=None))
         if self._on_event is not None:
             self._on_event(event)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 from hetplanner.errors import RunError
 from hetplanner.planners.interface import EVENT_INTERVAL_S, Progress
 from hetplanner.planners.islands import Elites, Island, NewsBoard, PopulationState, Task
+from hetplanner.planners.population import Evolution
 
 POLL_S = 0.05
 # A process that was asked to stop ends its chunk first.
@@ -23,10 +25,11 @@ class ProcessCrew:
     Args:
         task: what they search.
         progress: of the whole search; cancelling it stops all processes.
+        evolutions: populations like those of every island.
     """
 
-    def __init__(self, task: Task, progress: Progress) -> None:
-        self._board, self._task = NewsBoard(progress), task
+    def __init__(self, task: Task, progress: Progress, evolutions: Sequence[Evolution]) -> None:
+        self._board, self._task = NewsBoard(progress, evolutions), task
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         count = min(task.settings.processes, task.settings.islands)

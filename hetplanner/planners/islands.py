@@ -16,12 +16,13 @@ import numpy as np
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import LOADING, Budget, Progress
+from hetplanner.planners.interface import LOADING, Budget, Progress, Quantiles
 from hetplanner.planners.population import (
     Candidate,
     Evolution,
     EvolutionSettings,
     Extra,
+    get_ready,
     leader_of,
     report_end,
     run_race,
@@ -81,9 +82,10 @@ class News(NamedTuple):
 
     evaluations: int
     best: float
-    mean: float
-    spread: float
+    quantiles: Quantiles
     placement: tuple[tuple[str, ...], ...]
+    population: int
+    candidate: Candidate
 
 
 class PopulationState(NamedTuple):
@@ -132,9 +134,9 @@ class Island:
     def news(self) -> News:
         """Where it stands."""
         leader = leader_of(self._search.evolutions)
-        values = np.array([c.value for c in leader.population])
-        placement = leader.species.placement(leader.best)
-        return News(self.progress.evaluations, leader.value, float(values.mean()), float(values.std()), placement)
+        best, quantiles = leader.best, Quantiles.of([c.value for c in leader.population])
+        number = next(k for k, e in enumerate(self._search.evolutions) if e is leader)
+        return News(self.progress.evaluations, best.value, quantiles, leader.species.placement(best), number, best)
 
     def elites(self) -> Elites:
         """Its best candidates, with the numbers of their populations."""
@@ -187,17 +189,20 @@ def evolve_islands(make: MakeSearch, search: Search, problem: Problem, seed: int
     if progress.is_proven(leader_of(search.evolutions).value):
         report_end(search.evolutions, progress)
         return
-    warm_up(search.evolutions)
+    get_ready(search.evolutions, progress)
+    if progress.is_cancelled():
+        report_end(search.evolutions, progress)
+        return
     counts = _split(progress.remaining_evaluations, settings.islands)
     task = Task(make, problem, settings, seed, progress.start, progress.remaining_seconds, counts)
     if settings.processes > 1:
         from hetplanner.planners.island_processes import ProcessCrew
 
-        with ProcessCrew(task, progress) as crew:
+        with ProcessCrew(task, progress, search.evolutions) as crew:
             _run_epochs(crew, settings.islands, progress)
             states = crew.states()
     else:
-        with LocalCrew(task, progress) as local:
+        with LocalCrew(task, progress, search.evolutions) as local:
             _run_epochs(local, settings.islands, progress)
             states = local.states()
     for state in states:
@@ -214,10 +219,11 @@ class LocalCrew:
     Args:
         task: what they search.
         progress: of the whole search.
+        evolutions: populations like those of every island.
     """
 
-    def __init__(self, task: Task, progress: Progress) -> None:
-        self._board = NewsBoard(progress)
+    def __init__(self, task: Task, progress: Progress, evolutions: Sequence[Evolution]) -> None:
+        self._board = NewsBoard(progress, evolutions)
         self._islands = [Island(task, i, progress.is_cancelled) for i in range(task.settings.islands)]
 
     def __enter__(self) -> Self:
@@ -252,8 +258,8 @@ class LocalCrew:
 class NewsBoard:
     """Makes the events of the whole search from the islands' news."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress, evolutions: Sequence[Evolution]) -> None:
+        self.progress, self._evolutions = progress, evolutions
         self._before = progress.evaluations
         self._known: dict[int, News] = {}
         self._best = float("inf")
@@ -265,7 +271,8 @@ class NewsBoard:
         best = min(self._known.values(), key=lambda known: known.best)
         if self.progress.is_event_due() and best.best <= self._best:
             self._best = best.best
-            self.progress.report(best.best, best.mean, best.spread, best.placement, "islands")
+            draft = self._evolutions[best.population].draft(best.candidate)
+            self.progress.report(best.best, best.quantiles, best.placement, "islands", draft)
 
 
 def _run_epochs(crew: Crew, islands: int, progress: Progress) -> None:

@@ -8,13 +8,15 @@ plan) race: all are screened with a few layouts, the better ones get all their s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetplanner.planners.interface import LOADING, TAKES_CORES, PlannerSettings, Progress
+from hetplanner.plan.model import Plan
+from hetplanner.planners.interface import LOADING, TAKES_CORES, Draft, PlannerSettings, Progress, Quantiles
 
 # Values this close (relative) are the same plan up to names of equal devices.
 SAME_VALUE = 1e-9
@@ -80,6 +82,15 @@ class Species(Protocol):
 
     def placement(self, candidate: Candidate) -> tuple[tuple[str, ...], ...]:
         """Devices by stage, then replica."""
+        ...
+
+
+@runtime_checkable
+class Drafting(Species, Protocol):
+    """A species that makes a plan of a candidate as it stands."""
+
+    def draft(self, candidate: Candidate) -> Plan:
+        """See :data:`hetplanner.planners.interface.Draft`."""
         ...
 
 
@@ -190,11 +201,13 @@ class Evolution:
 
     def report(self, phase: str) -> None:
         """Sends an event about this population."""
-        values = np.array([c.value for c in self.population])
         best = self.best
-        self._progress.report(
-            best.value, float(values.mean()), float(values.std()), self.species.placement(best), phase
-        )
+        quantiles = Quantiles.of([c.value for c in self.population])
+        self._progress.report(best.value, quantiles, self.species.placement(best), phase, self.draft(best))
+
+    def draft(self, candidate: Candidate) -> Draft | None:
+        """What makes the plan of a candidate as it stands; None if the species cannot."""
+        return partial(self.species.draft, candidate) if isinstance(self.species, Drafting) else None
 
     def _breed(self, moves: int) -> Candidate:
         """A child of two parents, or of one re-heated; better candidates are likelier parents (rank selection)."""
@@ -237,7 +250,7 @@ def evolve(
     if progress.is_proven(leader_of(evolutions).value):
         leader_of(evolutions).report("proven optimal")
         return leader_of(evolutions)
-    warm_up(evolutions)
+    get_ready(evolutions, progress)
     progress.start_budget()
     if not progress.is_over():
         for phase in run_race(evolutions, extra):
@@ -254,6 +267,20 @@ def report_end(evolutions: Sequence[Evolution], progress: Progress) -> None:
     leader = leader_of(evolutions)
     tried = "all tried" if all(e.is_settled for e in evolutions) else "done"
     leader.report("proven optimal" if progress.is_proven(leader.value) else tried)
+
+
+def get_ready(evolutions: Sequence[Evolution], progress: Progress) -> None:
+    """Loads the kernels. Where they must be compiled first, another process does, and a search without them goes on.
+
+    With a budget that counts evaluations this process compiles them itself, so that the plan depends on nothing else.
+    """
+    if progress.remaining_evaluations is None:
+        from hetplanner.planners.rough_search import search_roughly
+
+        search_roughly(evolutions, progress)
+    progress.pause()
+    if not progress.is_cancelled():
+        warm_up(evolutions)
 
 
 def warm_up(evolutions: Sequence[Evolution]) -> None:

@@ -6,6 +6,7 @@ Legend of array suffixes: D usable devices, N placed devices first and spare one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ class RaggedSpecies:
         begin: a plan's layout to begin with.
         walk: gives rows of the usable devices, neighbours near each other, along which SWARM assigns them.
     """
+
+    kernel_parts: ClassVar[tuple[str, ...]] = ("ragged",)
 
     def __init__(
         self,
@@ -132,15 +135,17 @@ class RaggedSpecies:
 
     def plan(self, candidate: Candidate) -> Plan | None:
         """The plan of a candidate, or None if a device cannot hold its share."""
+        try:
+            return complete_plan(self.draft(candidate), self._model)
+        except Infeasible:
+            return None
+
+    def draft(self, candidate: Candidate) -> Plan:
+        """The plan of a candidate as it stands, without an estimate."""
         _, first, load, cut = candidate.genes
         shares = np.split(load[: first[-1]], first[1:-1])
         edges = tuple(int(k) for k in self._space.op_cuts[cut])
-        try:
-            return complete_plan(
-                ragged_plan(self._model, self._members(candidate), shares, edges, self.recompute), self._model
-            )
-        except Infeasible:
-            return None
+        return ragged_plan(self._model, self._members(candidate), shares, edges, self.recompute)
 
     def _members(self, candidate: Candidate) -> list[IntArray]:
         place, first = candidate.genes[:2]

@@ -15,7 +15,7 @@ from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_search import DtfmSpecies, dtfm_species
 from hetplanner.planners.finish import fit_plan, try_plan, usable_rows
-from hetplanner.planners.interface import PlannerSettings, Progress
+from hetplanner.planners.interface import PlannerSettings, Progress, Quantiles
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
@@ -82,6 +82,5 @@ def make_species(model: CostModel, problem: Problem, seed: int, rng: np.random.G
 
 
 def _report(species: DtfmSpecies | StepSpecies, progress: Progress, tried: list[Candidate], phase: str) -> None:
-    values = np.array([c.value for c in tried])
     best = min(tried, key=lambda c: c.value)
-    progress.report(best.value, float(values.mean()), float(values.std()), species.placement(best), phase)
+    progress.report(best.value, Quantiles.of([c.value for c in tried]), species.placement(best), phase)

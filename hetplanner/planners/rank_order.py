@@ -55,7 +55,7 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
             raise explain_infeasible(problem, model.tables, *shapes[-1])
         value = value_of(best)
         placement = tuple(tuple(r[0] for r in stage.replicas) for stage in best.stages)
-        progress.report(value, value, 0.0, placement, "done")
+        progress.report(value, None, placement, "done")
         return best
 
     def place(self, problem: Problem, shape: tuple[int, int]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,8 @@ class StepSpecies:
         begin: layouts of the shape to begin with, asked for once.
     """
 
+    kernel_parts: ClassVar[tuple[str, ...]] = ("step",)
+
     def __init__(
         self,
         model: CostModel,
@@ -94,10 +97,27 @@ class StepSpecies:
     def first_guesses(self) -> list[Candidate]:
         """One pipeline per site with an even cut, by the closed form itself."""
         place = seeds.deal_layout(self._space.orders[0], [self.stages], self.replicas)
-        honour_pins(self._space.problem.pin_D, place[None], self.stages, self.replicas)
         cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages)).astype(np.int64)
-        guess = Candidate(0.0, (place, cut, even_shares(self._micro_batches, self.replicas)))
-        return [guess._replace(value=rough_value(self.layout(guess), self._model))]
+        return [self.rough((place, cut, even_shares(self._micro_batches, self.replicas)))]
+
+    def rough(self, genes: tuple[IntArray, ...]) -> Candidate:
+        """A candidate as its genes stand, scored by the closed form itself; needs no compiled kernels."""
+        honour_pins(self._space.problem.pin_D, genes[0][None], self.stages, self.replicas)
+        found = Candidate(0.0, genes)
+        return found._replace(value=rough_value(self.layout(found), self._model))
+
+    def rough_starts(self) -> list[tuple[IntArray, ...]]:
+        """The layouts that are screened beside given ones, with an even cut and even shares."""
+        cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages)).astype(np.int64)
+        share = even_shares(self._micro_batches, self.replicas)
+        return [(place.copy(), cut, share) for place in self._dealt()]
+
+    def _dealt(self) -> IntArray:
+        """Pipelines inside sites, and stages inside sites, along the first and the last order of the devices."""
+        orders = self._space.orders
+        runs = dict.fromkeys([(self.stages,), (1,) * self.stages])
+        dealt = [seeds.deal_layout(order, run, self.replicas) for order in [orders[0], orders[-1]] for run in runs]
+        return np.unique(np.array(dealt), axis=0)
 
     def random(self) -> Candidate:
         """One random placement with matched pipelines, its best cut and shares."""
@@ -110,7 +130,7 @@ class StepSpecies:
     def warm_up(self) -> None:
         """Loads the kernels (the simulator's too) by running each once on the first guess."""
         guess = self.first_guesses()[0]
-        plan = dense_plan(self.layout(guess), self._model.tables.problem, Provenance())
+        plan = self.draft(guess)
         if can_simulate([self.replicas] * self.stages) and find_gap(plan) is None:
             simulate_step_s(plan, self._model)
         state = self._state.copy()
@@ -133,15 +153,12 @@ class StepSpecies:
 
     def screen(self) -> list[Candidate]:
         """The layouts to begin with, and pipelines or stages inside sites; or, for random starts, a few of these."""
-        orders, shape = self._space.orders, (self.stages, self.replicas)
-        given = self.started(self._begin(shape)) if self._begin else []
+        given = self.started(self._begin((self.stages, self.replicas))) if self._begin else []
         self.rival = min(given, key=lambda c: c.value, default=None)
         if self._starts == "random":
             layouts = seeds.random_layouts(len(self._space.devices), SCREENED, self._rng)
             return given + self._fitted(layouts)
-        runs = dict.fromkeys([(self.stages,), (1,) * self.stages])
-        dealt = [seeds.deal_layout(order, run, self.replicas) for order in [orders[0], orders[-1]] for run in runs]
-        return given + self._fitted(np.unique(np.array(dealt), axis=0))
+        return given + self._fitted(self._dealt())
 
     def _fitted(self, layouts_PN: IntArray) -> list[Candidate]:
         values, cuts, shares = self._score(layouts_PN, fit=True)
@@ -247,6 +264,10 @@ class StepSpecies:
         _, cut, share = candidate.genes
         edges = tuple(int(k) for k in self._space.op_cuts[cut])
         return deepest_layout(self._placed(candidate), edges, share, self.recompute, self._model)
+
+    def draft(self, candidate: Candidate) -> Plan:
+        """The plan of a candidate as it stands, without an estimate; needs no compiled kernels."""
+        return dense_plan(self.layout(candidate), self._model.tables.problem, Provenance())
 
     def plan(self, candidate: Candidate) -> Plan | None:
         """The plan of a candidate, or None if a device cannot hold its share."""

@@ -111,7 +111,7 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         if best is None:
             raise explain_infeasible(problem, model.tables, *max(shapes))
         value = value_of(best)
-        progress.report(value, value, 0.0, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
+        progress.report(value, None, tuple(tuple(r[0] for r in s.replicas) for s in best.stages), "done")
         return best
 
     def _assign(

@@ -9,8 +9,7 @@ from html import escape
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, SearchEvent, SearchResult
-from hetplanner.planners.population import LOADING
+from hetplanner.planners.interface import LOADING, OBJECTIVE_UNITS, Budget, SearchEvent, SearchResult
 from hetplanner.plots.data.curves import left_out_of
 from hetplanner.plots.live import ConvergenceCurve, DeviceMap, LossCurve, StepTimes
 from hetplanner.runs.agent_keeper import AgentKeeper
@@ -105,10 +104,11 @@ class SearchCell:
     def take(self, event: SearchEvent) -> None:
         """Takes an event of the search; draws twice a second at most."""
         self.state.events.append(event)
-        if event.phase == LOADING or time.monotonic() < self._due_s:
-            return  # the baselines need the kernels, and the search's clock is running
+        if time.monotonic() < self._due_s:
+            return
         if self._drawer is None:
             self._drawer = PlanDrawer(self.state.problem)
+        if event.phase != LOADING and not self.state.baselines:  # they need the kernels
             self.state.baselines = baseline_values(self.state.problem, self._seed)
         self.state.plan = self._drawer.draw(event) or self.state.plan
         self._cell.update(self.state)

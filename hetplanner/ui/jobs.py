@@ -19,8 +19,10 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.moments import Moment, keep, plan_moment
 from hetplanner.schema import Noun, checked
 from hetplanner.ui.child import Child
+from hetplanner.ui.kernel_work import KernelWork
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +123,8 @@ class JobLog:
 @dataclass
 class SearchJob:
     """A search of this server process: what was asked, its log, and the best plan so far; `front` holds the plans of
-    a front, without their problem; `elastic` is the elastic plan where one was asked for.
+    a front, without their problem; `elastic` is the elastic plan where one was asked for; `moments` are its
+    improvements, the last of them the finished plan.
     """
 
     id: str
@@ -135,6 +138,7 @@ class SearchJob:
     started_s: float = field(default_factory=time.time)
     stop_asked: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
@@ -160,6 +164,7 @@ class SearchService:
         self._workers: dict[str, _Worker] = {}
         self._idle: _Worker | None = None
         self._lock = threading.RLock()
+        self.kernels = KernelWork()
 
     @property
     def jobs(self) -> list[SearchJob]:
@@ -176,7 +181,10 @@ class SearchService:
         """Starts the idle worker, so that the first search need not wait for imports."""
         with self._lock:
             if self._idle is None or not self._idle.alive:
-                self._idle = _Worker(self._command)
+                self._idle = self._new_worker()
+
+    def _new_worker(self) -> "_Worker":
+        return _Worker(self._command, self.kernels.begin)
 
     def start(self, request: SearchRequest) -> SearchJob:
         """Starts a search. Raises InvalidInput when as many as may run already do."""
@@ -187,7 +195,7 @@ class SearchService:
             job = SearchJob(secrets.token_hex(6), request)
             self._jobs[job.id] = job
             self._forget_oldest()
-            worker = self._idle if self._idle is not None and self._idle.alive else _Worker(self._command)
+            worker = self._idle if self._idle is not None and self._idle.alive else self._new_worker()
             self._idle = None
             self._workers[job.id] = worker
         worker.run(job, self._released)
@@ -209,6 +217,7 @@ class SearchService:
         with self._lock:
             workers = [*self._workers.values(), *([self._idle] if self._idle else [])]
             self._idle = None
+        self.kernels.close()
         for worker in workers:
             worker.kill()
 
@@ -229,8 +238,9 @@ class SearchService:
 class _Worker(Child):
     """A worker process, its search, and the thread that reads what it says."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], tell_kernels: Callable[[list[str], int], object]) -> None:
         super().__init__(command)
+        self._tell_kernels = tell_kernels
         self._job: SearchJob | None = None
         self._on_end: Callable[[_Worker, SearchJob], None] = lambda worker, job: None
         self._lock = threading.Lock()
@@ -268,6 +278,9 @@ class _Worker(Child):
 
     def _take(self, message: dict[str, Any]) -> None:
         job = self._job
+        if message.get("type") == "kernels":
+            self._tell_kernels(message["missing"], message["total"])
+            return
         if job is None or message.get("job") != job.id:
             return
         kind = message.pop("type")
@@ -275,11 +288,16 @@ class _Worker(Child):
             body = message.pop("plan")
             job.plan = checked(Plan, {"problem": job.request.problem, **body}, "search")
             message["improved"] = True
+        if "moment" in message:
+            keep(job.moments, Moment.from_data(message.pop("moment")))
         if "elastic" in message:
             job.elastic = checked(ElasticPlan, {"problem": job.request.problem, **message.pop("elastic")}, "search")
         if "plans" in message:
             job.front = message.pop("plans")
         if kind == "end":
+            if job.plan is not None and job.moments:
+                last = job.moments[-1]
+                keep(job.moments, plan_moment(job.plan, message["value"], last.searched_s, message["evaluations"]))
             self._finish("stopped" if job.stop_asked else "done", "", message)
         elif kind == "error":
             self._finish("failed", message["text"], message)

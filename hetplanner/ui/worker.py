@@ -1,8 +1,9 @@
 """The search worker: a process of its own that reads requests from stdin and writes JSON lines to stdout.
 
 `python -m hetplanner.ui.worker`, started by `hetplanner.ui.jobs`. Requests are `search`, `front`
-and `stop`; answers are `phase`, `baseline`, `bound`, `event` (with the best plan when it changed) or `front` (its
-points), then `end` or `error`. A plan travels without its
+and `stop`; answers are `phase`, `baseline`, `bound`, `event` (with the best plan when it changed, and the moment of an
+improvement for the replay) or `front` (its points), then `end` or `error`; an idle worker says in `kernels` which of
+them are not compiled yet. A plan travels without its
 problem, which the server has. When stdin closes, the server is gone, and so is the worker.
 """
 
@@ -80,6 +81,7 @@ class Worker:
     def search(self, request: dict[str, Any]) -> None:
         """One search: baselines first, then the planner, its best plan on the way."""
         from hetplanner.planners.interface import LOADING, Budget, SearchEvent
+        from hetplanner.planners.moments import MomentLog
         from hetplanner.planners.registry import make_planner
 
         problem = checked(Problem, request["problem"], "problem", from_file=True)
@@ -91,24 +93,28 @@ class Worker:
         self.send("phase", text="starting the search")
         # Of another problem the start's value says nothing here.
         drawer = PlanDrawer(problem, start if request["start_problem"] is None else None)
+        log = MomentLog(problem)
         waiting = ["random"]  # this baseline needs the kernels, which the search loads behind its first plan
 
         def on_event(event: SearchEvent) -> None:
             if waiting and event.phase != LOADING:
                 self._send_baseline(problem, request["seed"], waiting.pop())
-            if start is not None and event.phase == LOADING:
+            if start is not None and request["start_problem"] is not None and event.phase == LOADING:
                 self.send("phase", text=LOADING)  # the first guesses know nothing of the start
                 return
-            plan = drawer.draw(event)
+            plan, moment = drawer.draw(event), log.take(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
+            extra |= {} if moment is None else {"moment": moment.to_data()}
             self.send(
                 "event",
                 best=event.best,
-                mean=event.mean,
-                spread=event.spread,
+                low=event.low,
+                median=event.median,
+                high=event.high,
                 evaluations=event.evaluations,
                 seconds=event.seconds,
                 spent_s=event.spent_s,
+                searched_s=event.searched_s,
                 phase=event.phase,
                 **extra,
             )
@@ -208,13 +214,13 @@ class PlanDrawer:
         """The plan to show with this event, if it is worth a message."""
         if event.placement == self._last or time.monotonic() < self._due_s:
             return None
-        if len({len(stage) for stage in event.placement}) > 1:
+        if event.draft is None and len({len(stage) for stage in event.placement}) > 1:
             return None  # routes of unequal replicas are not in the event; the finished plan shows them
         from hetplanner.planners.layout import value_of
 
         self._last, self._due_s = event.placement, time.monotonic() + PLAN_INTERVAL_S
         plan = self._plan(event)
-        # The cut of a quick plan is not the search's own: what is shown must not become worse on the way.
+        # The cut of a plan may not be the search's own: what is shown must not become worse on the way.
         if plan is None or value_of(plan) >= self._value:
             return None
         self._value = value_of(plan)
@@ -224,9 +230,20 @@ class PlanDrawer:
         from hetplanner.planners.finish import equal_plan, fit_plan
         from hetplanner.planners.interface import LOADING
 
+        if event.draft is not None:
+            return self._drafted(event)
         rows_SR = np.array([[self._cluster.device_index(d) for d in stage] for stage in event.placement])
         with contextlib.suppress(HetplannerError):  # on the way a placement may not fit in memory
             return equal_plan(rows_SR, self._model) if event.phase == LOADING else fit_plan(rows_SR, self._model)
+        return None
+
+    def _drafted(self, event: Any) -> Plan | None:
+        """The search's own plan, completed; None while it does not fit in memory."""
+        from hetplanner.planners.layout import complete_plan
+
+        with contextlib.suppress(HetplannerError):
+            draft: Plan = event.draft()
+            return complete_plan(draft, self._model) if draft.estimate is None else draft
         return None
 
 
@@ -252,8 +269,11 @@ def main() -> None:
     os.dup2(2, 1)
     worker = Worker(out)
     threading.Thread(target=worker.listen, args=(sys.stdin,), daemon=True).start()
-    import hetplanner.planners.evolution  # noqa: F401 - numba and the kernels load while nobody waits
+    import hetplanner.planners.evolution  # noqa: F401
+    from hetplanner.planners.kernel_parts import PARTS, missing_parts
 
+    # Numba has loaded while nobody waits.
+    worker.send("kernels", missing=missing_parts(), total=len(PARTS))
     worker.serve()
 
 

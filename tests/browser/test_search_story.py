@@ -30,8 +30,9 @@ def fill(page: Page, label: str, text: str) -> None:
 def curves(page: Page) -> list[int]:
     """Lengths of the search's own curve and of the earlier ones."""
     return page.evaluate(
-        """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource' && m.data.best)
-             .map(m => [m.data.mean ? 0 : 1, m.data.best.length]).sort((a, b) => a[0] - b[0]).map(pair => pair[1])"""
+        """() => [...Bokeh.documents[0]._all_models.values()]
+             .filter(m => m.type == 'ColumnDataSource' && m.data.best && !m.tags.length)
+             .map(m => [m.data.median ? 0 : 1, m.data.best.length]).sort((a, b) => a[0] - b[0]).map(pair => pair[1])"""
     )
 
 

@@ -105,7 +105,7 @@ def test_events_only_get_better(name, objective):
     assert [e.evaluations for e in seen] == sorted(e.evaluations for e in seen)
     gaps = np.diff([e.seconds for e in seen[:-1]])
     assert (gaps >= 0.1 - 1e-9).all()
-    assert all(math.isfinite(e.mean) and e.spread >= 0 for e in seen)
+    assert all(math.isfinite(e.low) and e.best <= e.low <= e.median <= e.high for e in seen)
     used = [d for stage in seen[-1].placement for d in stage]
     assert len(set(used)) == len(used) == 8
 

@@ -290,13 +290,27 @@ def test_step_terms_add_up_to_the_step() -> None:
 
 
 def test_events_may_be_objects_or_mappings_and_incomplete() -> None:
-    event = type("E", (), {"seconds": 0.0, "evaluations": 5, "best": 2.0, "mean": math.inf, "spread": 1.0})()
-    columns = curves.event_columns([event, {"seconds": 3.0, "best": 1.0, "mean": 4.0, "spread": 0.5}])
+    event = type("E", (), {"searched_s": 0.0, "evaluations": 5, "best": 2.0, "median": math.inf})()
+    other = {"searched_s": 3.0, "best": 1.0, "low": 1.5, "median": 4.0, "high": 5.0}
+    columns = curves.event_columns([event, other], 2.0)
     assert columns["seconds"] == [curves.EARLIEST_S, 3.0]
     assert columns["best"] == [2.0, 1.0]
-    assert math.isnan(columns["mean"][0])
-    assert (columns["lower"][1], columns["upper"][1]) == (3.5, 4.5)
+    assert math.isnan(columns["median"][0])
+    assert [columns[name][1] for name in ("low", "median", "high")] == [2.0, 4.0, 5.0], "none is below the bound"
     assert math.isnan(columns["evaluations"][1])
+
+
+@given(st.lists(st.floats(1.0, 9.0) | st.just(math.nan)))
+def test_the_best_so_far_never_rises(values: list[float]) -> None:
+    best = curves.event_columns([{"searched_s": float(i), "best": v} for i, v in enumerate(values)])["best"]
+    known = [v for v in best if not math.isnan(v)]
+    assert known == sorted(known, reverse=True)
+    assert known[-1:] == [min((v for v in values if not math.isnan(v)), default=None)][: len(known)]
+
+
+def test_stairs_hold_every_value_until_the_next() -> None:
+    assert curves.stairs([1.0, 2.0, 4.0], [9.0, 8.0, 5.0]) == ([1.0, 2.0, 2.0, 4.0, 4.0], [9.0, 9.0, 8.0, 8.0, 5.0])
+    assert curves.stairs([], []) == ([], [])
 
 
 @given(st.integers(0, 30_000))
@@ -401,7 +415,7 @@ def test_small_cluster_draws_as_many_sites_as_it_has() -> None:
 
 
 def test_earlier_searches_share_a_line_with_gaps_between():
-    one = [{"seconds": s, "best": 10 - s, "mean": 10.0} for s in (1.0, 2.0)]
+    one = [{"searched_s": s, "best": 10 - s} for s in (1.0, 2.0)]
     columns = curves.earlier_columns([one, one[:1]])
     assert columns["seconds"][:2] == [1.0, 2.0]
     assert math.isnan(columns["seconds"][2])

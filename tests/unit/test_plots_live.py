@@ -29,7 +29,10 @@ def estimated(plan: Plan) -> Plan:
 
 ONE = estimated(chain_plan([16], []))
 MANY = estimated(chain_plan([6, 5, 5], [3, 5, 7]))
-EVENTS = [{"seconds": i / 10, "evaluations": 10 * i, "best": 50 - i, "mean": 60 - i, "spread": 2.0} for i in range(20)]
+EVENTS = [
+    {"searched_s": i / 10, "evaluations": 10 * i, "best": 50 - i, "low": 52 - i, "median": 60 - i, "high": 64 - i}
+    for i in range(20)
+]
 
 Update = Callable[[Any], None]
 CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
@@ -67,7 +70,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update([]),
             lambda f: f.update(EVENTS[:1], {"rank order": 70.0}),
             lambda f: f.update(EVENTS, {"rank order": 70.0, "random": 5000.0}, 20.0, "$"),
-            lambda f: f.update([{"seconds": 1.0, "best": math.inf, "mean": math.nan}], {"random": math.inf}),
+            lambda f: f.update([{"searched_s": 1.0, "best": math.inf, "median": math.nan}], {"random": math.inf}),
             lambda f: f.update(EVENTS, {}, earlier=[EVENTS[:5], EVENTS[5:9]]),
         ],
     ),

@@ -40,7 +40,17 @@ PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))
 TRACE = simulate(PLAN, steps=2)
 RESULT = SimpleNamespace(
-    events=[{"seconds": i / 10, "evaluations": i, "best": 20.0 - i, "mean": 30.0 - i} for i in range(10)],
+    events=[
+        {
+            "searched_s": i / 10,
+            "evaluations": i,
+            "best": 20.0 - i,
+            "low": 21.0 - i,
+            "median": 25.0 - i,
+            "high": 30.0 - i,
+        }
+        for i in range(10)
+    ],
     plan=ESTIMATED,
     baselines={"rank order": 25.0, "random": 900.0},
     lower_bound=9.0,

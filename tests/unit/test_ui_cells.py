@@ -29,7 +29,8 @@ PLACEMENT = tuple(tuple(device for (device,) in stage.replicas) for stage in PLA
 
 
 def event(seconds: float, best: float, phase: str = "evolve") -> SearchEvent:
-    return SearchEvent(best, 1.2 * best, 0.1, int(100 * seconds), seconds, PLACEMENT, phase)
+    quantiles = best, 1.2 * best, 2 * best
+    return SearchEvent(best, *quantiles, int(100 * seconds), seconds, PLACEMENT, phase, searched_s=seconds)
 
 
 class Output:

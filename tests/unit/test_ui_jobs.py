@@ -238,9 +238,9 @@ def test_a_request_is_plain_json_that_names_no_code():
 
 def test_ragged_placements_wait_for_the_finished_plan():
     task = Problem(cluster=small_cluster(3), workload=tiny_workload(), constraints=Constraints(stages=2))
-    ragged = SearchEvent(1.0, 1.0, 0.0, 1, 0.0, (("d0", "d1"), ("d2",)))
+    ragged = SearchEvent(1.0, 1.0, 1.0, 1.0, 1, 0.0, (("d0", "d1"), ("d2",)))
     assert PlanDrawer(task).draw(ragged) is None
-    even = SearchEvent(1.0, 1.0, 0.0, 1, 0.0, (("d0",), ("d2",)))
+    even = SearchEvent(1.0, 1.0, 1.0, 1.0, 1, 0.0, (("d0",), ("d2",)))
     plan = PlanDrawer(task).draw(even)
     assert plan is not None
     assert set(plan.ranks) == {"d0", "d2"}

@@ -12,6 +12,7 @@ from dags import residual_network
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchJob, SearchRequest
+from hetplanner.ui.kernel_work import KernelWork
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.plan import MAX_BUDGET_LOCKED_S, thinned
 from hetplanner.ui.models.problem import MODEL_OPTIONS, UPLOADED, default_shape
@@ -29,6 +30,7 @@ class FakeService:
     def __init__(self) -> None:
         self.jobs: list[SearchJob] = []
         self.refuse = False
+        self.kernels = KernelWork()
 
     def start(self, request: SearchRequest) -> SearchJob:
         if self.refuse:
@@ -50,11 +52,13 @@ def event(best: float, seconds: float = 1.0, evaluations: int = 10) -> dict:
     return {
         "type": "event",
         "best": best,
-        "mean": best + 1,
-        "spread": 0.5,
+        "low": best,
+        "median": best + 0.5,
+        "high": best + 1,
         "evaluations": evaluations,
         "seconds": seconds,
         "spent_s": seconds,
+        "searched_s": seconds,
         "phase": "search",
     }
 

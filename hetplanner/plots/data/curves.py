@@ -21,20 +21,34 @@ def _field(event: Any, name: str) -> float:
     return math.nan if value is None or not math.isfinite(value) else float(value)
 
 
-def event_columns(events: Sequence[Any]) -> Columns:
+EVENT_NAMES = ("seconds", "evaluations", "best", "low", "median", "high")
+
+
+def event_columns(events: Sequence[Any], bound: float | None = None) -> Columns:
     """Columns of objects or mappings with these fields; what is missing or not finite becomes NaN.
 
-    Columns: seconds (at least `EARLIEST_S`), evaluations, best, mean, and lower, upper: mean ∓ spread.
+    Columns: seconds (`searched_s`, at least `EARLIEST_S`), evaluations, best (of all events so far), and low, median,
+    high: quantiles of the population, none of them below `bound`.
     """
-    chosen = thinned(len(events))
-    columns: Columns = {
-        name: [_field(events[i], name) for i in chosen] for name in ("seconds", "evaluations", "best", "mean")
-    }
-    spread = [_field(events[i], "spread") for i in chosen]
-    columns["lower"] = [m - s for m, s in zip(columns["mean"], spread, strict=True)]
-    columns["upper"] = [m + s for m, s in zip(columns["mean"], spread, strict=True)]
-    columns["seconds"] = [max(s, EARLIEST_S) if math.isfinite(s) else EARLIEST_S for s in columns["seconds"]]
+    rows = [events[i] for i in thinned(len(events))]
+    columns: Columns = {name: [_field(row, name) for row in rows] for name in EVENT_NAMES}
+    columns["seconds"] = [_at_least(_field(row, "searched_s"), EARLIEST_S, EARLIEST_S) for row in rows]
+    columns["best"] = np.fmin.accumulate(columns["best"]).tolist() if rows else []
+    floor = -math.inf if bound is None else bound
+    for name in ("low", "median", "high"):
+        columns[name] = [_at_least(v, floor, math.nan) for v in columns[name]]
     return columns
+
+
+def _at_least(value: float, floor: float, otherwise: float) -> float:
+    return max(value, floor) if math.isfinite(value) else otherwise
+
+
+def stairs(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The corners of a staircase through these points: each value holds until the next point."""
+    steps_x = [x[0]] + [v for after in x[1:] for v in (after, after)] if len(x) else []
+    steps_y = [v for before in y[:-1] for v in (before, before)] + [y[-1]] if len(y) else []
+    return steps_x, steps_y
 
 
 def earlier_columns(searches: Sequence[Sequence[Any]]) -> Columns:
@@ -55,18 +69,19 @@ def thinned(count: int, limit: int = MAX_POINTS) -> list[int]:
 
 
 def value_range(
-    best: Sequence[float], mean: Sequence[float], levels: Sequence[float], most: float = 3.0
+    best: Sequence[float], population: Sequence[float], levels: Sequence[float], most: float = 3.0
 ) -> tuple[float, float]:
     """Lower and upper end of the value axis: all of the curve that matters, no more than `most` times the best.
 
-    What lies above is clipped, or one hopeless baseline would flatten the curve.
+    What lies above is clipped, or one hopeless baseline would flatten the curve. Of the population's values a tenth may
+    lie above.
     """
     known = [v for v in (*best, *levels) if math.isfinite(v)]
     if not known:
         return 0.0, 1.0
     low = min(known)
-    means = sorted(v for v in mean if math.isfinite(v))
-    wanted = max(*known, means[int(0.9 * (len(means) - 1))]) if means else max(known)
+    others = sorted(v for v in population if math.isfinite(v))
+    wanted = max([*known, *others[int(0.9 * (len(others) - 1)) :][:1]])
     lowest_best = min((b for b in best if math.isfinite(b)), default=low)
     high = min(wanted, most * lowest_best) if lowest_best > 0 else wanted
     room = 0.06 * (high - low) or abs(high) * 0.05 or 1.0

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import holoviews as hv
 
 from hetplanner.plan.model import Plan
-from hetplanner.plots.data.curves import axis_label, event_columns, left_out_of, level_columns, value_range
+from hetplanner.plots.data.curves import axis_label, event_columns, left_out_of, level_columns, stairs, value_range
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, texts
 from hetplanner.plots.theme import LIGHT
 
@@ -18,7 +18,7 @@ class Searched(Protocol):
 
     @property
     def events(self) -> Sequence[Any]:
-        """Objects or mappings with seconds, evaluations, best, mean."""
+        """Objects or mappings with fields of :class:`hetplanner.planners.interface.SearchEvent`."""
 
     @property
     def plan(self) -> Plan:
@@ -36,7 +36,9 @@ def objective_value(plan: Plan) -> float | None:
 
 
 def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float | Plan] | None = None) -> hv.Overlay:
-    """Best and mean value over seconds of search, against baselines and the lower bound.
+    """Best so far and quantiles of the population over seconds of search, against baselines and the lower bound.
+
+    The curve begins at the first evaluation, and every value holds until the next; loading kernels is not on the axis.
 
     Args:
         result: of `hetplanner.search`, or its events alone while it is under way.
@@ -44,23 +46,28 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
     """
     ready()
     events = result if isinstance(result, Sequence) else result.events
-    columns = event_columns(events)
     given = baselines if baselines is not None else getattr(result, "baselines", None) or {}
     values = {name: objective_value(item) if isinstance(item, Plan) else item for name, item in given.items()}
     levels = {name: value for name, value in values.items() if value is not None}
     bound = getattr(result, "lower_bound", None)
+    columns = event_columns(events, bound)
     plan = getattr(result, "plan", None)
     unit = UNITS.get(plan.problem.objective, "s") if plan else ""
     left_out = left_out_of(plan.problem.objective, plan.problem.cluster) if plan else ""
     bounds = {"lower bound": float(bound)} if bound is not None else {}
-    low, high = value_range(columns["best"], columns["mean"], [*levels.values(), *bounds.values()])
+    low, high = value_range(columns["best"], columns["high"], [*levels.values(), *bounds.values()])
     end = max([1.0, *columns["seconds"]])
-    best, mean = (
-        hv.Curve((columns["seconds"], columns[name]), "seconds", "value", label=name) for name in ("best", "mean")
+    x, lower = stairs(columns["seconds"], columns["low"])
+    upper = stairs(columns["seconds"], columns["high"])[1]
+    best, median = (
+        hv.Curve((columns["seconds"], columns[name]), "seconds", "value", label=label).opts(interpolation="steps-post")
+        for name, label in (("best", "best"), ("median", "population: median, 10 to 90 %"))
     )
     layers = [
+        hv.Area((x, lower, upper), "seconds", ["value", "upper"]).opts(color="#4477AA", alpha=0.15, line_alpha=0),
+        median.opts(color="#7799BB", line_dash="dashed"),
         best.opts(color="#4477AA", line_width=2.5, tools=["hover"]),
-        mean.opts(color="#7799BB", line_dash="dashed"),
+        hv.Scatter((columns["seconds"][:1], columns["best"][:1]), "seconds", "value").opts(color="#4477AA", size=7),
         *_lines(levels, unit, low, high, end, LIGHT.muted, "dashed", "bottom"),
         *_lines(bounds, unit, low, high, end, "#228833", "dotted", "top"),
     ]
@@ -68,7 +75,7 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
         hv.opts.Overlay(
             **FRAME | LEGEND,
             logx=True,
-            xlim=(min([0.1, *columns["seconds"]]), end),
+            xlim=(0.9 * min([0.1, *columns["seconds"]]), end),
             ylim=(low, high),
             xlabel="seconds of search",
             ylabel=axis_label(unit, left_out),

@@ -1,5 +1,6 @@
 """The Plan page: the search that runs elsewhere, what it has found so far, and what goes on from there."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
 from hetplanner.planners.layout import value_of
+from hetplanner.planners.moments import Moment
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.fields import planner_defaults
@@ -27,8 +29,6 @@ MAX_BUDGET_LOCKED_S = 60.0
 MAX_POINTS = 1500
 MAX_EARLIER = 4
 """Curves of earlier searches that stay in sight."""
-LONG_LOADING_S = 6.0
-"""Kernels that are in the cache load faster than this; else they are being compiled."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class PlanModel(ProblemSettings):
         self.baseline_estimates: dict[str, Estimate] = {}
         self.earlier: tuple[EarlierSearch, ...] = ()
         self._seconds = 0
+        self._kernels = ""
+        self._best_before = math.inf
 
     # -- the planner's own settings ---------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class PlanModel(ProblemSettings):
         """Searches on from the best plan, with the settings as they are now."""
         if not self.searching and self.plan is not None:
             with self.session.reporting():
-                offset_s = self.points[-1].seconds if self.points else 0.0
+                offset_s = self.points[-1].searched_s if self.points else 0.0
                 request = self._request(self.seed, "resumed", start=self._start_plan())
                 self._search(replace(request, continues=self.job_id, offset_s=offset_s))
 
@@ -234,6 +236,13 @@ class PlanModel(ProblemSettings):
             self.baselines, self.baseline_estimates = {}, {}  # else they hold until their like comes again
         self.earlier = self._earlier_than(job)
         start = job.request.start
+        goes_on = (
+            job.request.offset_s > 0
+            and job.request.start is not None
+            and job.request.start.problem == job.request.problem
+        )
+        known = self.earlier[-1].points if goes_on and self.earlier else ()
+        self._best_before = min((p.best for p in known), default=math.inf)
         self.param.update(
             job_id=job.id, plan=start, value=None, lower_bound=None, state=job.state, phase="starting", failure=""
         )
@@ -254,6 +263,7 @@ class PlanModel(ProblemSettings):
 
     def poll(self) -> None:
         """Takes what is new from the job's log; cheap when nothing is."""
+        self._look_at_kernels()
         job = self._job
         if job is None or (self.state in ENDED and self._cursor):
             return
@@ -267,7 +277,9 @@ class PlanModel(ProblemSettings):
         for record in records:
             kind = record["type"]
             if kind == "event":
-                self.points.append(_event_of(record, job.request.offset_s))
+                point = _event_of(record, job.request.offset_s)
+                # The finished plan that a search goes on from need not be the best by the closed form.
+                self.points.append(replace(point, best=min(point.best, self._best_before)))
                 new_points = True
             elif kind == "baseline":
                 self.baselines[record["label"]] = record["value"]
@@ -281,6 +293,16 @@ class PlanModel(ProblemSettings):
             self.param.trigger("points_changed")
         if new_baselines:
             self.param.trigger("baselines_changed")
+
+    @property
+    def moments(self) -> list[Moment]:
+        """The improvements of the search in hand, for its replay."""
+        return self._job.moments if self._job is not None else []
+
+    def _look_at_kernels(self) -> None:
+        if self._service.kernels.text != self._kernels:
+            self._kernels = self._service.kernels.text
+            self.param.trigger("clock_changed")
 
     def _take_state(self, record: Mapping[str, Any]) -> None:
         kind = record["type"]
@@ -337,10 +359,10 @@ class PlanModel(ProblemSettings):
         if self.value is None:
             return ""
         parts = [f"Best {value_text(self.value, self.objective)}"]
-        if self.searching and self.points and self.points[-1].spread > 0:
+        if self.searching and self.points and self.points[-1].high > self.points[-1].low:
             last = self.points[-1]
-            both = (value_text(v, self.objective) for v in (last.mean, last.spread))
-            parts.append(f"population {' ± '.join(both)}")
+            both = (value_text(v, self.objective) for v in (last.low, last.high))
+            parts.append(f"population {' to '.join(both)}")
         if self.gap is not None and self.bound:
             bound = value_text(self.bound, self.objective)
             within = f"at most {percent_text(self.gap, 0)} can still be gained" if self.gap > 1e-9 else "proven optimal"
@@ -368,10 +390,18 @@ class PlanModel(ProblemSettings):
         return min(1.0, self.points[-1].spent_s / budget_s)
 
     @property
+    def bar(self) -> float | None:
+        """What a bar shows: the share of the budget, or of kernels while these are prepared; None: not known."""
+        if self._kernels and (self._job is None or self.is_waiting):
+            return self._service.kernels.share
+        return None if self.is_waiting else self.progress
+
+    @property
     def progress_text(self) -> str:
         """One line under the progress bar."""
         if self._job is None:
-            return "Not searched yet."
+            words = self._kernels[:1].upper() + self._kernels[1:]
+            return f"{words}; a search can begin without them." if words else "Not searched yet."
         if self.state in ENDED:
             return self._ended_text()
         if self.state == "stopping":
@@ -387,16 +417,19 @@ class PlanModel(ProblemSettings):
     def _waiting_text(self) -> str:
         if self.phase != LOADING:
             return f"{self.phase} …"
-        why = " They are compiled, once per installation." if self.elapsed_s > LONG_LOADING_S else ""
-        return f"{LOADING} for {self.elapsed_s:.0f} s; the budget has not begun.{why}"
+        last = self.points[-1] if self.points else None
+        if last is None or last.evaluations == self.points[0].evaluations:
+            return f"{LOADING} …"
+        what = self._kernels or "preparing kernels, once per installation"
+        return f"{what}: {last.evaluations:,} placements without them so far; the budget has not begun."
 
     def _ended_text(self) -> str:
         if not self.points:
             return {"failed": "The search failed.", "stopped": "Stopped."}.get(self.state, "Done.")
         last = self.points[-1]
         offset_s = self._job.request.offset_s if self._job else 0.0
-        loading_s = last.seconds - offset_s - last.spent_s
-        before = f", after {loading_s:.0f} s of {LOADING}" if loading_s >= 1 else ""
+        before_s = last.searched_s - offset_s - last.spent_s
+        before = f", after {before_s:.0f} s without kernels" if before_s >= 1 else ""
         said = {"done": "Done", "stopped": "Stopped", "failed": "Failed"}[self.state]
         return f"{said}: {last.evaluations:,} placements in {last.spent_s:.1f} s{before}"
 
@@ -412,11 +445,13 @@ def thinned(points: list[SearchEvent], most: int) -> list[SearchEvent]:
 def _event_of(record: Mapping[str, Any], offset_s: float) -> SearchEvent:
     return SearchEvent(
         best=record["best"],
-        mean=record["mean"],
-        spread=record["spread"],
+        low=record["low"],
+        median=record["median"],
+        high=record["high"],
         evaluations=record["evaluations"],
-        seconds=record["seconds"] + offset_s,
+        seconds=record["seconds"],
         placement=(),
         phase=record["phase"],
         spent_s=record["spent_s"],
+        searched_s=record["searched_s"] + offset_s,
     )

@@ -71,7 +71,7 @@ def _search_part(app: PlannerApp) -> list[Any]:
     def show_state(*_: Any) -> None:
         start.disabled, stop.disabled = plan.searching, not plan.searching
         resume.disabled, reseed.disabled = not plan.can_resume, not plan.can_reseed
-        set_html(bar, progress_bar(None if plan.is_waiting else plan.progress))
+        set_html(bar, progress_bar(plan.bar))
         text.set(plan.progress_text)
 
     plan.param.watch(show_state, ["state", "phase", "plan", "cluster", "planner", "points_changed", "clock_changed"])
