@@ -17,10 +17,11 @@ from pydantic import Field, field_validator
 from hetplanner.cluster.files import DeviceEntry, expand_devices
 from hetplanner.cluster.matrices import TableSource, read_rows, read_source
 from hetplanner.cluster.model import Cluster, Device, Host, Site
+from hetplanner.cluster.places import find_place
 from hetplanner.cluster.plausibility import note_rates
 from hetplanner.cluster.spreadsheet import guarded
 from hetplanner.errors import InvalidInput
-from hetplanner.reading import reader
+from hetplanner.reading import note, reader
 from hetplanner.schema import Noun, checked
 
 _SITE_COLUMNS = ("latitude", "longitude", "egress_usd_per_gb", "provider", "region")
@@ -53,16 +54,31 @@ def inventory_of(cluster: Cluster) -> Inventory:
     return Inventory(sites=cluster.sites, hosts=cluster.hosts, devices=cluster.devices)
 
 
+NOWHERE = "imported"
+"""The site of devices whose place is not known, drawn at 0°, 0°."""
+
+
 def plain_inventory(device_ids: Sequence[str], kind: str, place: str) -> Inventory:
-    """Devices of one kind, each on its own host, at one site of unknown place (drawn at 0°, 0°).
+    """Devices of one kind, each on its own host; those called as a city or cloud region stand there.
+
+    What was assumed is noted, see `hetplanner.reading.note`.
 
     Raises:
         InvalidInput: a name that no device may bear.
     """
-    site = {"name": "imported", "latitude": 0, "longitude": 0}
-    devices = [{"id": name, "kind": kind, "host": name} for name in device_ids]
-    hosts = [{"id": name, "site": "imported"} for name in device_ids]
-    return checked(Inventory, {"sites": [site], "hosts": hosts, "devices": devices}, place)
+    found = {name: find_place(name) for name in device_ids}
+    sites = {NOWHERE: (0.0, 0.0)} if None in found.values() else {}
+    sites |= {city.name: (city.latitude, city.longitude) for city in found.values() if city is not None}
+    fields = {
+        "sites": [{"name": name, "latitude": point[0], "longitude": point[1]} for name, point in sites.items()],
+        "hosts": [{"id": name, "site": city.name if city else NOWHERE} for name, city in found.items()],
+        "devices": [{"id": name, "kind": kind, "host": name} for name in device_ids],
+    }
+    note(f"{place}: nothing says what devices these are: one {kind!r} for each name")
+    lost = [name for name, city in found.items() if city is None]
+    if lost:
+        note(f"{place}: {lost[0]!r:.40} is no place in the list: {len(lost)} of {len(found)} names stand at 0°, 0°")
+    return checked(Inventory, fields, place)
 
 
 @reader("table of devices", at="source")

@@ -51,7 +51,13 @@ def places() -> tuple[Place, ...]:
 
 @cache
 def _by_key() -> dict[str, Place]:
-    return {_key(name): place for place in reversed(places()) for name in (*place.aliases, place.name)}
+    """By letters and digits; by full spelling too, as "us-west-2" and "us-west2" are of two clouds."""
+    keyed = {_key(name): place for place in reversed(places()) for name in (*place.aliases, place.name)}
+    return keyed | {name.casefold(): place for place in places() for name in place.aliases}
+
+
+def _look_up(name: str) -> Place | None:
+    return _by_key().get(name.strip().casefold()) or _by_key().get(_key(name))
 
 
 def place_named(text: str) -> Place:
@@ -66,10 +72,21 @@ def place_named(text: str) -> Place:
         if abs(latitude) > 90 or abs(longitude) > 180:
             raise InvalidInput(f"place: latitude must be within ±90 and longitude within ±180, got {text!r:.60}")
         return Place("", "", latitude, longitude)
-    place = _by_key().get(_key(text))
+    place = _look_up(text)
     if place is None:
         raise InvalidInput(f"place: {text!r:.60} is not in the list; {_nearest(text)}, or as 'latitude, longitude'")
     return place
+
+
+def find_place(name: str) -> Place | None:
+    """A city or cloud region by its name, also with a number behind it ("Oregon-3"); None if the list has none."""
+    short = name[:120]
+    return _look_up(short) or _look_up(re.sub(r"[\s_#.-]*\d+$", "", short))
+
+
+def meaning(name: str) -> Place | str:
+    """Equal for names that mean one site: the city ("Oregon", "us-west-2"), else letters and digits."""
+    return _look_up(name) or _key(name) or name
 
 
 def _nearest(text: str) -> str:

@@ -2,11 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import sites_cluster
 
-from hetplanner.cluster.files import cluster_to_json, load_cluster
+from hetplanner.cluster.files import cluster_from_json, cluster_to_json, load_cluster
 from hetplanner.cluster.table_export import tables_of
 from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
+from hetplanner.reading import noting
 
 CAMPUS = load_cluster(Path(__file__).parents[2] / "sample_clusters" / "campus_3_sites_6.json")
 
@@ -46,7 +48,8 @@ def test_names_may_be_a_persons_own_and_round_trips_are_halved():
     own = {"my BW.csv": files["bandwidth_gbit_s.csv"], "ping rtt.csv": files["latency_ms.csv"]}
     halved = cluster_from_uploads(own, like=CAMPUS, round_trip=True)
     np.testing.assert_allclose(halved.latency_s_DD * 2, CAMPUS.latency_s_DD)
-    assert halved.name == "my BW"
+    assert halved.name == CAMPUS.name  # they go onto the cluster in hand
+    assert cluster_from_uploads(own).name == "my BW"
 
 
 def test_unclear_missing_and_doubled_files():
@@ -119,6 +122,39 @@ def test_site_tables_are_known_by_the_names_in_them():
     assert {(k.from_site, k.to_site) for k in after.site_links} == {(k.from_site, k.to_site) for k in CAMPUS.site_links}
 
 
+def test_tables_of_some_sites_or_devices_change_just_those_and_spelling_is_forgiven():
+    text = cluster_to_json(sites_cluster([2, 1, 1]))
+    like = cluster_from_json(text.replace("site-0", "Frankfurt").replace("site-1", "Oregon"))
+    files = {
+        "bw.csv": b",frankfurt,us-west-2\nfrankfurt,,3\nus-west-2,4,\n",
+        "rtt.csv": b",frankfurt,us-west-2\nfrankfurt,,30\nus-west-2,40,\n",
+    }
+    after = cluster_from_uploads(files, like=like)
+    assert (after.devices, after.name) == (like.devices, like.name)
+    changed = {(k.from_site, k.to_site): (k.bandwidth, k.latency) for k in after.site_links if k not in like.site_links}
+    assert changed == {("Frankfurt", "Oregon"): (3e9 / 8, 0.03), ("Oregon", "Frankfurt"): (4e9 / 8, 0.04)}
+    devices = {"bw.csv": b",d0,d1\nd0,,1\nd1,2,\n", "rtt.csv": b",d0,d1\nd0,,5\nd1,6,\n"}
+    after = cluster_from_uploads(devices, like=like)
+    assert after.site_links == like.site_links
+    assert {(k.from_device, k.to_device, k.latency) for k in after.device_links} == {
+        ("d0", "d1", 0.005),
+        ("d1", "d0", 0.006),
+    }
+
+
+def test_names_of_cities_find_their_places():
+    table = b",Frankfurt,Oregon-1,Oregon-2,lab\n" + b"".join(
+        b"%s,1,1,1,1\n" % n for n in (b"Frankfurt", b"Oregon-1", b"Oregon-2", b"lab")
+    )
+    noted: list[str] = []
+    with noting(noted.append):
+        cluster = cluster_from_uploads({"bw.csv": table, "rtt.csv": table}, like=CAMPUS)
+    assert [cluster.site_of(d).name for d in cluster.device_ids] == ["Frankfurt", "Oregon", "Oregon", "imported"]
+    frankfurt = next(s for s in cluster.sites if s.name == "Frankfurt")
+    assert (round(frankfurt.latitude), round(frankfurt.longitude)) == (50, 9)
+    assert any("'lab' is no place in the list: 1 of 4 names" in text for text in noted)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -127,7 +163,7 @@ def test_site_tables_are_known_by_the_names_in_them():
         ("hello", "must have a row of names and a row for each"),
         ('{"format": 1', "pasted.json:1: not JSON"),
         ("[1]", "must be a JSON object"),
-        (",x,y\nx,1,2\ny,3,4", "has no row"),
+        (",x,y\nx,1,2\ny,3,4", "row 'x' is no site and no device of campus"),
         ("id,kind,site\na,T4,here", "no bandwidth table was given"),
         ("\t".join(["", *(s.name for s in CAMPUS.sites)]) + "\n" + "x" * 50, "must be square"),
         ('"unended', "pasted bandwidth.csv"),
