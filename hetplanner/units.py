@@ -1,6 +1,7 @@
 """Unit strings at the edge, SI numbers inside: seconds, bytes, bytes/s, FLOP/s.
 
-GB = 10^9 and GiB = 2^30 are never mixed; network rates in files are bits, stored as bytes per second.
+In files GB is 10^9 and GiB 2^30; a person is shown powers of ten alone (GB), also for memory.
+Network rates in files are bits, stored as bytes per second.
 """
 
 import math
@@ -122,7 +123,14 @@ def short_bytes(value: float) -> str:
 
 
 def short_seconds(value: float) -> str:
-    """A duration for a person, three digits ('1.25 s', '42.1 ms'); not meant to be read back."""
+    """A duration for a person, three digits ('1.25 s', '42.1 ms', '57.8 min'); not meant to be read back.
+
+    Minutes from 10 on, hours from 2, days from 2.
+    """
+    if abs(value) >= _MINUTES_FROM_S and math.isfinite(value):
+        hours, days = abs(value) >= 2 * 3600, abs(value) >= 2 * 86_400
+        unit, scale = ("d", 86_400.0) if days else ("h", 3600.0) if hours else ("min", 60.0)
+        return _short(value, [(unit, scale)])
     return _short(value, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)])
 
 
@@ -131,8 +139,12 @@ def short_rate(value: float) -> str:
     return _short(value, [("Tbit/s", 1e12 / 8), ("Gbit/s", 1e9 / 8), ("Mbit/s", 1e6 / 8), ("kbit/s", 1e3 / 8)])
 
 
+_MINUTES_FROM_S = 600.0
+
+
 def _short(value: float, units: list[tuple[str, float]]) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {next((u for u, s in units if s == 1), units[0][0])}"
     unit, scale = next(((u, s) for u, s in units if abs(value) >= s), units[-1])
-    return f"{value / scale:.3g} {unit}"
+    number = value / scale
+    return f"{number:,.0f} {unit}" if abs(number) >= 999.5 else f"{number:.3g} {unit}"

@@ -235,7 +235,8 @@ def _counted(count: int, noun: str) -> str:
 def gain_text(gain: Gain | None, objective: str) -> str:
     """What the choices of a plan bring, in a line."""
     what = {"step-time": "speed", "cost": "tokens per dollar", "dtfm": "DT-FM's objective"}[objective]
-    baseline = "the same stages and pipelines in rank order (equal layers and shares, usual depth)"
+    how = "devices in file order, equal layers and shares, usual depth"
+    baseline = f"the same stages and pipelines as a launcher places them ({how})"
     if gain is None:
         return f"gain: none to state, {baseline} would not fit the devices' memory or the links there are"
     if not gain.parts:

@@ -64,10 +64,14 @@ class Replay:
     nic_in_s_H: Array
     memory_NB: Array
 
+    def share(self, term: str) -> float:
+        """Share of the ranks' time that one of TERMS takes."""
+        return float(self.terms_s_NT[:, TERMS.index(term)].mean() / self.step_s) if self.step_s else 0.0
+
     @property
-    def bubble(self) -> float:
-        """Share of the ranks' time in which they wait for one another or have nothing to do."""
-        return float(self.terms_s_NT[:, TERMS.index("bubble")].mean() / self.step_s) if self.step_s else 0.0
+    def idle(self) -> float:
+        """Share of the ranks' time in which they compute nothing, as `Estimate.bubble` estimates it."""
+        return 1.0 - self.share("compute") - self.share("optimizer")
 
     def to_data(self) -> dict[str, Any]:
         """Plain data."""

@@ -20,7 +20,7 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.sees("Why this plan:")
-    one.sees(re.compile(r"as a launcher places them|in rank order with equal layers"))
+    one.sees(re.compile(r"as a launcher places them"))
     one.sees("Bottleneck:")
 
     page.get_by_label("Drop a device").select_option(index=2)

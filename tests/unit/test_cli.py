@@ -100,7 +100,7 @@ def test_plan_says_where_the_gain_comes_from(call):
     world = str(SAMPLES / "dtfm_2_spot.json")
     shape = ["--stages", "8", "--replicas", "8", "--evaluations", "2000"]
     text = call("plan", world, "gpt3-xl", "--objective", "dtfm", *shape).stdout
-    assert "over the same stages and pipelines in rank order" in text
+    assert "over the same stages and pipelines as a launcher places them" in text
     assert "lost without: placement 100%" in text
 
 

@@ -232,13 +232,13 @@ def test_grid_has_a_row_for_every_replica() -> None:
 
 def test_grid_and_memory_read_the_estimate() -> None:
     plan = chain_plan([16], [3]).replace(estimate=estimate(devices=(("d1", 2**30, 2**31), ("d0", 2**29, 2**31))))
-    assert grid.grid_columns(plan)["memory"] == ["512 MiB of 2 GiB", "1 GiB of 2 GiB"]
+    assert grid.grid_columns(plan)["memory"] == ["537 MB of 2.15 GB", "1.07 GB of 2.15 GB"]
     memory = grid.memory_columns(plan)
     assert memory["device"] == ["d0", "d1"], "in rank order"
-    assert memory["peak_gib"] == [0.5, 1.0]
+    assert memory["peak_gb"] == [0.536870912, 1.073741824]
     assert memory["share"] == [0.25, 0.5]
     assert memory["stage"] == [0, 1]
-    assert memory["free"] == ["1.5 GiB", "1 GiB"]
+    assert memory["free"] == ["1.61 GB", "1.07 GB"]
 
 
 def test_memory_is_empty_without_an_estimate() -> None:

@@ -105,7 +105,7 @@ def test_it_says_in_a_sentence_where_the_gain_comes_from(app, desk, plan):
 def test_a_plan_without_gain_says_so(app, desk):
     show(app, desk, estimated(chain_plan([8, 8], [5])))
     assert app.explain.why.parts == []
-    assert "no better than 2 stages × 2 replicas in rank order" in app.explain.why.sentence
+    assert "no better than 2 stages × 2 replicas as a launcher places them" in app.explain.why.sentence
 
 
 def test_it_waits_for_the_end_of_a_search(app, desk, plan):

@@ -52,6 +52,14 @@ def test_a_presets_options_are_in_the_command_and_in_the_notebook(tmp_path):
     assert names["problem"] == plan.problem
 
 
+def test_the_search_that_found_a_plan_is_repeated_with_its_budget_and_seed():
+    plan = of_model(hp.preset("tiny-gpt"))
+    found = plan.replace(provenance=plan.provenance.replace(planner="evolution", budget="10 s", seed=7))
+    assert options_of(words_of(found)) | {"--budget": "10 s", "--seed": "7"} == options_of(words_of(found))
+    assert "budget='10 s', seed=7)" in problem_snippet(found)
+    assert "--seed" not in plan_command(plan), "made by hand"
+
+
 def test_a_model_that_is_no_preset_comes_from_its_file():
     plan = of_model(tiny_workload())
     assert "model.json: the model's own file" in plan_command(plan)

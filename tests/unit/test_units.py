@@ -86,3 +86,19 @@ def test_short_forms_have_three_digits():
     assert units.short_rate(1.4e8) == "1.12 Gbit/s"
     assert units.short_seconds(0) == "0 s"
     assert units.short_seconds(math.inf) == "inf s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0421, "42.1 ms"), (127.4, "127 s"), (599.4, "599 s"), (600.0, "10 min"), (3470.0, "57.8 min"),
+        (7200.0, "2 h"), (86_400.0, "24 h"), (2 * 86_400.0, "2 d"), (1.2e9, "13,889 d"), (-3470.0, "-57.8 min"),
+    ],
+)  # fmt: skip
+def test_long_durations_are_minutes_hours_and_days_for_a_person(seconds, text):
+    assert units.short_seconds(seconds) == text
+
+
+def test_numbers_for_a_person_have_no_exponent():
+    assert units.short_bytes(3.47e15) == "3,470 TB"
+    assert units.short_rate(1.2e15 / 8) == "1,200 Tbit/s"

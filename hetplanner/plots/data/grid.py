@@ -7,7 +7,7 @@ from hetplanner.cost.tables import CostTables
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.maps import listed
 from hetplanner.plots.theme import ink_on, site_colour
-from hetplanner.units import short_seconds
+from hetplanner.units import short_bytes, short_seconds
 
 Columns = dict[str, list[Any]]
 
@@ -18,11 +18,6 @@ def shortened(text: str, limit: int) -> str:
         return text
     tail = (limit - 1) // 2
     return text[: limit - 1 - tail] + "…" + (text[-tail:] if tail else "") if limit > 1 else "…"
-
-
-def memory_text(num_bytes: float) -> str:
-    """'7.37 GiB' or '15.6 MiB', three digits: devices are sold in powers of two."""
-    return f"{num_bytes / 2**30:.3g} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.3g} MiB"
 
 
 def ops_text(plan: Plan, stage: int) -> str:
@@ -114,7 +109,7 @@ def grid_columns(plan: Plan, *, id_chars: int = 14) -> Columns:
                     "micro_batches": through[s, r],
                     "share": f"{through[s, r]} of {total} micro-batches ({through[s, r] / total:.0%})",
                     "busy": short_seconds(expected.busy_s) if expected else "not estimated",
-                    "memory": f"{memory_text(expected.peak_bytes)} of {memory_text(expected.limit_bytes)}"
+                    "memory": f"{short_bytes(expected.peak_bytes)} of {short_bytes(expected.limit_bytes)}"
                     if expected
                     else "not estimated",
                 }
@@ -131,9 +126,9 @@ def _stages_of(plan: Plan, rank: int) -> int | str:
 def memory_columns(plan: Plan) -> Columns:
     """One row for every device of the estimate, in rank order; empty without an estimate.
 
-    Columns: rank, device, kind, stage, peak_gib, limit_gib, share, peak, limit, free.
+    Columns: rank, device, kind, stage, peak_gb, limit_gb, share, peak, limit, free.
     """
-    names = ("rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free")
+    names = ("rank", "device", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free")
     columns: Columns = {name: [] for name in names}
     cluster = plan.problem.cluster
     for e in sorted(plan.estimate.devices if plan.estimate else (), key=lambda e: plan.rank_of(e.device)):
@@ -143,12 +138,12 @@ def memory_columns(plan: Plan) -> Columns:
             e.device,
             cluster.devices[cluster.device_index(e.device)].kind,
             _stages_of(plan, rank),
-            e.peak_bytes / 2**30,
-            e.limit_bytes / 2**30,
+            e.peak_bytes / 1e9,
+            e.limit_bytes / 1e9,
             e.peak_bytes / e.limit_bytes if e.limit_bytes else 0.0,
-            memory_text(e.peak_bytes),
-            memory_text(e.limit_bytes),
-            memory_text(e.limit_bytes - e.peak_bytes),
+            short_bytes(e.peak_bytes),
+            short_bytes(e.limit_bytes),
+            short_bytes(e.limit_bytes - e.peak_bytes),
         )
         for name, value in zip(names, values, strict=True):
             columns[name].append(value)

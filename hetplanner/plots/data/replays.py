@@ -11,7 +11,7 @@ import numpy as np
 
 from hetplanner.plan.model import Plan
 from hetplanner.plots.data.costs import term_label
-from hetplanner.plots.data.grid import layers_text, memory_text, shortened
+from hetplanner.plots.data.grid import layers_text, shortened
 from hetplanner.plots.data.spans import COMPUTE_LANE, LANES, MAX_SPANS
 from hetplanner.plots.theme import TERM_COLOURS, ink_on, line_colour, term_colours
 from hetplanner.simulator.replay import LOADS, MEMORY_PARTS, Replay
@@ -255,7 +255,7 @@ def memory_lines(replay: Replay, plan: Plan, pipeline: int | None = None) -> Col
         columns["ys"].append(np.repeat(share_NB[rank], 2))
         columns["colour"].append(line_colour(s))
         columns["label"].append(f"stage {s}")
-        columns["words"].append(f"{plan.ranks[rank]}: peak {memory_text(peak)} of {memory_text(float(limit_N[rank]))}")
+        columns["words"].append(f"{plan.ranks[rank]}: peak {short_bytes(peak)} of {short_bytes(float(limit_N[rank]))}")
     return columns
 
 

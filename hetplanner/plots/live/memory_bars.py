@@ -7,7 +7,7 @@ from hetplanner.plots.data.grid import memory_columns, shortened
 from hetplanner.plots.live.base import TEXT_FONT, LiveFigure, empty_source, put, set_range
 
 MEMORY_NAMES = (
-    "rank", "device", "kind", "stage", "peak_gib", "limit_gib", "share", "peak", "limit", "free", "colour", "label",
+    "rank", "device", "kind", "stage", "peak_gb", "limit_gb", "share", "peak", "limit", "free", "colour", "label",
 )  # fmt: skip
 TIGHT = 0.9
 """Share of the limit from which a device is shown as tight."""
@@ -18,18 +18,16 @@ class MemoryBars(LiveFigure):
     """One bar for every device in rank order; the outline is its limit."""
 
     def __init__(self, *, dark: bool = False, height: int = 300) -> None:
-        super().__init__(
-            dark=dark, height=height, x_range=Range1d(-0.6, 0.6), y_range=Range1d(0, 1), y_axis_label="GiB"
-        )
+        super().__init__(dark=dark, height=height, x_range=Range1d(-0.6, 0.6), y_range=Range1d(0, 1), y_axis_label="GB")
         self.source = empty_source(*MEMORY_NAMES)
         self.limits = self.figure.vbar(
-            x="rank", top="limit_gib", width=0.82, source=self.source, fill_alpha=0.25, line_width=1
+            x="rank", top="limit_gb", width=0.82, source=self.source, fill_alpha=0.25, line_width=1
         )
         self._peaks = self.figure.vbar(
-            x="rank", top="peak_gib", width=0.62, source=self.source, fill_color="colour", line_color=None
+            x="rank", top="peak_gb", width=0.62, source=self.source, fill_color="colour", line_color=None
         )
         self._numbers = self.figure.text(
-            "rank", "peak_gib", text="label", source=self.source, text_align="center", text_baseline="bottom",
+            "rank", "peak_gb", text="label", source=self.source, text_align="center", text_baseline="bottom",
             y_offset=-2, text_font=TEXT_FONT, text_font_size="11px",
         )  # fmt: skip
         self.figure.add_tools(
@@ -68,7 +66,7 @@ class MemoryBars(LiveFigure):
         ticks = [float(r) for r in columns["rank"][::every]]
         self._label_axis(self.figure.xaxis[0], ticks, [shortened(d, 14) for d in columns["device"][::every]])
         set_range(self.figure.x_range, -0.6, max(count, 1) - 0.4)
-        set_range(self.figure.y_range, 0, 1.06 * max([*columns["limit_gib"], *columns["peak_gib"]], default=0) or 1)
+        set_range(self.figure.y_range, 0, 1.06 * max([*columns["limit_gb"], *columns["peak_gb"]], default=0) or 1)
         self._say("" if count else "no estimate yet")
 
 

@@ -73,7 +73,7 @@ def memory(plan: Plan) -> hv.Overlay:
     layers = [
         boxes(
             ([r - half for r in columns["rank"]], [r + half for r in columns["rank"]]),
-            (zeros, columns[f"{name}_gib"]),
+            (zeros, columns[f"{name}_gb"]),
             facts,
             name,
             color=colour,
@@ -85,9 +85,7 @@ def memory(plan: Plan) -> hv.Overlay:
     every = -(-len(columns["rank"]) // 24)
     ticks = list(zip(columns["rank"], columns["device"], strict=True))[::every]
     return hv.Overlay(layers).opts(
-        hv.opts.Overlay(
-            **FRAME | LEGEND, xticks=ticks, xrotation=40, xlabel="", ylabel="GiB", title="Memory per device"
-        )
+        hv.opts.Overlay(**FRAME | LEGEND, xticks=ticks, xrotation=40, xlabel="", ylabel="GB", title="Memory per device")
     )
 
 

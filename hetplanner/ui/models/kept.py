@@ -229,7 +229,7 @@ def comparison(plans: dict[str, Plan]) -> list[Metric]:
         _ranked("tokens/s", [e.tokens_per_s if e else None for e in estimates], count_text, least=False),
         _ranked("$ per million tokens", [e.usd_per_mtoken if e else None for e in estimates], _usd, least=True),
         Metric("dollars leave out", tuple((e.left_out_text or "–") if e else "–" for e in estimates)),
-        _ranked("bubble", [e.bubble if e else None for e in estimates], percent_text, least=True),
+        _ranked("idle", [e.bubble if e else None for e in estimates], percent_text, least=True),
         Metric("bottleneck", tuple(e.bottleneck.name if e else "–" for e in estimates)),
         Metric("shape", tuple(shape_text(plan) for plan in every)),
         Metric("devices", tuple(f"{len(plan.ranks)} of {len(plan.problem.cluster.devices)}" for plan in every)),

@@ -358,7 +358,8 @@ class PlanModel(ProblemSettings):
             return f"A search of the settings before; its best: {value_text(self.points[-1].best, objective)}"
         if self.value is None:
             return ""
-        parts = [f"Best {value_text(self.value, self.objective)}"]
+        # While it searches the card of the step time says it: the two would differ by what came in between.
+        parts = [] if self.searching else [f"Best {value_text(self.value, self.objective)}"]
         if self.searching and self.points and self.points[-1].high > self.points[-1].low:
             last = self.points[-1]
             both = (value_text(v, self.objective) for v in (last.low, last.high))

@@ -276,12 +276,18 @@ class ProblemSettings(param.Parameterized):
     @property
     def uploaded_text(self) -> str:
         """The uploaded model in a line."""
-        if self.uploaded is None or self.preset != UPLOADED:
+        return self.model_text if self.preset == UPLOADED else ""
+
+    @property
+    def model_text(self) -> str:
+        """The model, as it comes, in a line: its size and depth; '' before one is uploaded."""
+        model = self.uploaded if self.preset == UPLOADED else preset(self.preset)
+        if model is None:
             return ""
-        graph = self.uploaded.graph
-        parts = f"{graph.num_layers} layers" if self.uploaded.transformer else f"{len(graph.ops)} ops"
-        trained = "" if self.uploaded.transformer or self.uploaded.program else ", to plan with, not to train"
-        return f"{self.uploaded.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}"
+        graph = model.graph
+        parts = f"{graph.num_layers} layers" if model.transformer else f"{len(graph.ops)} ops"
+        trained = "" if model.transformer or model.program else ", to plan with, not to train"
+        return f"{model.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}"
 
     @property
     def model_name(self) -> str:

@@ -23,7 +23,7 @@ def plan_command(plan: AnyPlan) -> str:
     """`hetplanner plan` for the plan's problem, below a comment with the files it reads and what has no option."""
     problem = plan.problem
     model, options = _model(problem.workload)
-    options |= _wishes(problem) | _mode(plan)
+    options |= _wishes(problem) | _mode(plan) | _search(plan)
     left_out = [words for name, words in _WITHOUT_OPTION.items() if options.pop(name, None) is not None]
     words = ["hetplanner", "plan", "cluster.json", model or MODEL_FILE]
     for name, value in options.items():
@@ -40,9 +40,11 @@ def problem_snippet(plan: AnyPlan) -> str:
     how = ', planner="swarm", settings={"mode": "elastic"}' if isinstance(plan, ElasticPlan) else ""
     words = [repr(model), *(f"{name}={value!r}" for name, value in options.items())]
     workload = "plan.problem.workload" if model is None else f"hp.preset({', '.join(words)})"
+    search = {"budget": "10 s"} | _search(plan)
+    given = ", ".join(f"{name}={value!r}" for name, value in search.items())
     return (
         f"problem = plan.problem.replace(workload={workload})  # change it here, then search again\n"
-        f'result = hp.search(problem{how}, budget="10 s")'
+        f"result = hp.search(problem{how}, {given})"
     )
 
 
@@ -86,6 +88,15 @@ def _wishes(problem: Problem) -> dict[str, Any]:
     if wanted.pinned:
         found["pin"] = ",".join(f"{device}={stage}" for device, stage in wanted.pinned.items())
     return found
+
+
+def _search(plan: AnyPlan) -> dict[str, Any]:
+    """Budget and seed of the search that found the plan; nothing for a plan that none found."""
+    origin = plan.provenance
+    if origin.planner not in planner_names():
+        return {}
+    found: dict[str, Any] = {} if origin.budget is None else {"budget": origin.budget}
+    return found if origin.seed is None else found | {"seed": origin.seed}
 
 
 def _mode(plan: AnyPlan) -> dict[str, Any]:

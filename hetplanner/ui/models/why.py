@@ -1,4 +1,4 @@
-"""Why this plan: what its gain over rank order is made of, and what holds it back, in plain sentences."""
+"""Why this plan: what its gain over a launcher's plan of the same shape is made of, and what holds it back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ WORDS = {
     "local steps": "local steps (fewer exchanges)",
 }
 """A choice as the sentence names it."""
-INTERLEAVED = "its devices serve several stages each; there is no plan of this shape in rank order to compare it with."
+INTERLEAVED = "its devices serve several stages each; a launcher has no plan of this shape to compare it with."
 WORTH_SAYING = 0.005
 
 
@@ -84,18 +84,19 @@ class WhyModel(param.Parameterized):
         if self.error:
             return self.error
         if gain is None:
-            return "Comparing the plan with the same shape in rank order …"
+            return "Comparing the plan with the same shape as a launcher places it …"
         shape = shape_text(plan)
         if not gain:
-            return f"{shape} in rank order do not fit the devices' memory; this plan does."
+            return f"{shape} as a launcher places them do not fit the devices' memory; this plan does."
         if not gain["parts"]:
             return (
-                f"It is no better than {shape} in rank order with equal layers: here it does not matter who sits where."
+                f"It is no better than {shape} as a launcher places them, with equal layers: here it does not matter"
+                " who sits where."
             )
         value, base = value_text(gain["value"], self._objective), self.baseline
         lead = (
-            f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them (rank"
-            " order, equal layers, usual depth)"
+            f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them"
+            " (devices in file order, equal layers, usual depth)"
         )
         shares = [part for part in self.parts if part.share >= WORTH_SAYING]
         said = [f"{percent_text(part.share, 0)} from its {_named(part.name)}" for part in shares[:4]]

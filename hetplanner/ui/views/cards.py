@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import panel as pn
 from bokeh.plotting import figure
 
+from hetplanner.ui.models.glossary import GLOSSARY
 from hetplanner.ui.views.island import Island
 
 BORDER = "1px solid color-mix(in srgb, var(--panel-on-surface-color) 17%, transparent)"
@@ -115,6 +116,27 @@ def page(*rows: Any) -> Island:
     return Island(*map(Island, rows))
 
 
+HELP_STYLE = """<style>
+.help { display: inline-block; position: relative; margin-left: 6px; width: 15px; height: 15px; border-radius: 50%;
+  border: 1px solid currentColor; font: 11px/14px Roboto, Helvetica, Arial, sans-serif; text-align: center;
+  cursor: help }
+.help > span { display: none; position: absolute; z-index: 9; top: 20px; left: -8px; width: 230px; padding: 8px 10px;
+  text-align: left; font-size: 12.5px; line-height: 1.4; border-radius: 6px; background: var(--panel-surface-color);
+  color: var(--panel-on-surface-color); border: 1px solid currentColor }
+.help:hover > span, .help:focus > span { display: block }
+.help svg { display: block; margin-top: 6px }
+</style>"""
+
+
+def help_mark(name: str) -> str:
+    """HTML: a "?" that shows what a word of the glossary means; '' for other words. Needs HELP_STYLE once."""
+    term = GLOSSARY.get(name)
+    if term is None:
+        return ""
+    words = f"<span role='tooltip'>{escape(term.sentence)}{term.picture()}</span>"
+    return f'<span class="help" tabindex="0" aria-label="What is {escape(name)}?">?{words}</span>'
+
+
 class MetricRow:
     """Cards with a name, one number, and a line of words; `set` changes one, and only what differs is sent."""
 
@@ -137,7 +159,7 @@ class MetricRow:
 
     def _draw(self) -> None:
         cards = "".join(_metric(name, *content) for name, content in self._content.items())
-        set_html(self._pane, f'<div style="{self._grid}">{cards}</div>')
+        set_html(self._pane, f'{HELP_STYLE}<div style="{self._grid}">{cards}</div>')
 
 
 def _metric(name: str, value: str, words: str, colour: str) -> str:
@@ -145,7 +167,7 @@ def _metric(name: str, value: str, words: str, colour: str) -> str:
     big = f"font-size:21px;font-weight:700;margin:3px 0;color:{COLOURS[colour]};{_LINE}"
     note = escape(words)
     return (
-        f'<div style="{_METRIC}"><div style="{small};letter-spacing:.03em">{escape(name)}</div>'
+        f'<div style="{_METRIC}"><div style="{small};letter-spacing:.03em">{escape(name)}{help_mark(name)}</div>'
         f'<div style="{big}" data-metric="{escape(name)}">{escape(value)}</div>'
         f'<div style="{small};min-height:1.3em;{_LINE}" title="{note}">{note}</div></div>'
     )

@@ -20,7 +20,10 @@ from hetplanner.ui.views.later import Later
 _SMALL: dict[str, Any] = {"margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
 _TRACK = "color-mix(in srgb, var(--panel-on-surface-color) 9%, transparent)"
-EMPTY_WHY = "When a search has ended, this says which of the plan's choices its gain over rank order comes from."
+EMPTY_WHY = (
+    "When a search has ended, this says which of the plan's choices its gain over a launcher's plan of the same shape"
+    " comes from."
+)
 EMPTY_WHATIF = (
     "Drop a device, change a link or a codec: the new step time appears at once, without a search. The plan keeps all"
     " it can, so a search under the same changes may do better."
@@ -34,7 +37,7 @@ NO_PLAN = "Press Search first; what-if is about the best plan found."
 
 def gain_bars(baseline: str, parts: list[Part]) -> str:
     """From the baseline's step to the plan's, a bar for every choice; HTML."""
-    rows = _gain_row("rank order, equal layers, usual depth", None, baseline)
+    rows = _gain_row("as a launcher places them", None, baseline)
     rows += "".join(_gain_row(f"+ {part.name}", part.share, part.value) for part in parts)
     grid = (
         "display:grid;grid-template-columns:fit-content(45%) minmax(60px,1fr) max-content max-content;gap:7px 12px;"

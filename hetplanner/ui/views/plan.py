@@ -62,7 +62,7 @@ class PlanView(PageView):
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
         self.gone = Button(label="What if it were gone?", variant="outlined", visible=False, margin=(0, 14, 8, 14))
-        self.metrics = MetricRow("Step time", "Throughput", "Bubble", "Tightest memory")
+        self.metrics = MetricRow("Step time", "Throughput", "Idle", "Tightest memory")
         self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
         self.free_shape = FreeShapeLine(app.free_shape)
@@ -186,7 +186,7 @@ class PlanView(PageView):
             return
         self._show_value()
         self.metrics.set("Throughput", f"{count_text(estimate.tokens_per_s)} tokens/s", self._price())
-        self.metrics.set("Bubble", percent_text(estimate.bubble), "of the devices' time is idle")
+        self.metrics.set("Idle", percent_text(estimate.bubble), "of the devices' time, estimated")
         tight = max(estimate.devices, key=lambda d: d.peak_bytes / d.limit_bytes)
         share = tight.peak_bytes / tight.limit_bytes
         self.metrics.set(

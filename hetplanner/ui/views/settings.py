@@ -47,7 +47,7 @@ def _model_part(app: PlannerApp) -> list[Any]:
     name, refused = Words(margin=(2, 10)), ErrorWords(margin=(2, 10))
 
     def show_uploaded(*_: Any) -> None:
-        name.set(plan.uploaded_text)
+        name.set(plan.model_text)
         refused.set(plan.upload_error)
 
     plan.param.watch(show_uploaded, ["uploaded", "preset", "upload_error"])

@@ -5,7 +5,6 @@ from typing import Any
 import panel as pn
 
 from hetplanner.plots.live import LinkLoads, MemoryCurves, StageShares, StepGantt
-from hetplanner.simulator.terms import TERMS
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import swarm_words
 from hetplanner.ui.models.texts import against_text, percent_text, seconds_text
@@ -45,7 +44,7 @@ class SimulateView(PageView):
         self.gantt = StepGantt(height=430)
         self.shares, self.links, self.memory = StageShares(), LinkLoads(), MemoryCurves()
         self.figures: list[Coloured] = [self.gantt, self.shares, self.links, self.memory]
-        self.metrics = MetricRow("Step time", "Bubble", "Tightest memory", "Busiest link")
+        self.metrics = MetricRow("Step time", "Idle", "Tightest memory", "Busiest link")
         self.hint = Words(margin=(4, 14, 8, 14))
         self.link_note = html_pane(margin=(0, 14, 8, 14))
         self.controls = ControlsPanel(self.model, margin=(6, 14, 0, 14))
@@ -197,10 +196,9 @@ class SimulateView(PageView):
         if plan.local_steps > 1:
             words += f"; mean of {plan.local_steps} steps, one that averages is drawn"
         self.metrics.set("Step time", seconds_text(replay.mean_step_s), words, colour)
-        network = float(replay.terms_s_NT[:, TERMS.index("pipeline_transfer")].mean()) / (replay.step_s or 1.0)
-        words = f"of the ranks' time; {percent_text(network, 0)} more for the network"
-        before = f"{ORIGINAL}: {percent_text(base.bubble)}" if derived and base else words
-        self.metrics.set("Bubble", percent_text(replay.bubble), before)
+        words = f"simulated; {percent_text(replay.share('bubble'), 0)} waiting for others"
+        before = f"{ORIGINAL}: {percent_text(base.idle)}" if derived and base else words
+        self.metrics.set("Idle", percent_text(replay.idle), before)
         self._show_memory()
         busy = replay.busy_s_LR.sum(axis=1)
         if len(busy):

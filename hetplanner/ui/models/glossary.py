@@ -1,0 +1,70 @@
+"""The words of the pages, each defined once: a sentence, and where it helps a picture of a step's time."""
+
+from dataclasses import dataclass
+from html import escape
+
+_COLOURS = {"compute": "#4477AA", "fill": "#CCBB44", "transfer": "#EE6677", "reduction": "#228833"}
+"""As in the figures of costs."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word and its meaning.
+
+    Attributes:
+        sentence: what it is, in one sentence.
+        bars: rows of a picture; each row is (kind, width) pairs, kind a key of the colours or '' for nothing done.
+        marked: kinds that the word is about; the picture shows the others faintly.
+    """
+
+    sentence: str
+    bars: tuple[tuple[tuple[str, int], ...], ...] = ()
+    marked: tuple[str, ...] = ()
+
+    def picture(self) -> str:
+        """The picture as SVG; '' without one."""
+        if not self.bars:
+            return ""
+        parts = []
+        for row, bar in enumerate(self.bars):
+            left = 0
+            for kind, width in bar:
+                opacity = 1 if kind in self.marked else 0.25
+                look = (
+                    f'fill="{_COLOURS[kind]}" opacity="{opacity}"'
+                    if kind
+                    else f'fill="none" stroke="currentColor" stroke-dasharray="3 2" opacity="{opacity}"'
+                )
+                parts.append(f'<rect x="{left + 1}" y="{row * 16 + 1}" width="{width - 2}" height="12" {look}/>')
+                left += width
+        width = max(sum(width for _, width in bar) for bar in self.bars)
+        size = f'width="{width}" height="{16 * len(self.bars)}"'
+        return f'<svg {size} role="img" aria-label="{escape(self.sentence)}">{"".join(parts)}</svg>'
+
+
+_STEP = (
+    (("compute", 60), ("transfer", 24), ("", 40), ("compute", 40), ("reduction", 36)),
+    (("", 40), ("compute", 60), ("transfer", 24), ("compute", 40), ("reduction", 36)),
+)
+"""Two devices in one step."""
+
+GLOSSARY = {
+    "Step time": Term("The time from the start of one optimizer step to the start of the next.", _STEP, ("compute",)),
+    "Throughput": Term("Tokens of the global batch divided by the step time."),
+    "Idle": Term(
+        "The share of the devices' time in which they compute nothing: they wait for others, for transfers or for a"
+        " gradient reduction.",
+        _STEP,
+        ("", "transfer", "reduction"),
+    ),
+    "Waiting": Term(
+        "The share of the devices' time in which they wait for another device to finish: fill and drain of the"
+        " pipeline, and unequal stages.",
+        _STEP,
+        ("",),
+    ),
+    "Tightest memory": Term("The device whose peak use comes nearest to its memory, with both numbers."),
+    "Busiest link": Term("The link that carries bytes for the greatest share of the step."),
+    "rank order": Term("The best plan whose devices serve stages in the order of the file, in any shape."),
+    "lower bound": Term("No plan of this problem can be below it; the best one may lie above."),
+}
