@@ -270,11 +270,13 @@ def test_an_unknown_run_is_refused(supervise):
 
 def test_runs_take_turns_in_order(supervise, plan):
     supervisor = supervise()
-    ids = [supervisor.submit(plan, TrainConfig(steps=3)).run for _ in range(3)]
+    ids = [supervisor.submit(plan, LONG).run for _ in range(2)] + [supervisor.submit(plan, TrainConfig(steps=3)).run]
     assert supervisor.status(ids[1]).message == f"waits for {ids[0]}"
-    ends = [reach(supervisor, ids[0], "finished")]
+    supervisor.stop(ids[0])
+    ends = [reach(supervisor, ids[0], "stopped")]
     until(supervisor, lambda: supervisor.status(ids[2]).message == f"waits for {ids[1]}")
-    ends += [reach(supervisor, i, "finished") for i in ids[1:]]
+    supervisor.stop(ids[1])
+    ends += [reach(supervisor, ids[1], "stopped"), reach(supervisor, ids[2], "finished")]
     for before, after in itertools.pairwise(ends):
         assert before.ended_unix_s <= after.started_unix_s
 
