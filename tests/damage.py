@@ -40,6 +40,10 @@ PIECES = (
     b"\t",
     b"\x1b[31m",
     b"\xed\xa0\x80",
+    b"<!DOCTYPE a [<!ENTITY b 'c'>]>",
+    b"&b;",
+    b"<a>" * 2000,
+    b"<!--",
 )
 HUGE = (
     10**30,

@@ -16,9 +16,15 @@ from factories import chain_plan, image_workload, small_cluster, swarm_plan, tin
 from hetplanner.calibration.model import load_calibration
 from hetplanner.calibration.table_fit import read_table
 from hetplanner.cluster.files import cluster_to_data, load_cluster, save_cluster
+from hetplanner.cluster.graph_files import graphml_text, node_link_json
 from hetplanner.cluster.table_export import export_tables
 from hetplanner.cluster.tables import cluster_from_folder
-from hetplanner.cluster.uploads import cluster_from_any_json, cluster_from_uploads, files_from_text
+from hetplanner.cluster.uploads import (
+    cluster_from_any_json,
+    cluster_from_file,
+    cluster_from_uploads,
+    files_from_text,
+)
 from hetplanner.data.registry import check_data, open_data
 from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.identity import Stamp, Version
@@ -135,6 +141,25 @@ def _make_pasted(folder: Path) -> None:
     (folder / "devices.csv").unlink()
 
 
+def _named(path: Path) -> tuple[bytes, str]:
+    return path.read_bytes(), path.name
+
+
+SITE_GRAPH = {
+    "graph": {"name": "drawn"},
+    "nodes": [
+        {"id": "Frankfurt", "kind": "A100-80", "count": 4, "per_host": 2},
+        {"id": "far", "latitude": 3.5, "longitude": 4, "provider": "aws"},
+        {"id": 7, "kind": "T4", "site": "far", "memory": "15 GiB", "nic_out": "1 Gbit/s"},
+    ],
+    "links": [{"source": "Frankfurt", "target": "far", "bandwidth": "2 Gbit/s", "latency_ms": 70, "known": "measured"}],
+}
+
+
+def _make_site_graph(folder: Path) -> None:
+    (folder / "graph.json").write_text(json.dumps(SITE_GRAPH))
+
+
 _UPLOADS = (
     "cluster.uploads.cluster_from_uploads",
     "cluster.matrices.read_matrix",
@@ -165,6 +190,23 @@ CLUSTERS = (
     Reader("site tables (CSV)", _make_site_tables, cluster_from_folder, ("cluster.tables.read_overrides",)),
     Reader("uploaded tables", lambda folder: export_tables(_cluster(), folder, "csv"), _read_uploads, _UPLOADS),
     Reader("uploaded site tables", _make_site_tables, _read_uploads),
+    Reader(
+        "graph (node-link JSON)",
+        lambda folder: (folder / "graph.json").write_text(node_link_json(_cluster())),
+        lambda folder: cluster_from_file((folder / "graph.json").read_bytes(), "graph.json"),
+        (
+            "cluster.uploads.cluster_from_file",
+            "cluster.graph_files.cluster_from_node_link",
+            "cluster.graphs.cluster_from_networkx",
+        ),
+    ),
+    Reader("graph of sites (JSON)", _make_site_graph, lambda folder: cluster_from_file(*_named(folder / "graph.json"))),
+    Reader(
+        "graph (GraphML)",
+        lambda folder: (folder / "graph.graphml").write_text(graphml_text(_cluster())),
+        lambda folder: cluster_from_file(*_named(folder / "graph.graphml")),
+        ("cluster.graph_files.cluster_from_graphml",),
+    ),
     Reader("pasted table", _make_pasted, _read_pasted, ("cluster.uploads.files_from_text",)),
 )
 

@@ -148,11 +148,15 @@ def generate(
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="A cluster file, a site-tables JSON, or a folder of CSV or NPY tables.")
+        Path,
+        typer.Argument(
+            help="A cluster file, site-tables JSON, graph (GraphML, node-link JSON), or folder of CSV or NPY tables."
+        ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="A .json file, or a folder for tables.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A file, or a folder for tables.")],
     to: Annotated[
-        str, typer.Option(help="json, csv, npy (device × device), site-csv or site-json (site × site).")
+        str,
+        typer.Option(help="json; csv, npy (device × device); site-csv, site-json (site × site); graphml, node-link."),
     ] = "json",
     round_trip: Annotated[bool, typer.Option("--round-trip", help="Latencies in the folder are round trips.")] = False,
     as_json: AsJson = False,
@@ -168,27 +172,34 @@ def convert(
 
 def _read_any(source: Path, round_trip: bool) -> Any:
     from hetplanner.cluster.tables import cluster_from_folder
-    from hetplanner.cluster.uploads import cluster_from_any_json
+    from hetplanner.cluster.uploads import cluster_from_file
     from hetplanner.errors import InvalidInput
     from hetplanner.schema import read_text
 
     if source.is_dir():
         return cluster_from_folder(source, round_trip=round_trip)
     if round_trip:
-        raise InvalidInput(f"{source}: --round-trip is for a folder of tables; a JSON file says it itself")
-    return cluster_from_any_json(read_text(source), source.name)
+        raise InvalidInput(f"{source}: --round-trip is for a folder of tables; a file of another form says it itself")
+    return cluster_from_file(read_text(source), source.name)
 
 
 def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
     from typing import get_args
 
     from hetplanner.cluster.files import save_cluster
+    from hetplanner.cluster.graph_files import graphml_text, node_link_json
     from hetplanner.cluster.table_export import TableForm, export_tables
     from hetplanner.errors import InvalidInput
+    from hetplanner.schema import write_text
 
     if to == "json":
         save_cluster(cluster, out)
         return [out]
+    if to in ("graphml", "node-link"):
+        write_text(out, graphml_text(cluster) if to == "graphml" else node_link_json(cluster))
+        return [out]
     if to not in get_args(TableForm):
-        raise InvalidInput(f"--to: must be one of json, {', '.join(get_args(TableForm))}, got {to!r:.40}")
+        raise InvalidInput(
+            f"--to: must be one of json, graphml, node-link, {', '.join(get_args(TableForm))}, got {to!r:.40}"
+        )
     return export_tables(cluster, out, to)

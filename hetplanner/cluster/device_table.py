@@ -89,12 +89,26 @@ def read_inventory(source: TableSource) -> Inventory:
         InvalidInput: an unknown or missing column, a bad cell, or rows that contradict each other.
     """
     place, data = read_source(source)
-    rows = [_read_row(place, i, row) for i, row in enumerate(_dicts(place, read_rows(place, data)))]
+    return inventory_from_rows(_dicts(place, read_rows(place, data)), place)
+
+
+def inventory_from_rows(cells: Sequence[Mapping[str, str]], place: str) -> Inventory:
+    """Sites, hosts and devices, one device a row; sites without degrees stand where their names say.
+
+    Args:
+        cells: text by column; '' and what is left out is not said.
+        place: what to call the whole in messages.
+
+    Raises:
+        InvalidInput: a bad cell, or rows that contradict each other.
+    """
+    rows = [_read_row(place, i, row) for i, row in enumerate(cells)]
     note_rates(((f"row {i}, {name}", row.get(name)) for i, row in enumerate(rows, 2) for name in _HOST_COLUMNS), place)
     sites = _merged(place, rows, "site", "name", _SITE_COLUMNS)
     for site in sites:
-        site.setdefault("latitude", 0)
-        site.setdefault("longitude", 0)
+        city = find_place(site["name"]) if not {"latitude", "longitude"} & site.keys() else None
+        site.setdefault("latitude", city.latitude if city else 0)
+        site.setdefault("longitude", city.longitude if city else 0)
     named = [row for row in rows if row.get("host")]
     hosts = _merged(place, named, "host", "id", _HOST_COLUMNS)
     site_by_host = {
@@ -172,11 +186,8 @@ def _device(row: Mapping[str, Any]) -> dict[str, Any]:
     return device | ({"peak": peak} if peak else {})
 
 
-def csv_of_inventory(cluster: Cluster) -> str:
-    """The text of a `devices.csv`; columns that nothing fills are left out. Sites without a device are lost.
-
-    No spreadsheet takes a name for a formula.
-    """
+def rows_of_inventory(cluster: Cluster) -> list[dict[str, Any]]:
+    """What `inventory_from_rows` reads back: by column, only what is said. Sites without a device are lost."""
     dump = cluster.model_dump(mode="json", exclude_none=True)
     sites = {site["name"]: site for site in dump["sites"]}
     hosts = {host["id"]: host for host in dump["hosts"]}
@@ -184,10 +195,20 @@ def csv_of_inventory(cluster: Cluster) -> str:
     for device in dump["devices"]:
         host = hosts[device["host"]]
         peak = {f"peak_{dtype}": rate for dtype, rate in device.get("peak", {}).items()}
-        rows.append(sites[host["site"]] | host | device | peak)
-    used = [name for name in COLUMNS if any(row.get(name) not in (None, "") for row in rows)]
+        row = sites[host["site"]] | host | device | peak
+        rows.append({name: row[name] for name in COLUMNS if row.get(name) not in (None, "")})
+    return rows
+
+
+def csv_of_inventory(cluster: Cluster) -> str:
+    """The text of a `devices.csv`; columns that nothing fills are left out.
+
+    No spreadsheet takes a name for a formula.
+    """
+    rows = rows_of_inventory(cluster)
+    used = [name for name in COLUMNS if any(name in row for row in rows)]
     out = io.StringIO()
-    writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, used, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: guarded(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
     return out.getvalue()

@@ -61,8 +61,8 @@ def tables_of(cluster: Cluster, form: TableForm = "csv") -> dict[str, bytes]:
 
 def _device_csv(cluster: Cluster) -> dict[str, bytes]:
     ids = cluster.device_ids
-    bandwidth = [[_gbit_s(v) if np.isfinite(v) else "" for v in row] for row in cluster.bandwidth_bytes_per_s_DD]
-    latency = [["" if i == j else _ms(v) for j, v in enumerate(row)] for i, row in enumerate(cluster.latency_s_DD)]
+    bandwidth = [[gbit_s_text(v) if np.isfinite(v) else "" for v in row] for row in cluster.bandwidth_bytes_per_s_DD]
+    latency = [["" if i == j else ms_text(v) for j, v in enumerate(row)] for i, row in enumerate(cluster.latency_s_DD)]
     return {
         "bandwidth_gbit_s.csv": csv_of_matrix(ids, bandwidth).encode(),
         "latency_ms.csv": csv_of_matrix(ids, latency).encode(),
@@ -111,8 +111,8 @@ def _site_csv(cluster: Cluster) -> dict[str, bytes]:
         return csv_of_matrix(names, rows).encode()
 
     files = {
-        "site_bandwidth_gbit_s.csv": table(lambda link: _gbit_s(link.bandwidth)),
-        "site_latency_ms.csv": table(lambda link: _ms(link.latency)),
+        "site_bandwidth_gbit_s.csv": table(lambda link: gbit_s_text(link.bandwidth)),
+        "site_latency_ms.csv": table(lambda link: ms_text(link.latency)),
         "devices.csv": csv_of_inventory(cluster).encode(),
     }
     pairs = _overrides(cluster)
@@ -133,8 +133,8 @@ def _site_json(cluster: Cluster) -> dict[str, bytes]:
     fields: dict[str, Any] = {"format": f"hetplanner/site-tables@{SITE_TABLES_VERSION}"}
     fields |= {name: data[name] for name in kept if name in data}
     for name, text in (
-        ("bandwidth_gbit_s", lambda k: _gbit_s(k.bandwidth)),
-        ("latency_ms", lambda k: _ms(k.latency)),
+        ("bandwidth_gbit_s", lambda k: gbit_s_text(k.bandwidth)),
+        ("latency_ms", lambda k: ms_text(k.latency)),
     ):
         fields[name] = [[float(text(rule[a, b])) if (a, b) in rule else None for b in names] for a in names]
     known = {link.source for link in rule.values()}
@@ -153,11 +153,13 @@ _WRITERS: dict[TableForm, Callable[[Cluster], dict[str, bytes]]] = {
 }
 
 
-def _gbit_s(bytes_per_s: float) -> str:
+def gbit_s_text(bytes_per_s: float) -> str:
+    """A rate in Gbit/s, in the fewest digits that read back to it."""
     return _fewest_digits(bytes_per_s / GBIT_S, lambda text: parse_bytes_per_s(f"{text} Gbit/s") == bytes_per_s)
 
 
-def _ms(seconds: float) -> str:
+def ms_text(seconds: float) -> str:
+    """A time in ms, in the fewest digits that read back to it."""
     return _fewest_digits(seconds * 1000, lambda text: parse_seconds(f"{text} ms") == seconds)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from hetplanner.cluster.files import cluster_from_json
+from hetplanner.cluster.graph_files import cluster_from_graphml, cluster_from_node_link, is_node_link
 from hetplanner.cluster.matrices import Quantity, TableSource
 from hetplanner.cluster.model import Cluster, Source
 from hetplanner.cluster.overlays import fits, laid_onto
@@ -22,6 +23,9 @@ _WORDS = {
     "devices": ("device",),
 }
 """Words in a file's name by what the file holds, asked in this order."""
+XML = (".graphml", ".xml")
+WHOLE = (".json", *XML)
+"""Endings of files that say a whole cluster."""
 
 
 @reader("cluster file or table", at="files")
@@ -32,7 +36,7 @@ def cluster_from_uploads(
     round_trip: bool = False,
     source: Source = "measured",
 ) -> Cluster:
-    """A cluster from one JSON file, or from tables: bandwidth and latency (CSV or NPY), and what goes with them.
+    """A cluster from one file (JSON or GraphML), or from tables (CSV, NPY): bandwidth, latency and what goes along.
 
     Names tell what a table holds (`bandwidth…`, `latency…`, `devices…`, `overrides…`); `site` in a name means
     site × site. Tables without a devices table that name sites or devices of `like` are laid onto it: what they do
@@ -50,10 +54,10 @@ def cluster_from_uploads(
     if not files:
         raise InvalidInput("import: no file was given; choose a cluster file, or bandwidth and latency tables")
     name, content = next(iter(files.items()))
-    if name.lower().endswith(".json"):
+    if PurePath(name.lower()).suffix in WHOLE:
         if len(files) > 1:
-            raise InvalidInput(f"{one_line(name)}: a JSON file is imported alone, got {len(files)} files")
-        return cluster_from_any_json(content, one_line(name))
+            raise InvalidInput(f"{one_line(name)}: a cluster file or graph is imported alone, got {len(files)} files")
+        return cluster_from_file(content, one_line(name))
     tables = _by_kind(files)
     if like is not None and "devices" not in tables:
         whole = {"bandwidth", "latency"} <= tables.keys()
@@ -90,6 +94,8 @@ def files_from_text(text: str, kind: Quantity = "bandwidth") -> dict[str, bytes]
         raise InvalidInput("nothing was pasted; paste a cluster file (JSON) or a table with names")
     if text[0] in "{[":
         return {"pasted.json": text.encode()}
+    if text[0] == "<":
+        return {"pasted.graphml": text.encode()}
     first = text.splitlines()[0]
     mark = max(",\t;", key=first.count)
     try:
@@ -105,10 +111,20 @@ def files_from_text(text: str, kind: Quantity = "bandwidth") -> dict[str, bytes]
     return {f"pasted {name}.csv": out.getvalue().encode()}
 
 
+@reader("cluster file or graph", at="place")
+def cluster_from_file(content: bytes, place: str) -> Cluster:
+    """A cluster from a file that says all of it: GraphML, or JSON of `cluster_from_any_json`. Raises InvalidInput."""
+    if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") or place.lower().endswith(XML):
+        return cluster_from_graphml(content, place)
+    return cluster_from_any_json(content, place)
+
+
 @reader("cluster file", at="place")
 def cluster_from_any_json(content: str | bytes, place: str) -> Cluster:
-    """A cluster from a cluster file or a site-tables file. Raises InvalidInput."""
+    """A cluster from a cluster file, a site-tables file or a graph in node-link form. Raises InvalidInput."""
     data = parse_json(content, place)
+    if is_node_link(data) and "format" not in data:
+        return cluster_from_node_link(data, place)
     is_tables = isinstance(data, dict) and str(data.get("format")).startswith("hetplanner/site-tables@")
     return (cluster_from_site_json if is_tables else cluster_from_json)(content, place)
 
@@ -118,7 +134,9 @@ def _by_kind(files: Mapping[str, bytes]) -> dict[str, TableSource]:
     for name, content in files.items():
         kind = next((k for k, words in _WORDS.items() if any(word in name.lower() for word in words)), None)
         if kind is None:
-            raise InvalidInput(f"{one_line(name)}: the name must say {', '.join(_WORDS)}, or end in .json; rename it")
+            raise InvalidInput(
+                f"{one_line(name)}: the name must say {', '.join(_WORDS)}, or end in {', '.join(WHOLE)}; rename it"
+            )
         if kind in tables:
             raise InvalidInput(f"{one_line(name)}: a second {kind} table; give one of each")
         tables[kind] = (name, content)

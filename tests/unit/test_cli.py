@@ -63,9 +63,9 @@ def test_cluster_commands_for_people(call):
     assert "valid" in call("cluster", "validate", WORLD).stdout
 
 
-@pytest.mark.parametrize("form", ["csv", "npy", "site-csv", "site-json", "json"])
+@pytest.mark.parametrize("form", ["csv", "npy", "site-csv", "site-json", "json", "graphml", "node-link"])
 def test_cluster_convert_there_and_back(call, tmp_path, form):
-    out = "copy.json" if form == "json" else "tables"
+    out = {"json": "copy.json", "graphml": "copy.graphml", "node-link": "graph.json"}.get(form, "tables")
     assert call("cluster", "convert", LAB, "--to", form, "-o", out).returncode == 0
     source = out if form != "site-json" else str(next((tmp_path / out).glob("*.json")).relative_to(tmp_path))
     assert call("cluster", "convert", source, "-o", "back.json").returncode == 0

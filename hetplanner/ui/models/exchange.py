@@ -3,11 +3,12 @@
 import io
 import zipfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import param
 
 from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.graph_files import graphml_text, node_link_json
 from hetplanner.cluster.table_export import TableForm, tables_of
 from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import HetplannerError
@@ -17,13 +18,19 @@ from hetplanner.ui.models.cluster import ClusterModel, count_text
 
 KINDS = {"Bandwidth (Gbit/s)": "bandwidth", "Latency (ms)": "latency"}
 SOURCES = ("measured", "specified", "assumed")
-FORMS: dict[str, TableForm | None] = {
+Form = TableForm | Literal["graphml", "node-link"] | None
+FORMS: dict[str, Form] = {
     "Cluster file (JSON)": None,
     "Sites × sites (CSV)": "site-csv",
     "Sites × sites (JSON)": "site-json",
     "Devices × devices (CSV)": "csv",
     "Devices × devices (NPY)": "npy",
+    "Graph (GraphML)": "graphml",
+    "Graph (node-link JSON)": "node-link",
 }
+_FILE_NAMES = {
+    None: "cluster.json", "site-json": "site_tables.json", "graphml": "cluster.graphml", "node-link": "graph.json"
+}  # fmt: skip
 MAX_PASTED = 2_000_000
 """Characters. Larger tables come as files."""
 MAX_CSV_DEVICES = 96
@@ -83,15 +90,18 @@ class ExchangeModel(param.Parameterized):
     def forms(self) -> list[str]:
         """What the cluster in hand can be downloaded as."""
         cluster = self._model.cluster
-        if cluster is None or cluster.has_gaps:
+        if cluster is None:
             return list(FORMS)[:1]
         small = len(cluster.devices) <= MAX_CSV_DEVICES
-        return [name for name, form in FORMS.items() if small or form != "csv"]
+        of_pairs = ("csv", "graphml", "node-link")  # written as text, pair by pair
+        fitting = {name: form for name, form in FORMS.items() if small or form not in of_pairs}
+        if cluster.has_gaps:  # which tables cannot say
+            return [name for name, form in fitting.items() if form in (None, "graphml", "node-link")]
+        return list(fitting)
 
     def file_name(self, form: str) -> str:
         """What a download is called."""
-        kind = FORMS[form]
-        return "cluster.json" if kind is None else "site_tables.json" if kind == "site-json" else f"{kind}_tables.zip"
+        return _FILE_NAMES.get(FORMS[form], f"{FORMS[form]}_tables.zip")
 
     def download(self, form: str) -> io.BytesIO:
         """The cluster in hand as a file; tables of several files in a ZIP archive."""
@@ -100,6 +110,8 @@ class ExchangeModel(param.Parameterized):
             return io.BytesIO()
         if kind is None:
             return io.BytesIO(cluster_to_json(cluster).encode())
+        if kind == "graphml" or kind == "node-link":
+            return io.BytesIO((graphml_text if kind == "graphml" else node_link_json)(cluster).encode())
         try:
             files = tables_of(cluster, kind)
         except HetplannerError as error:

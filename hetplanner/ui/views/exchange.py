@@ -47,7 +47,7 @@ class ExchangePart:
         self.bar_words = [self._file_error.view, self._file_note.view]
         self._options = Controls(self._press, margin=(4, 12))
         self._text = pmui.TextAreaInput(
-            label="Paste a cluster file (JSON) or a table with names",
+            label="Paste a cluster file, a graph (GraphML, JSON) or a table with names",
             rows=4,
             max_length=MAX_PASTED,
             size="small",

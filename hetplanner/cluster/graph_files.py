@@ -1,0 +1,139 @@
+"""Graphs of clusters as files: GraphML, and the node-link JSON of NetworkX and D3.
+
+GraphML is XML, and files come from strangers: no document type, so no entity, is read, and size, depth and number of
+elements are bounded before NetworkX sees the file.
+"""
+
+import io
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import ParseError
+
+from hetplanner.cluster.files import json_by_lines
+from hetplanner.cluster.graphs import MAX_EDGES, cluster_from_networkx, cluster_to_networkx
+from hetplanner.cluster.model import MAX_DEVICES, Cluster
+from hetplanner.errors import InvalidInput, one_line
+from hetplanner.reading import DAMAGED, reader
+from hetplanner.schema import MAX_DEPTH
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_GRAPH_BYTES = 64 * 2**20
+MAX_ELEMENTS = 8 * MAX_EDGES
+_LISTS = ("edges", "links")
+
+
+def is_node_link(data: object) -> bool:
+    """Whether JSON data is a graph in node-link form."""
+    return isinstance(data, Mapping) and isinstance(data.get("nodes"), list) and any(name in data for name in _LISTS)
+
+
+@reader("graph (node-link JSON)", at="place")
+def cluster_from_node_link(data: object, place: str = "graph") -> Cluster:
+    """A cluster from the data of a node-link JSON file (`nodes`, and `edges` or `links`). Raises InvalidInput."""
+    import networkx as nx
+
+    assert isinstance(data, Mapping)  # told by `is_node_link`
+    nodes, edges = data["nodes"], next(data[name] for name in _LISTS if name in data)
+    about = data.get("graph")
+    graph = nx.DiGraph() if data.get("directed") else nx.Graph()
+    if isinstance(about, Mapping):
+        graph.graph["name"] = about.get("name")
+    _check_entries(nodes, "nodes", ("id",), MAX_DEVICES, place)
+    _check_entries(edges, "edges", ("source", "target"), MAX_EDGES, place)
+    for i, node in enumerate(nodes):
+        if node["id"] in graph:
+            raise InvalidInput(f"{place}: nodes[{i}].id: {node['id']!r:.60} is there twice; rename one")
+        graph.add_node(node["id"], **{key: value for key, value in node.items() if key != "id"})
+    for i, edge in enumerate(edges):
+        for end in ("source", "target"):
+            if edge[end] not in graph:
+                raise InvalidInput(f"{place}: edges[{i}].{end}: there is no node {edge[end]!r:.60}; correct the name")
+        said = {key: value for key, value in edge.items() if key not in ("source", "target", "key")}
+        graph.add_edge(edge["source"], edge["target"])
+        graph.edges[edge["source"], edge["target"]].update(said)
+    return cluster_from_networkx(graph, place)
+
+
+def _check_entries(entries: object, name: str, needed: tuple[str, ...], most: int, place: str) -> None:
+    if not isinstance(entries, list) or len(entries) > most:
+        raise InvalidInput(f"{place}: {name}: must be a list of at most {most:,} entries")
+    for i, entry in enumerate(entries):
+        for key in needed:
+            if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int) or entry[key] == "":
+                raise InvalidInput(f"{place}: {name}[{i}].{key}: must be a name or a number; give one")
+
+
+def node_link_json(cluster: Cluster) -> str:
+    """The text of a node-link JSON file."""
+    graph = cluster_to_networkx(cluster)
+    data = {
+        "directed": True,
+        "multigraph": False,
+        "graph": {"name": cluster.name},
+        "nodes": [{"id": key} | said for key, said in graph.nodes(data=True)],
+        "edges": [{"source": a, "target": b} | said for a, b, said in graph.edges(data=True)],
+    }
+    return json_by_lines(data)
+
+
+@reader("graph (GraphML)", at="place")
+def cluster_from_graphml(content: bytes, place: str = "graph") -> Cluster:
+    """A cluster from the bytes of a GraphML file. Raises InvalidInput."""
+    return cluster_from_networkx(_parsed(content, place), place)
+
+
+def _parsed(content: bytes, place: str) -> "nx.Graph":
+    import networkx as nx
+
+    _check_xml(content, place)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys without a type, which are read as text
+            graph = nx.read_graphml(io.BytesIO(content))
+    except (nx.NetworkXError, ParseError, *DAMAGED) as error:
+        said = one_line(str(error))[:160]
+        raise InvalidInput(f"{place}: not GraphML that can be read ({said}); write plain nodes and edges") from None
+    return graph
+
+
+def _check_xml(content: bytes, place: str) -> None:
+    """Refuses what is large, deep, or has a document type, without building more than a path of elements."""
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.ElementTree import iterparse
+
+    if len(content) > MAX_GRAPH_BYTES:
+        raise InvalidInput(f"{place}: must be at most {MAX_GRAPH_BYTES >> 20} MiB, got {len(content) >> 20} MiB")
+    if not content.strip():
+        raise InvalidInput(f"{place}: the file is empty; it must hold a graph in GraphML")
+    depth = elements = 0
+    try:
+        for event, element in iterparse(io.BytesIO(content), ("start", "end"), forbid_dtd=True):
+            depth += 1 if event == "start" else -1
+            elements += event == "start"
+            if depth > MAX_DEPTH or elements > MAX_ELEMENTS:
+                raise InvalidInput(
+                    f"{place}: must be nested at most {MAX_DEPTH} deep and hold at most {MAX_ELEMENTS:,} elements;"
+                    " is this a graph?"
+                )
+            if event == "end":
+                element.clear()
+    except DefusedXmlException:
+        raise InvalidInput(
+            f"{place}: has a document type or entities, which are not read; remove <!DOCTYPE …>"
+        ) from None
+    except ParseError as error:
+        raise InvalidInput(f"{place}: not XML: {one_line(str(error))}; write the GraphML file again") from None
+    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+        raise InvalidInput(
+            f"{place}: not XML that can be read: {one_line(str(error))[:160]}; save it as UTF-8"
+        ) from None
+
+
+def graphml_text(cluster: Cluster) -> str:
+    """The text of a GraphML file."""
+    import networkx as nx
+
+    return "\n".join(nx.generate_graphml(cluster_to_networkx(cluster))) + "\n"
