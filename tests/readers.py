@@ -45,6 +45,7 @@ from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
+from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import load_config, save_config
@@ -546,6 +547,12 @@ RUNS = (
         _make_settings,
         lambda folder: (load_config(folder / "run.json"), read_status(folder / "status.json")),
         ("runs.directory.load_config", "runs.status.read_status"),
+    ),
+    Reader(
+        "run annotations",
+        lambda folder: write_annotations(folder, Annotations(name="first", notes="a\nb", tags=("x", "y"))),
+        read_annotations,
+        ("runs.annotations.read_annotations",),
     ),
     Reader("decision log", _make_decisions, read_ledger, ("swarm.beginning.read_ledger",)),
     Reader(

@@ -1,4 +1,4 @@
-"""hetplanner runs list|show|report|stop|drain|kill|sample."""
+"""hetplanner runs list|show|label|export|report|stop|drain|kill|rejoin|sample."""
 
 from __future__ import annotations
 
@@ -25,23 +25,83 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of
 
 
 @app.command("list")
-def list_runs(as_json: AsJson = False) -> None:
-    """List all runs, oldest first."""
+def list_runs(
+    text: Annotated[str, typer.Option(help="Only runs whose id, name, notes or tags hold this.")] = "",
+    tag: Annotated[str, typer.Option(help="Only runs with this tag.")] = "",
+    state: Annotated[str, typer.Option(help="Only runs in this state, such as running or failed.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List runs, oldest first."""
+    from hetplanner.runs.annotations import known_annotations, matches
+    from hetplanner.runs.directory import find_run
     from hetplanner.runs.run import list_runs as registered
 
-    statuses = registered()
+    every = [(status, known_annotations(find_run(status.run)[1].path)) for status in registered()]
+    found = [(status, said) for status, said in every if matches(said, status.run, status.state, text, tag, state)]
     if as_json:
-        print_json([status.model_dump(mode="json") for status in statuses])
+        print_json([status.model_dump(mode="json") | said.model_dump(mode="json") for status, said in found])
         return
-    runs = table("Runs", "run", "state", "ranks", "message", right=("ranks",))
-    for status in statuses:
+    runs = table("Runs", "run", "name", "state", "ranks", "message", right=("ranks",))
+    for status, said in found:
         runs.add_row(
             status.run,
+            " ".join((said.name, *(f"#{tag}" for tag in said.tags))).strip(),
             status.state + (" (rehearsal)" if status.rehearsal else ""),
             str(status.ranks),
             "; ".join((status.message, *status.degraded)),
         )
-    console.print(runs if statuses else "no runs yet; start one with: hetplanner train plan.json")
+    nothing = "no run fits" if every else "no runs yet; start one with: hetplanner train plan.json"
+    console.print(runs if found else nothing)
+
+
+@app.command()
+def label(
+    run: RunName,
+    name: Annotated[str | None, typer.Option(help="A name for lists and legends; '' takes it away.")] = None,
+    notes: Annotated[str | None, typer.Option(help="What one wants to remember; '' takes them away.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tags, parted by commas; '' takes them away.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a run a name, notes and tags; without an option, show them."""
+    from hetplanner.runs.annotations import read_annotations, tags_of, write_annotations
+    from hetplanner.runs.directory import find_run
+
+    run_id, directory = find_run(run)
+    said = read_annotations(directory.path)
+    given = {"name": name, "notes": notes, "tags": None if tags is None else tags_of(tags)}
+    changes = {field: value for field, value in given.items() if value is not None}
+    if changes:
+        said = said.replace(**changes)
+        write_annotations(directory.path, said)
+    if as_json:
+        print_json({"id": run_id} | said.model_dump(mode="json"))
+        return
+    console.print(f"{run_id}: {said.name or 'no name'}", markup=False)
+    console.print("\n".join(filter(None, (", ".join(f"#{tag}" for tag in said.tags), said.notes))), markup=False)
+
+
+@app.command()
+def export(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids, parts of them, or 'last'.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write here instead of the terminal.")] = None,
+) -> None:
+    """Write the steps of runs as CSV: loss, step time, throughput, and seconds, bytes and dollars spent."""
+    from hetplanner.runs.annotations import known_annotations
+    from hetplanner.runs.run import open_run
+    from hetplanner.runs.series import runs_csv
+    from hetplanner.schema import check_writable, write_text
+
+    if out is not None:
+        check_writable(out)
+    opened = {run.id: run for run in map(open_run, runs)}
+    for run in opened.values():
+        run.read_all()
+    text = runs_csv(opened, {name: known_annotations(run.path) for name, run in opened.items()})
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_text(out, text)
+        console.print(f"{len(opened)} run(s) written to {out}")
 
 
 @app.command()

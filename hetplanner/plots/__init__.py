@@ -29,6 +29,7 @@ _HOMES = {
     "memory_over_time": "steps",
     "loss": "training",
     "losses": "training",
+    "overlay": "training",
     "step_times": "training",
     "throughput": "training",
     "report": "reports",

@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 from patience import HANG_S
 
 import hetplanner.plots as plots
+from hetplanner.cluster.model import Cluster
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import save_plan
@@ -35,6 +36,13 @@ from hetplanner.simulator.jitter import Jitter
 from hetplanner.simulator.simulation import simulate
 from hetplanner.simulator.terms import StepTerms
 from hetplanner.simulator.timing import simulate_spread
+
+
+def _priced(devices: int) -> Cluster:
+    """At 0.3 dollars an hour each."""
+    cluster = small_cluster(devices)
+    return cluster.replace(devices=tuple(d.replace(price_usd_per_hour=0.3) for d in cluster.devices))
+
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))
@@ -82,6 +90,7 @@ RUN: Any = SimpleNamespace(
         for i in range(4)
     ],
     predicted_step_s=lambda: 0.21,
+    any_plan=chain_plan([16], [5], cluster=_priced(2)),
 )
 
 TERMS = StepTerms(compute=0.3, bubble=0.1, pipeline_transfer=0.4, data_parallel=0.05, optimizer=0.01)
@@ -195,12 +204,12 @@ def test_cell_output_links_nothing() -> None:
     assert re.findall(r"https://cdn[^\"' ]*", data["text/html"]) == []
 
 
-@pytest.mark.parametrize(("over", "x"), [("steps", 3), ("seconds", 1.6), ("bytes", 4.0)])
+@pytest.mark.parametrize(("over", "x"), [("steps", 3), ("seconds", 1.6), ("bytes", 4.0), ("dollars", 1.6 * 0.6 / 3600)])
 def test_losses_end_at_what_was_spent(over: Any, x: float) -> None:
     curve = plots.losses({"dense": RUN}, over=over).get(0)
     assert (curve.dimension_values(0)[-1], curve.dimension_values(1)[-1]) == pytest.approx((x, 0.0))
-    with pytest.raises(InvalidInput, match="over: must be one of steps, seconds, bytes"):
-        plots.losses({}, over="dollars")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="over: must be one of steps, seconds, bytes, dollars"):
+        plots.losses({}, over="hours")  # type: ignore[arg-type]
 
 
 def test_style_sheets_that_are_not_installed_keep_their_link() -> None:

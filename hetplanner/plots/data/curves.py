@@ -128,19 +128,6 @@ def series_columns(steps: Sequence[float], values: Sequence[float]) -> Columns:
     }
 
 
-def loss_columns(steps: Sequence[Any], over: str) -> Columns:
-    """x and y of a run's loss: over steps, seconds, or megabytes sent ("bytes"); steps without a loss are left out."""
-    known = [s for s in steps if s.loss is not None]
-    if over == "seconds":
-        x = [s.end_s for s in known]
-    elif over == "bytes":
-        sent = np.cumsum([(s.boundary_bytes + s.reduce_bytes) / 1e6 for s in steps])
-        x = [float(total) for total, s in zip(sent, steps, strict=True) if s.loss is not None]
-    else:
-        x = [float(s.step) for s in known]
-    return series_columns(x, [s.loss for s in known])
-
-
 def rolling_median(values: Sequence[float], window: int = 9) -> list[float]:
     """Median of each value with those before it, `window` in all; NaN is left out."""
     if not len(values):

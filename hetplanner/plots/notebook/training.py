@@ -1,29 +1,29 @@
 """Curves of a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import holoviews as hv
 from bokeh.plotting import figure
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plots.data.curves import loss_columns, padded_range, rolling_median, series_columns, without_spikes
+from hetplanner.plan.files import AnyPlan
+from hetplanner.plots.data.curves import padded_range, rolling_median, series_columns, without_spikes
+from hetplanner.plots.data.run_overlays import AXES, VALUES, Over, Value, overlay_columns
 from hetplanner.plots.live import ThroughputCurve
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
 from hetplanner.plots.notebook.stills import shown
 from hetplanner.plots.theme import line_colour
+from hetplanner.runs.series import prices_of, step_columns
 from hetplanner.units import short_seconds
-
-Over = Literal["steps", "seconds", "bytes"]
-AXES: dict[str, str] = {
-    "steps": "step",
-    "seconds": "seconds since the first step began",
-    "bytes": "MB sent by all ranks",
-}
 
 
 class MeasuredRun(Protocol):
     """What the curves ask of a run; `hetplanner.runs.reader.RunReader` has it."""
+
+    @property
+    def any_plan(self) -> AnyPlan:
+        """The plan being run."""
 
     def read_all(self) -> Any:
         """Reads everything written so far."""
@@ -58,26 +58,40 @@ def loss(run: MeasuredRun) -> hv.Overlay:
 
 
 def losses(runs: Mapping[str, MeasuredRun], over: Over = "steps") -> hv.Overlay:
-    """Training loss of several runs by name, to compare what their steps, seconds or bytes have bought.
+    """Training loss of several runs by name, to compare what their steps, seconds, bytes or dollars have bought.
+
+    See `overlay`.
+    """
+    return overlay(runs, "loss", over)
+
+
+def overlay(runs: Mapping[str, MeasuredRun], value: Value = "loss", over: Over = "steps") -> hv.Overlay:
+    """Several runs in one figure.
 
     Args:
         runs: by the name that the legend shall show.
-        over: steps; seconds since the run's first step began; or bytes that all ranks have sent.
+        value: loss, or throughput.
+        over: steps; seconds since the run's first step began; bytes that all ranks have sent; or dollars at the
+            cluster's prices. A run of unknown price has no line over dollars.
 
     Raises:
-        InvalidInput: over something else.
+        InvalidInput: another value, or over something else.
     """
     if over not in AXES:
         raise InvalidInput(f"over: must be one of {', '.join(AXES)}, got {over!r:.60}")
+    if value not in VALUES:
+        raise InvalidInput(f"value: must be one of {', '.join(VALUES)}, got {value!r:.60}")
     ready()
     layers = []
     for i, (name, run) in enumerate(runs.items()):
         run.read_all()
-        columns = loss_columns(run.steps(), over)
-        curve = hv.Curve((columns["x"], columns["y"]), over, "loss", label=name)
+        prices = prices_of(run.any_plan) if over == "dollars" else None
+        columns = overlay_columns(step_columns(run.steps(), prices), value, over)
+        curve = hv.Curve((columns["x"], columns["y"]), over, value, label=name)
         layers.append(curve.opts(color=line_colour(i), line_width=2, tools=["hover"]))
+    title = f"{value.capitalize()} over {over}"
     return hv.Overlay(layers).opts(
-        hv.opts.Overlay(**FRAME | LEGEND, xlabel=AXES[over], ylabel="loss (nats a token)", title=f"Loss over {over}")
+        hv.opts.Overlay(**FRAME | LEGEND, xlabel=AXES[over], ylabel=VALUES[value], title=title)
     )
 
 
