@@ -40,6 +40,12 @@ def event_columns(events: Sequence[Any], bound: float | None = None) -> Columns:
     return columns
 
 
+def band_columns(columns: Columns) -> Columns:
+    """The corners of the staircases that bound the population: seconds, low, high."""
+    seconds, low = stairs(columns["seconds"], columns["low"])
+    return {"seconds": seconds, "low": low, "high": stairs(columns["seconds"], columns["high"])[1]}
+
+
 def _at_least(value: float, floor: float, otherwise: float) -> float:
     return max(value, floor) if math.isfinite(value) else otherwise
 

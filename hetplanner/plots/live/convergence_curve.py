@@ -11,6 +11,7 @@ from hetplanner.plots.data.curves import (
     EARLIEST_S,
     EVENT_NAMES,
     axis_label,
+    band_columns,
     earlier_columns,
     event_columns,
     level_columns,
@@ -36,14 +37,16 @@ class ConvergenceCurve(LiveFigure):
             x_axis_label="seconds of search",
         )
         self.source = empty_source(*EVENT_NAMES)
+        # Corners of stairs: Bokeh's own area of steps hangs the page while it is empty.
+        self.band_source = empty_source("seconds", "low", "high")
         self.first_source = empty_source("seconds", "best")
         self.first_source.tags = ["first"]
         self.earlier_source = empty_source("seconds", "best")
         self.level_source = empty_source("y", "label_y", "text", "x")
         self.bound_source = empty_source("y", "label_y", "text", "x")
         curve = partial(self.figure.step, mode="after")
-        self._band = self.figure.varea_step(
-            "seconds", "low", "high", source=self.source, fill_color="#4477AA", fill_alpha=0.15, step_mode="after"
+        self._band = self.figure.varea(
+            "seconds", "low", "high", source=self.band_source, fill_color="#4477AA", fill_alpha=0.15
         )
         self._earlier = curve("seconds", "best", source=self.earlier_source, line_width=2)
         self._median = curve("seconds", "median", source=self.source, line_dash="dashed", line_width=1.5)
@@ -127,6 +130,7 @@ class ConvergenceCurve(LiveFigure):
         start = 0.9 * min([*seconds, 10 * EARLIEST_S])
         end = max([1.0, *seconds]) * 1.05
         put(self.source, columns)
+        put(self.band_source, band_columns(columns))
         put(self.first_source, {name: columns[name][:1] for name in ("seconds", "best")})
         put(self.earlier_source, before)
         self._earlier_item.visible = bool(before["best"])
