@@ -17,6 +17,7 @@ from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Span, Trace
+from hetplanner.planners.moments import Moment
 from hetplanner.plots import live
 from hetplanner.plots.live.base import empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
@@ -351,3 +352,27 @@ def test_figures_on_a_page_out_of_view_have_no_size_and_work(name: str) -> None:
     for update in updates:
         update(drawn)
     assert sources_fit(drawn.figure)
+
+
+def test_a_replay_holds_every_moment_once_and_serialises() -> None:
+    moments = [
+        Moment(0.001, 1, 9.0, ((0, 1), (2, 3)), {"compute_s": 4.0}),
+        Moment(2.0, 70, 5.0, ((3,), (1,), (0,)), {}),
+    ]
+    cluster = small_cluster(4)
+    curve, world, grid, bars = live.ConvergenceCurve(), live.DeviceMap(), live.AllocationGrid(), live.CostBars()
+    replay = live.Replay(curve, world, grid, bars)
+    assert not replay.controls.visible
+    replay.update(moments, cluster, "s", offset_s=1.0)
+    assert replay.places.data["device"].tolist() == [0, 1, 2, 3, 3, 1, 0]
+    assert replay.sizes.data["size"].tolist() == [2, 2, 1, 1, 1]
+    told = replay.moments.data
+    assert (told["first"], told["row"], told["depth"], told["seconds"]) == ([0, 4], [0, 2], [2, 3], [1.001, 3.0])
+    assert told["terms"] == [[["compute", 4.0]], []]
+    assert (replay.slider.end, replay.slider.value, replay.controls.visible) == (1, 1, True)
+    document = Document()
+    for root in (curve.figure, world.figure, grid.figure, bars.figure, replay.controls):
+        document.add_root(root)
+    assert document.to_json()
+    replay.update([], cluster)
+    assert not replay.controls.visible

@@ -79,7 +79,7 @@ def test_bound_gap_and_population_stand_under_the_curve(app):
     app.plan.poll()
     assert app.plan.gap == pytest.approx(0.2)
     text = app.plan.found_text
-    assert text == "Best 5 s · population 5 s to 6 s · no plan is below 4 s: at most 20 % can still be gained"
+    assert text == "population 5 s to 6 s · no plan is below 4 s: at most 20 % can still be gained"
     newest(app).log.append({"type": "state", "state": "done", "value": 5.0, "lower_bound": 5.0, "text": ""})
     app.plan.poll()
     assert app.plan.found_text.endswith("proven optimal")

@@ -13,6 +13,7 @@ from hetplanner.plots.live.link_loads import LinkLoads
 from hetplanner.plots.live.loss_curve import LossCurve
 from hetplanner.plots.live.memory_bars import MemoryBars
 from hetplanner.plots.live.memory_curves import MemoryCurves
+from hetplanner.plots.live.replay import Replay
 from hetplanner.plots.live.run_memory import RunMemory
 from hetplanner.plots.live.run_terms import RunTerms
 from hetplanner.plots.live.stage_peers import StagePeers
@@ -39,6 +40,7 @@ __all__ = [
     "LossCurve",
     "MemoryBars",
     "MemoryCurves",
+    "Replay",
     "RunMemory",
     "RunTerms",
     "StagePeers",

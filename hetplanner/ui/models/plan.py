@@ -299,6 +299,11 @@ class PlanModel(ProblemSettings):
         """The improvements of the search in hand, for its replay."""
         return self._job.moments if self._job is not None else []
 
+    @property
+    def offset_s(self) -> float:
+        """Seconds of search before the one in hand, which goes on from it."""
+        return self._job.request.offset_s if self._job is not None else 0.0
+
     def _look_at_kernels(self) -> None:
         if self._service.kernels.text != self._kernels:
             self._kernels = self._service.kernels.text

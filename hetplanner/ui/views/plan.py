@@ -6,7 +6,7 @@ import panel as pn
 import panel_material_ui as pmui
 
 from hetplanner.plots.data.curves import left_out_of
-from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars
+from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, CrossLight, DeviceMap, MemoryBars, Replay
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import swarm_words
 from hetplanner.ui.models.texts import (
@@ -57,6 +57,7 @@ class PlanView(PageView):
         self.places = AllocationGrid(height=HEIGHT)
         self.bars = CostBars(height=HEIGHT)
         self.memory = MemoryBars(height=260)
+        self.replay = Replay(self.curve, self.world, self.places, self.bars)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
         self.front = FrontCard(app.front, HEIGHT)
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
@@ -101,10 +102,18 @@ class PlanView(PageView):
         model.param.watch(later(self.show_plan), ["plan", "cluster"])
         model.param.watch(later(self.show_costs), ["plan", "baselines_changed", "outdated"])
         model.param.watch(self.show_numbers, ["plan", "value", *of_search])
+        model.param.watch(later(self.show_replay), ["state", "job_id"])
         model.param.watch(self.show_recent, ["job_id", "state"])
         model.param.watch(self.show_swarm, "plan")
         self.app.session.param.watch(self.show_swarm, "elastic")
-        for show in (self.show_curve, self.show_plan, self.show_costs, self.show_numbers, self.show_recent):
+        for show in (
+            self.show_curve,
+            self.show_plan,
+            self.show_costs,
+            self.show_numbers,
+            self.show_recent,
+            self.show_replay,
+        ):
             show()
         self.show_swarm()
 
@@ -117,7 +126,12 @@ class PlanView(PageView):
             self.metrics.view,
             full_width(frame(row)),
             side_by_side(
-                card("Convergence", chart(self.curve), self.found.view),
+                card(
+                    "Convergence",
+                    chart(self.curve),
+                    pn.pane.Bokeh(self.replay.controls, sizing_mode="stretch_width"),
+                    self.found.view,
+                ),
                 card("Best allocation on the map", chart(self.world)),
             ),
             side_by_side(
@@ -147,6 +161,13 @@ class PlanView(PageView):
             model.points, model.baselines, model.lower_bound, unit=unit, earlier=earlier, left_out=left_out
         )
         self.found.set(model.found_text)
+
+    def show_replay(self, *_: Any) -> None:
+        """The improvements of a search that is over; while it goes on the figures follow it by themselves."""
+        model = self.model
+        unit = "$ per million tokens" if model.objective == "cost" else "s"
+        moments = [] if model.searching else model.moments
+        self.replay.update(moments, model.cluster, unit, model.offset_s)
 
     def show_plan(self, *_: Any) -> None:
         """The best plan on the map, in the grid, in memory."""
