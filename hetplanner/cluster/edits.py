@@ -7,7 +7,7 @@ still are what the formula gave follow their site when it moves, all others stay
 
 from collections.abc import Collection, Iterable
 
-from hetplanner.cluster.catalog import DeviceKind, device_kind
+from hetplanner.cluster.catalog import DeviceKind, device_kind, find_kind
 from hetplanner.cluster.distance import distance_link
 from hetplanner.cluster.model import MAX_DEVICES, Cluster, Device, DeviceLink, Host, HostLink, Site, SiteLink
 from hetplanner.errors import InvalidInput
@@ -53,6 +53,35 @@ def add_devices(cluster: Cluster | None, kind: str, count: int, site: Site, *, p
     )
 
 
+def fill_hosts(cluster: Cluster | None, kind: str, count: int, site: Site, *, per_host: int) -> Cluster:
+    """As `add_devices`, but the site's newest host is filled up first, if all it has is of that kind."""
+    host = _newest_host(cluster, device_kind(kind).name, site)
+    room = per_host - len(host[1]) if host is not None else 0
+    if cluster is None or host is None or room < 1 or len(cluster.devices) + count > MAX_DEVICES:
+        return add_devices(cluster, kind, count, site, per_host=per_host)
+    fitting = min(room, count)
+    names = _free_names(site.name, fitting, _ids(cluster))
+    fuller = cluster.replace(
+        devices=(*cluster.devices, *(Device(id=name, kind=host[1][0].kind, host=host[0]) for name in names)),
+        host_links=cluster.host_links
+        if any(link.host == host[0] for link in cluster.host_links)
+        else (*cluster.host_links, _inside(device_kind(kind), host[0])),
+    )
+    rest = count - fitting
+    return add_devices(fuller, kind, rest, site, per_host=per_host) if rest else fuller
+
+
+def _newest_host(cluster: Cluster | None, kind: str, site: Site) -> tuple[str, list[Device]] | None:
+    """The newest host of a site with its devices, if all of these are of the kind (as the catalog calls it)."""
+    hosts = [h.id for h in cluster.hosts if h.site == site.name] if cluster is not None else []
+    if cluster is None or not hosts:
+        return None
+    devices = [d for d in cluster.devices if d.host == hosts[-1]]
+    found = [find_kind(d.kind) for d in devices]
+    same = bool(found) and all(one is not None and one.name == kind for one in found)
+    return (hosts[-1], devices) if same else None
+
+
 def _new_hosts(
     kind: DeviceKind, count: int, site: Site, per_host: int, taken: set[str]
 ) -> tuple[tuple[Host, ...], tuple[Device, ...], tuple[HostLink, ...]]:
@@ -64,12 +93,12 @@ def _new_hosts(
     return (
         tuple(Host(id=name, site=site.name) for name in host_names),
         tuple(Device(id=name, kind=kind.name, host=host_names[i // per_host]) for i, name in enumerate(names)),
-        tuple(
-            HostLink(host=name, latency=INSIDE_HOST_S, bandwidth=kind.link_bytes_per_s, source="specified")
-            for i, name in enumerate(host_names)
-            if min(per_host, count - i * per_host) > 1
-        ),
+        tuple(_inside(kind, name) for i, name in enumerate(host_names) if min(per_host, count - i * per_host) > 1),
     )
+
+
+def _inside(kind: DeviceKind, host: str) -> HostLink:
+    return HostLink(host=host, latency=INSIDE_HOST_S, bandwidth=kind.link_bytes_per_s, source="specified")
 
 
 def _missing_links(cluster: Cluster, site: Site, *, is_new: bool) -> list[SiteLink]:

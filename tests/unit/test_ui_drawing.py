@@ -8,9 +8,11 @@ import pytest
 from factories import small_cluster
 
 from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.generators import r10
 from hetplanner.plots.coastline import degrees, mercator
 from hetplanner.plots.data.gestures import Gesture, gesture_of
 from hetplanner.plots.data.maps import MAX_DOTS, dot_columns, ring_places, site_columns
+from hetplanner.plots.data.site_links import MAX_LINES, drawn_pairs, line_width, site_pairs
 from hetplanner.plots.live import EditableMap
 from hetplanner.plots.theme import OTHER_COLOUR, kind_colour
 from hetplanner.ui.access import LaunchGuard
@@ -84,10 +86,10 @@ def test_without_adding_a_tap_selects_and_releases(app):
     tap(app, 0, 0, "Oregon")
     tap(app, 0, 0, "Tokyo", shift=True)
     tap(app, 0, 0, "Seoul", shift=True)
-    assert app.drawing.selected == ("Tokyo", "Seoul")
+    assert app.drawing.selected == ("Oregon", "Tokyo", "Seoul")
     tap(app, 0, 0, "Tokyo", shift=True)
     tap(app, 0, 0, shift=True)
-    assert app.drawing.selected == ("Seoul",)
+    assert app.drawing.selected == ("Oregon", "Seoul")
     tap(app, 0, 0)
     assert app.drawing.selected == ()
     assert app.cluster.editor.undo_words == ""
@@ -123,16 +125,16 @@ def test_keys_delete_and_release(app):
     app.drawing.act(Gesture("key", "delete"))  # nothing is selected: nothing happens
     app.drawing.act(Gesture("key", "reformat"))
     assert len(names(app)) == 7
-    app.drawing.adding = True
+    app.drawing.mode = "add"
     app.drawing.act(Gesture("key", "escape"))
-    assert not app.drawing.adding
+    assert app.drawing.mode == "select"
 
 
 def test_the_last_site_leaves_an_empty_map_that_says_what_to_do(empty):
     tap(empty, 8.7, 50.1)
     empty.drawing.delete_selected()
     assert empty.cluster.cluster is None
-    empty.drawing.adding = False
+    empty.drawing.mode = "select"
     assert empty.drawing.hint.startswith("Nothing is drawn yet")
     assert (empty.cluster.device_rows(), empty.cluster.summary, empty.drawing.about_selected) == ({}, "", "")
     empty.plan.start()
@@ -142,7 +144,7 @@ def test_the_last_site_leaves_an_empty_map_that_says_what_to_do(empty):
     assert names(empty) == ["Frankfurt"]
 
 
-TAP = {"kind": ["tap"], "site": ["Ohio"], "device": [""], "x": [1.0], "y": [2.0], "shift": [True], "reach": [3.0]}
+TAP = {name: [value] for name, value in Gesture("tap", "Ohio", "", 1.0, 2.0, True, 3.0)._asdict().items()}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,84 @@ def test_taps_at_the_end_of_the_map_are_refused(empty):
     empty.drawing.act(Gesture("tap", x=0.0, y=1e9))
     assert empty.cluster.cluster is None
     assert "map: it ends at 85°" in complaints(empty)[-1]
+
+
+def test_clicks_at_a_site_fill_its_newest_host_of_that_kind(empty):
+    empty.drawing.param.update(count=4, per_host=8, kind="T4")
+    tap(empty, 8.7, 50.1)
+    tap(empty, 8.7, 50.1, "Frankfurt")
+    cluster = empty.cluster.cluster
+    assert [len(cluster.hosts), len(cluster.devices), len(cluster.host_links)] == [1, 8, 1]
+    tap(empty, 8.7, 50.1, "Frankfurt")
+    empty.drawing.kind = "V100-16"
+    tap(empty, 0, 0, device="frankfurt-0")  # its dot stands beside the site: no device is excluded
+    cluster = empty.cluster.cluster
+    assert [d.host for d in cluster.devices][8:] == ["frankfurt-host-1"] * 4 + ["frankfurt-host-2"] * 4
+    assert empty.cluster.editor.excluded == ()
+    assert cluster.link("frankfurt-8", "frankfurt-11").latency < 1e-4
+    assert complaints(empty) == []
+
+
+def test_a_drag_from_site_to_site_links_them_and_their_line_is_deleted_alone(app):
+    app.drawing.act(Gesture("link", "Ohio", other="Tokyo"))
+    assert (app.drawing.ends, app.drawing.selected) == (("Ohio", "Tokyo"), ())
+    assert app.cluster.editor.undo_words == ""  # there is a link already
+    assert app.drawing.set_link("3", "40")
+    link = app.cluster.cluster.link("ohio-0", "tokyo-0")
+    assert (link.bandwidth, link.latency, link.source) == (3e9 / 8, 0.04, "specified")
+    app.drawing.act(Gesture("key", "delete"))
+    assert app.drawing.ends == ()
+    assert len(names(app)) == 8
+    assert not any({k.from_site, k.to_site} == {"Ohio", "Tokyo"} for k in app.cluster.cluster.site_links)
+    app.drawing.mode = "link"
+    tap(app, 0, 0, "Ohio")
+    tap(app, 0, 0, "Tokyo")  # two clicks are a link too
+    assert app.cluster.cluster.link("ohio-0", "tokyo-0").source == "assumed"
+    app.drawing.act(Gesture("key", "escape"))
+    tap(app, 0, 0, "Ohio", other="Seoul")
+    assert app.drawing.ends == ("Ohio", "Seoul")
+    tap(app, 0, 0, "Ohio", other="Atlantis")
+    assert app.drawing.ends == ()
+    assert complaints(app) == []
+
+
+def test_a_box_selects_sites_that_move_align_copy_and_go_together(app):
+    (west, south), (east, north) = mercator(-15.0, 45.0), mercator(15.0, 60.0)
+    app.drawing.act(Gesture("box", x=float(east), y=float(south), x2=float(west), y2=float(north)))
+    assert set(app.drawing.selected) == {"Ireland", "London", "Frankfurt"}
+    places = {s.name: (s.latitude, s.longitude) for s in app.cluster.cluster.sites}
+    up, across = places["London"]
+    x, y = mercator(across + 5, up + 1)
+    app.drawing.act(Gesture("drag", "London", x=float(x), y=float(y)))
+    moved = {s.name: (s.latitude, s.longitude) for s in app.cluster.cluster.sites}
+    assert moved["Ireland"] == pytest.approx((places["Ireland"][0] + 1, places["Ireland"][1] + 5), abs=1e-3)
+    assert moved["Tokyo"] == places["Tokyo"]
+    app.drawing.align_selected("latitude")
+    here = [s.latitude for s in app.cluster.cluster.sites if s.name in app.drawing.selected]
+    assert len(set(here)) == 1
+    app.drawing.copy_selected()
+    assert len(app.drawing.selected) == 3
+    assert len(app.cluster.cluster.devices) == 64 + 24
+    app.drawing.delete_selected()
+    assert len(names(app)) == 8
+    assert app.cluster.editor.undo_words == "deleted 3 sites"
+
+
+def test_of_many_links_those_set_by_hand_and_the_slowest_are_drawn(app):
+    app.drawing.selected = ("Ohio", "Virginia")
+    app.drawing.set_link("100 Gbit/s", "1 ms")  # the fastest: it is drawn as it was set by hand
+    cluster = app.cluster.cluster
+    pairs, words = drawn_pairs(cluster)
+    assert words.startswith(f"{MAX_LINES} of 28 links are drawn")
+    assert {pairs[0].start, pairs[0].end} == {"Ohio", "Virginia"}
+    slowest = sorted(pair.bandwidth for pair in site_pairs(cluster))[: MAX_LINES - 1]
+    assert [pair.bandwidth for pair in pairs[1:]] == slowest
+    assert line_width(pairs[0].bandwidth) > line_width(pairs[1].bandwidth) > line_width(1.0) == 1.0
+    assert len(drawn_pairs(cluster, ["Tokyo"], ("Ohio", "Virginia"))[0]) == 8
+    large = r10(0, num_devices=1024)
+    world = EditableMap(lambda _: None)
+    world.show(large)
+    assert len(world.label_source.data["text"]) <= MAX_LINES
 
 
 # -- verbs ----------------------------------------------------------------------------------------
@@ -297,8 +377,13 @@ def test_the_map_tells_gestures_and_shows_what_is_selected(app):
     assert "Ohio · 7 of 8" in world.site_source.data["label"]
     assert world.dot_source.data["text"] == ["○"] + ["●"] * 7
     assert len(world.ring_source.data["x"]) == 1
-    world.show(cluster, (), ("Ohio", "Tokyo"))
-    assert len(world.tie_source.data["x"]) == 2
+    world.show(cluster, (), ("Ohio", "Tokyo"), ("Ohio", "Tokyo"), "link")
+    assert world.mode_source.data["mode"] == ["link"]
+    lines = world.line_source.data
+    assert len(set(zip(lines["start"], lines["end"], strict=True))) == 13  # those of both sites
+    marked = zip(lines["start"], lines["end"], lines["chosen"], strict=True)
+    assert {frozenset(ends) for *ends, chosen in marked if chosen} == {frozenset(("Ohio", "Tokyo"))}
+    assert world.left_out.startswith("13 of 28 links are drawn: those of the selected sites.")
     assert set(world.dot_source.data["id"]) == {""}  # blank rows
     world.put_back()
     world.show(None)

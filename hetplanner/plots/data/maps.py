@@ -30,8 +30,8 @@ def listed(names: Sequence[str], limit: int = MAX_NAMES) -> str:
 
 
 def site_columns(cluster: Cluster, excluded: Collection[str] = ()) -> Columns:
-    """One row for every site: x, y (Mercator metres), name, label (with its count), size (pixels), colour,
-    kinds, devices. With devices excluded the count is '6 of 8'.
+    """One row for every site: x, y (Mercator metres), name, label (with its count), count, size (pixels),
+    colour, kinds, devices. With devices excluded the count is '6 of 8'.
     """
     x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
     members: list[list[int]] = [[] for _ in cluster.sites]
@@ -46,11 +46,33 @@ def site_columns(cluster: Cluster, excluded: Collection[str] = ()) -> Columns:
         "y": y_S.tolist(),
         "name": [site.name for site in cluster.sites],
         "label": [f"{site.name} · {text}" for site, text in zip(cluster.sites, counts, strict=True)],
+        "count": [len(group) for group in members],
         "size": [marker_size(len(group)) for group in members],
         "colour": [site_colour(i) for i in range(len(members))],
         "kinds": [", ".join(f"{n} × {kind}" for kind, n in kind_counts.items()) or "none" for kind_counts in kinds],
         "devices": [listed([cluster.devices[d].id for d in group]) for group in members],
     }
+
+
+MAX_KINDS = 3
+"""Kinds of devices named at a site before '+n'."""
+
+
+def kind_badges(cluster: Cluster) -> list[list[tuple[str, str]]]:
+    """For every site what stands there by kind, the most frequent first: ('8 × T4', its first devices)."""
+    at: list[dict[str, list[str]]] = [{} for _ in cluster.sites]
+    for device, site in zip(cluster.devices, cluster.site_index_D.tolist(), strict=True):
+        at[site].setdefault(device.kind, []).append(device.id)
+    badges = []
+    for kinds in at:
+        rows = sorted(kinds.items(), key=lambda row: -len(row[1]))
+        count = len(rows) if len(rows) <= MAX_KINDS else MAX_KINDS - 1
+        texts = [(f"{len(ids)} × {kind}", listed(ids)) for kind, ids in rows[:count]]
+        if rows[count:]:
+            rest = ", ".join(f"{len(ids)} × {kind}" for kind, ids in rows[count:])
+            texts.append((f"+{len(rows) - count}", rest))
+        badges.append(texts)
+    return badges
 
 
 DOT_NAMES = ("x", "y", "dx", "dy", "id", "kind", "colour", "text", "used")

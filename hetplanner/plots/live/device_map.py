@@ -38,6 +38,7 @@ from hetplanner.plots.data.maps import (
     stages_at_sites,
     view_box,
 )
+from hetplanner.plots.data.site_links import PixelBox
 from hetplanner.plots.live.base import FONT, TEXT_FONT, LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import TERM_COLOURS, Look
 
@@ -46,7 +47,9 @@ DEFAULT_WIDTH_PX = 720.0
 MAX_BADGES = 8
 """Badges at a site before '+n'."""
 
-SITE_NAMES = ("x", "y", "name", "label", "size", "colour", "kinds", "devices")
+SITE_NAMES = ("x", "y", "name", "label", "count", "size", "colour", "kinds", "devices")
+Badge = tuple[str, str]
+"""What stands beside a site's name, and what its hover says."""
 TEXT_NAMES = ("x", "y", "text", "dx", "dy", "align")
 
 # A metre must be as wide as it is high whatever the size of the frame, which only the browser knows.
@@ -67,6 +70,7 @@ class DeviceMap(LiveFigure):
     """Sites as counted markers; with a plan: routes as arcs, stage numbers at the sites, gradient exchange dotted."""
 
     site_tooltips: ClassVar = [("site", "@name"), ("devices", "@kinds"), ("", "@devices")]
+    badge_tooltips: ClassVar = [("stage", "@text at @site"), ("", "@devices")]
 
     def __init__(self, *, dark: bool = False, height: int = 360) -> None:
         box = view_box([], [])
@@ -171,7 +175,7 @@ class DeviceMap(LiveFigure):
                 line_policy="interp",
                 visible=False,
             ),
-            HoverTool(renderers=[self.badges], tooltips=[("stage", "@text at @site"), ("", "@devices")], visible=False),
+            HoverTool(renderers=[self.badges], tooltips=self.badge_tooltips, visible=False),
         )
         self.figure.toolbar.active_drag = self.figure.select_one(PanTool)
 
@@ -209,7 +213,7 @@ class DeviceMap(LiveFigure):
         # Arcs bow to the north: leave them room.
         self._look_at((west, east, south, north + 0.08 * (east - west)))
         put(self.site_source, sites)
-        self._show_labels(sites, stages_at_sites(plan) if plan else [{} for _ in sites["x"]])
+        self._show_labels(sites, [badge_texts(at) for at in stages_at_sites(plan)] if plan else [])
         self._show_traffic(plan)
 
     def _show_traffic(self, plan: Plan | None) -> None:
@@ -226,21 +230,25 @@ class DeviceMap(LiveFigure):
         set_range(self.figure.y_range, south, north)
         self._box_source.data = {"edge": list(box)}
 
-    def _show_labels(self, sites: Columns, stages: list[dict[int, list[str]]]) -> None:
+    def _show_labels(self, sites: Columns, badges: list[list[Badge]]) -> list[PixelBox]:
+        """Names of the largest sites, and the badges of every site below (none: without); where all these stand."""
         largest = named_sites(sites["size"])
         sites = {name: [values[i] for i in largest] for name, values in sites.items()}
-        stages = [stages[i] for i in largest]
+        badges = [badges[i] if badges else [] for i in largest]
         width, height = self._frame_px(DEFAULT_WIDTH_PX)
         west, east, south, north = fitted(self._box, width, height)
         x_px = (np.asarray(sites["x"]) - west) / (east - west) * width
         y_px = (north - np.asarray(sites["y"])) / (north - south) * height
-        badges = [badge_texts(at) for at in stages]
         sizes = [
             block_size(label, [text for text, _ in row]) for label, row in zip(sites["label"], badges, strict=True)
         ]
         blocks = placed_blocks(x_px.tolist(), y_px.tolist(), [s / 2 for s in sites["size"]], sizes, (width, height))
         put(self.name_source, name_columns(sites, blocks))
         put(self.badge_source, badge_columns(sites, blocks, badges))
+        radii = [size / 2 for size in sites["size"]]
+        markers = [(x - r, y - r, x + r, y + r) for x, y, r in zip(x_px, y_px, radii, strict=True)]
+        corners = [(x + b.left, y + b.top, b) for x, y, b in zip(x_px, y_px, blocks, strict=True)]
+        return [*markers, *((left, top, left + b.width, top + b.height) for left, top, b in corners)]
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -254,7 +262,7 @@ def shared_colour(look: Look) -> str:
     return "#44BB99" if look.is_dark else TERM_COLOURS["data_parallel"]
 
 
-def badge_texts(stages: dict[int, list[str]]) -> list[tuple[str, str]]:
+def badge_texts(stages: dict[int, list[str]]) -> list[Badge]:
     """(stage number or run of stages, devices) at a site; the last badge is '+n' where there are too many."""
     rows = [
         (str(a) if a == b else f"{a}–{b}", listed([d for s in range(a, b + 1) for d in stages[s]]))
@@ -288,7 +296,7 @@ def name_columns(sites: Columns, blocks: list[Block]) -> Columns:
     }
 
 
-def badge_columns(sites: Columns, blocks: list[Block], badges: list[list[tuple[str, str]]]) -> Columns:
+def badge_columns(sites: Columns, blocks: list[Block], badges: list[list[Badge]]) -> Columns:
     """Stage numbers in a row below the names."""
     columns: Columns = {name: [] for name in (*TEXT_NAMES, "site", "devices")}
     for i, (block, row) in enumerate(zip(blocks, badges, strict=True)):

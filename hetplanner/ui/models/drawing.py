@@ -1,202 +1,280 @@
-"""Drawing on the map: what a click, a drag or a key does, what is selected, and the form for a whole site."""
+"""Drawing on the map: what a click, a drag or a key does in each mode, and what is done with what is selected."""
 
-import math
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import param
 
-from hetplanner.cluster import edits
+from hetplanner.cluster import edits, link_edits
 from hetplanner.cluster.catalog import kind_names
-from hetplanner.cluster.egress import EgressTable, price_text, source_text
+from hetplanner.cluster.distance import distance_link
 from hetplanner.cluster.link_edits import LinkEnds
 from hetplanner.cluster.model import Cluster, Site
-from hetplanner.cluster.places import nearest_place, place_named, places
-from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.errors import InvalidInput
 from hetplanner.plots.coastline import MAX_LATITUDE, degrees, mercator
 from hetplanner.plots.data.gestures import Gesture
-from hetplanner.schema import checked
 from hetplanner.ui.models.editor import Editor
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.session import Session
+from hetplanner.ui.models.site_forms import SiteForms, new_site, there
 
 DEFAULT_KIND = "A100-80"
-MAX_SITE_DEVICES = 1024
+MODES = ("select", "add", "link")
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
+"""How many devices a click may add, and a host may hold."""
 COPY_EAST_DEG = 6.0
 """How far east of a site its copy stands, until it is dragged elsewhere."""
 
 
-class DrawingModel(param.Parameterized):
+class DrawingModel(SiteForms):
     """What the map's controls hold. Every change goes through the editor, so that Undo takes it back.
 
     Attributes:
-        adding: whether a tap adds a device of `kind` (else it selects).
-        selected: names of at most two sites; two of them are about their link.
-        site_errors: what was refused of the form for a site, by field.
+        mode: what a click does: select, add `count` devices of `kind`, or link two sites.
+        per_host: devices of a host; a click at a site fills its newest host of that kind first.
+        line: the two sites whose link was clicked or drawn; sites that are selected release it.
     """
 
-    adding = param.Boolean(default=False)
+    mode: Any = param.Selector(default="select", objects=list(MODES))
     kind: Any = param.Selector(default=DEFAULT_KIND, objects=list(kind_names()))
-    selected: Any = param.Parameter(default=())
-    site_errors: Any = param.Parameter(default={})
+    count: Any = param.Selector(default=1, objects=list(COUNTS))
+    per_host: Any = param.Selector(default=8, objects=list(COUNTS))
+    line: Any = param.Parameter(default=())
 
     def __init__(self, session: Session, editor: Editor, links: LinksModel, **params: Any) -> None:
-        super().__init__(**params)
-        self.session = session
-        self.editor = editor
+        super().__init__(session, editor, **params)
         self.links = links
         editor.param.watch(self._cluster_changed, "cluster")
-        self.param.watch(self._selection_changed, "selected")
+        self.param.watch(self._selection_changed, ["selected", "line"])
 
     def _cluster_changed(self, *_: Any) -> None:
-        self._select(self.selected)
-
-    def _select(self, names: tuple[str, ...]) -> None:
-        """Selects the sites of these names that there are."""
         cluster = self.editor.cluster
         known = {s.name for s in cluster.sites} if cluster is not None else set()
-        chosen = tuple(name for name in names if name in known)
-        if chosen != self.selected:
-            self.selected = chosen
+        with param.parameterized.batch_call_watchers(self):
+            self._select(self.selected)
+            if not known.issuperset(self.line):
+                self.line = ()
 
     def _selection_changed(self, *_: Any) -> None:
-        if len(self.selected) == 2:
-            self.links.choose(LinkEnds("site", *self.selected))
+        if self.ends:
+            self.links.choose(LinkEnds("site", *self.ends))
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The two sites whose link is shown for editing: of the chosen line, or two selected ones; else nothing."""
+        return self.line or (self.selected if len(self.selected) == 2 else ())
+
+    def _choose(self, *, sites: tuple[str, ...] = (), line: tuple[str, ...] = ()) -> None:
+        """Sites or a line selected in place of what was."""
+        with param.parameterized.batch_call_watchers(self):
+            self._select(sites)
+            self.line = line
 
     # -- gestures ---------------------------------------------------------------------------------
 
     def act(self, gesture: Gesture) -> None:
         """Does what a gesture means; a site or device that is gone by now is said so."""
+        acts: dict[str, Callable[[Gesture], None]] = {
+            "key": self._key,
+            "drag": self._drag,
+            "box": self._box,
+            "link": lambda drawn: self.link(drawn.site, drawn.other),
+            "tap": self._tap,
+        }
         with self.session.reporting():
-            if gesture.kind == "key":
-                self._key(gesture.site)
-            elif gesture.kind == "drag":
-                self._drag(gesture)
-            elif gesture.device:
-                self.toggle([gesture.device])
-            else:
-                self._tap(gesture)
+            acts[gesture.kind](gesture)
 
-    def _key(self, meaning: str) -> None:
+    def _key(self, gesture: Gesture) -> None:
         verbs: dict[str, Callable[[], None]] = {
             "undo": self.editor.undo,
             "redo": self.editor.redo,
             "delete": self.delete_selected,
             "escape": self.release,
         }
-        if meaning in verbs:
-            verbs[meaning]()
+        if gesture.site in verbs:
+            verbs[gesture.site]()
 
     def _tap(self, gesture: Gesture) -> None:
-        if gesture.shift:
-            if gesture.site:
-                self._select_too(gesture.site)
-        elif self.adding:
-            self._add_at(gesture)
+        site = "" if gesture.other else gesture.site
+        if gesture.device and self.mode == "select":
+            self.toggle([gesture.device])
+        elif gesture.device:  # its dot stands beside its site
+            self._tap(gesture._replace(site=self._site_of(gesture.device), device="", other=""))
+        elif gesture.shift:
+            if site:
+                self._select_too(site)
+        elif self.mode == "add":
+            self._add_at(gesture._replace(site=site))
+        elif self.mode == "link" and site and len(self.selected) == 1 and site not in self.selected:
+            self.link(self.selected[0], site)
+        elif gesture.other and self._are_sites(gesture.site, gesture.other):
+            self._choose(line=(gesture.site, gesture.other))
         else:
-            self._select((gesture.site,) if gesture.site and (gesture.site,) != self.selected else ())
+            self._choose(sites=(site,) if site and (site,) != self.selected else ())
+
+    def _are_sites(self, *names: str) -> bool:
+        cluster = self.editor.cluster
+        return cluster is not None and {s.name for s in cluster.sites}.issuperset(names)
+
+    def _site_of(self, device: str) -> str:
+        cluster = self.editor.cluster
+        return cluster.site_of(device).name if cluster is not None and device in cluster.device_ids else ""
 
     def _select_too(self, name: str) -> None:
-        """A second site for a link; one that is selected already is released."""
+        """One more site; one that is selected already is released."""
         if name in self.selected:
-            self._select(tuple(n for n in self.selected if n != name))
+            self._choose(sites=tuple(n for n in self.selected if n != name))
         else:
-            self._select((*self.selected[-1:], name))
+            self._choose(sites=(*self.selected, name))
 
     def release(self) -> None:
-        """Nothing selected, and taps select again."""
-        self._select(())
-        self.adding = False
+        """Nothing selected, and clicks select again."""
+        self._choose()
+        self.mode = "select"
 
     def _add_at(self, gesture: Gesture) -> None:
-        kind = self.kind
+        kind, count, per_host = self.kind, self.count, self.per_host
         # The page may not show yet what the click before this one has added.
         name = gesture.site or self._site_near(gesture)
         if name:
-            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _known(c, name)), f"added 1 × {kind} at {name}")
+            self.editor.edit(
+                lambda c: edits.fill_hosts(c, kind, count, edits.site_named(there(c), name), per_host=per_host),
+                f"added {count} × {kind} at {name}",
+            )
         else:
-            site = _new_site(self.editor.cluster, "", *_point(gesture))
+            site = new_site(self.editor.cluster, "", *_point(gesture))
             name = site.name
-            self.editor.edit(lambda c: edits.add_devices(c, kind, 1, _fresh(c, site)), f"added {name} with 1 × {kind}")
-        self._select((name,))
+            self.editor.edit(
+                lambda c: edits.add_devices(c, kind, count, _fresh(c, site), per_host=per_host),
+                f"added {name} with {count} × {kind}",
+            )
+        self._choose(sites=(name,))
 
     def _site_near(self, gesture: Gesture) -> str:
         cluster = self.editor.cluster
         if cluster is None:
             return ""
-        x_S, y_S = mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
+        x_S, y_S = _places(cluster)
         away_S = np.hypot(x_S - gesture.x, y_S - gesture.y)
         nearest = int(away_S.argmin())
         return cluster.sites[nearest].name if away_S[nearest] <= gesture.reach else ""
 
+    def _box(self, gesture: Gesture) -> None:
+        """The sites in a box; with those that are selected already."""
+        cluster = self.editor.cluster
+        if cluster is not None:
+            x_S, y_S = _places(cluster)
+            across, up = sorted((gesture.x, gesture.x2)), sorted((gesture.y, gesture.y2))
+            inside_S = (x_S >= across[0]) & (x_S <= across[1]) & (y_S >= up[0]) & (y_S <= up[1])
+            new = [s.name for s, inside in zip(cluster.sites, inside_S, strict=True) if inside]
+            self._choose(sites=tuple(dict.fromkeys([*self.selected, *new])))
+
     def _drag(self, gesture: Gesture) -> None:
-        name = gesture.site
+        """Moves a site, and with it all others that are selected if it is one of them."""
         longitude, latitude = _point(gesture)
-        self.editor.edit(
-            lambda c: edits.move_site(_there(c), name, round(latitude, 4), round(longitude, 4)), f"moved {name}"
-        )
+        names = self.selected if gesture.site in self.selected else (gesture.site,)
+
+        def change(cluster: Cluster | None) -> Cluster:
+            now = there(cluster)
+            dragged = edits.site_named(now, gesture.site)
+            north, east = latitude - dragged.latitude, longitude - dragged.longitude
+            for name in names:
+                old = edits.site_named(now, name)
+                up = min(max(old.latitude + north, -MAX_LATITUDE), MAX_LATITUDE)
+                now = edits.move_site(now, name, round(up, 4), round(_turned(old.longitude + east), 4))
+            return now
+
+        self.editor.edit(change, f"moved {_sites_text(names)}")
 
     # -- verbs on what is selected ----------------------------------------------------------------
 
+    def link(self, start: str, end: str) -> None:
+        """Chooses the link between two sites; where there is none it is made, assumed from the distance."""
+        if start == end or not self._are_sites(start, end):
+            return
+        ends = LinkEnds("site", start, end)
+
+        def change(cluster: Cluster | None) -> Cluster:
+            now = there(cluster)
+            if link_edits.own_link(now, ends) is not None:
+                return now
+            by_distance = distance_link(edits.site_named(now, start), edits.site_named(now, end))
+            return link_edits.set_link(
+                now,
+                ends,
+                latency_s=by_distance.latency,
+                bandwidth_bytes_per_s=by_distance.bandwidth,
+                source="assumed",
+                when=by_distance.when,
+            )
+
+        self.editor.edit(change, f"linked {start} and {end}")
+        self._choose(line=(start, end))
+
     def delete_selected(self) -> None:
-        """Deletes the selected sites with all that stands there."""
+        """Deletes the chosen link, or the selected sites with all that stands there."""
         names = self.selected
-        if names:
-            with self.session.reporting():
-                self.editor.edit(lambda c: edits.delete_sites(_there(c), names), f"deleted {' and '.join(names)}")
+        with self.session.reporting():
+            if self.line:
+                if not self.links.remove():
+                    raise InvalidInput("; ".join(self.links.errors.values()))
+                self.line = ()
+            elif names:
+                self.editor.edit(lambda c: edits.delete_sites(there(c), names), f"deleted {_sites_text(names)}")
 
     def copy_selected(self) -> None:
-        """A copy of the selected site beside it, selected in its place."""
-        if len(self.selected) != 1:
-            self.session.notify("info", "Select one site to copy it.")
+        """A copy of every selected site beside it, selected in their place."""
+        names = self.selected
+        if not names:
+            self.session.notify("info", "Select the sites to copy.")
             return
+        made: list[str] = []
+
+        def change(cluster: Cluster | None) -> Cluster:
+            now = there(cluster)
+            made.clear()
+            for name in names:
+                old = edits.site_named(now, name)
+                east = _turned(old.longitude + COPY_EAST_DEG)
+                twin = _fresh(now, old.replace(name=f"{name[:100]} copy", longitude=east))
+                now = edits.copy_site(now, name, twin)
+                made.append(twin.name)
+            return now
+
         with self.session.reporting():
-            old = edits.site_named(_there(self.editor.cluster), self.selected[0])
-            east = (old.longitude + COPY_EAST_DEG + 180) % 360 - 180
-            twin = old.replace(name=edits.free_site_name(self.editor.cluster, f"{old.name[:100]} copy"), longitude=east)
-            self.editor.edit(lambda c: edits.copy_site(_there(c), old.name, _fresh(c, twin)), f"copied {old.name}")
-            self._select((twin.name,))
+            self.editor.edit(change, f"copied {_sites_text(names)}")
+            self._choose(sites=tuple(made))
 
-    def rename_selected(self, name: str) -> None:
-        """Another name for the selected site."""
-        if len(self.selected) != 1:
+    def align_selected(self, axis: str) -> None:
+        """Puts the selected sites onto one latitude or one longitude: that of the first one selected."""
+        names = self.selected
+        if len(names) < 2 or axis not in ("latitude", "longitude"):
             return
-        self.site_errors = {}
-        old = self.selected[0]
-        try:
-            self.editor.edit(lambda c: edits.rename_site(_there(c), old, name), f"renamed {old} to {name}")
-        except HetplannerError as error:
-            self.site_errors = {"rename": str(error)[:300]}
-            return
-        self._select((name,))
 
-    def price_selected(self, provider: str, region: str, price: str) -> None:
-        """What traffic that leaves the selected site costs: by provider and region, or (in $/GB) as given here."""
-        if len(self.selected) != 1:
-            return
-        self.site_errors = {}
-        name = self.selected[0]
-        try:
-            stated = _usd(price)
-            self.editor.edit(
-                lambda c: edits.price_site(_there(c), name, provider[:120] or None, region[:120] or None, stated),
-                f"priced the traffic of {name}",
-            )
-        except HetplannerError as error:
-            field = next((f for f in ("provider", "region") if f in str(error)), "egress")
-            self.site_errors = {field: str(error)[:300]}
+        def change(cluster: Cluster | None) -> Cluster:
+            now = there(cluster)
+            first = edits.site_named(now, names[0])
+            for name in names[1:]:
+                old = edits.site_named(now, name)
+                place = (first.latitude, old.longitude) if axis == "latitude" else (old.latitude, first.longitude)
+                now = edits.move_site(now, name, *place)
+            return now
+
+        with self.session.reporting():
+            self.editor.edit(change, f"put {_sites_text(names)} onto one {axis}")
 
     def use_selected(self, used: bool) -> None:
         """Includes or excludes all devices of the selected sites."""
         cluster = self.editor.cluster
         if cluster is not None and self.selected:
-            self.use(edits.devices_at(cluster, self.selected), used, " and ".join(self.selected))
+            self.use(edits.devices_at(cluster, self.selected), used, _sites_text(self.selected))
 
     def set_link(self, bandwidth: str, latency: str) -> bool:
-        """The link between the two selected sites, as a person typed it; False if refused (`links.errors`)."""
-        ends = LinkEnds("site", *self.selected)
+        """The link whose ends are chosen, as a person typed it; False if refused (`links.errors`)."""
+        if not self.ends:
+            return False
+        ends = LinkEnds("site", *self.ends)
         if self.links.selected != ends:
             self.links.choose(ends)
         self.links.param.update(bandwidth=bandwidth[:60], latency=latency[:60])
@@ -221,150 +299,46 @@ class DrawingModel(param.Parameterized):
         """Deletes devices, and hosts and sites that they leave empty."""
         with self.session.reporting():
             ids = tuple(device_ids)
-            self.editor.edit(lambda c: edits.delete_devices(_there(c), ids), f"deleted {_listed(ids)}")
+            self.editor.edit(lambda c: edits.delete_devices(there(c), ids), f"deleted {_listed(ids)}")
 
     # -- the whole cluster ------------------------------------------------------------------------
 
     def begin_empty(self) -> None:
-        """An empty map to draw on; Undo brings back what was there."""
+        """An empty map on which every click adds; Undo brings back what was there."""
         with self.session.reporting():
             self.editor.apply(None, "began an empty cluster")
-            self.adding = True
-
-    def add_site(self, place: str, kind: str, count: float, per_host: float) -> bool:
-        """A whole site ("8 × A100 in Frankfurt"), or more devices at a site that is there; False if refused.
-
-        Args:
-            place: a site of the cluster, a city or cloud region of the list, or "latitude, longitude".
-            kind: of the GPU catalog.
-            count: devices.
-            per_host: devices of a host.
-        """
-        try:
-            site = self._site_at(place.strip()[:120])
-        except HetplannerError as error:
-            return self._refuse_site("place", str(error))
-        wanted: dict[str, int] = {}
-        for name, number, most in (("count", count, MAX_SITE_DEVICES), ("per_host", per_host, MAX_SITE_DEVICES)):
-            if not math.isfinite(number) or number != int(number) or not 1 <= number <= most:
-                return self._refuse_site(name, f"must be a whole number from 1 to {most}, got {number:g}")
-            wanted[name] = int(number)
-        words = f"added {wanted['count']} × {kind} in {site.name}"
-        try:
-            self.editor.edit(
-                lambda c: edits.add_devices(c, kind, wanted["count"], site, per_host=wanted["per_host"]), words
-            )
-        except HetplannerError as error:
-            return self._refuse_site("kind" if str(error).startswith("kind") else "count", str(error))
-        self.site_errors = {}
-        self._select((site.name,))
-        return True
-
-    def _site_at(self, text: str) -> Site:
-        cluster = self.editor.cluster
-        if not text:
-            raise InvalidInput("place: give a city, a site of this cluster, or 'latitude, longitude'")
-        for site in cluster.sites if cluster is not None else ():
-            if site.name.casefold() == text.casefold():
-                return site
-        place = place_named(text)
-        return _new_site(cluster, place.name, place.longitude, place.latitude)
-
-    def _refuse_site(self, field: str, text: str) -> bool:
-        self.site_errors = {field: text.removeprefix(f"{field}: ")[:300]}
-        return False
-
-    # -- what the page says -----------------------------------------------------------------------
-
-    @property
-    def place_choices(self) -> list[str]:
-        """What the form offers as places: the cluster's sites, then the list."""
-        cluster = self.editor.cluster
-        own = [site.name for site in cluster.sites] if cluster is not None else []
-        return list(dict.fromkeys([*own, *(place.name for place in places())]))
-
-    @property
-    def about_selected(self) -> str:
-        """The selected site in words: what stands there, and how much of it plans may use."""
-        cluster = self.editor.cluster
-        if cluster is None or len(self.selected) != 1:
-            return ""
-        site = edits.site_named(cluster, self.selected[0])
-        ids = edits.devices_at(cluster, [site.name])
-        kinds = Counter(cluster.devices[cluster.device_index(d)].kind for d in ids)
-        hosts = len({cluster.host_of(d).id for d in ids})
-        parts = [", ".join(f"{n} × {kind}" for kind, n in kinds.most_common()) or "no devices"]
-        parts.append(f"on {hosts} host{'' if hosts == 1 else 's'}")
-        parts.append(f"at {site.latitude:.2f}°, {site.longitude:.2f}°")
-        left_out = len(set(ids) & set(self.editor.excluded))
-        return " ".join(parts) + (f"; {left_out} excluded" if left_out else "")
-
-    @property
-    def egress_fields(self) -> dict[str, str]:
-        """Provider, region and stated price of the selected site, '' where it has none, and `about` it in words."""
-        cluster = self.editor.cluster
-        if cluster is None or len(self.selected) != 1:
-            return {}
-        names = [site.name for site in cluster.sites]
-        row = names.index(self.selected[0])
-        site, prices = cluster.sites[row], [price for price, _ in EgressTable.of(cluster).prices_from(row)]
-        source = source_text(prices)
-        stated = "" if site.egress_usd_per_gb is None else f"{site.egress_usd_per_gb:g}"
-        about = f"Traffic to other sites: {price_text(prices)}" + (f" ({source})." if source else ".")
-        return {
-            "provider": site.provider or "",
-            "region": site.region or "",
-            "egress": stated,
-            "about": about if prices else "Traffic costs nothing while there is no other site.",
-        }
+            self.mode = "add"
 
     @property
     def hint(self) -> str:
         """What a click does now."""
-        if self.editor.cluster is None and not self.adding:
+        if self.mode == "add":
+            return (
+                f"Click: {self.count} × {self.kind} at a new site, or at the one you hit, up to"
+                f" {self.per_host} on a host. Esc ends adding."
+            )
+        if self.editor.cluster is None:
             return "Nothing is drawn yet: press Add and click on the map, add a whole site, or choose a sample."
-        if self.adding:
-            return f"Click: a new site with one {self.kind}, or one more at the site you hit. Esc ends adding."
+        if self.mode == "link":
+            return "Drag from one site to another, then type bandwidth and latency beside the map. Esc ends linking."
         return (
-            "Click a site to see its devices, click a device to exclude it. Drag moves a site. Shift-click a second"
-            " one for their link."
+            "Click a site, a device (excludes it) or a link. Drag moves a site; Shift-drag from it links it."
+            " Shift-click and Shift-drag select several."
         )
 
 
-def _usd(text: str) -> float | None:
-    """Dollars a GB as a person typed them; None for nothing."""
-    text = text.strip().removeprefix("$").removesuffix("$/GB").strip()[:40]
-    if not text:
-        return None
-    try:
-        return float(text.replace(",", "."))
-    except ValueError:
-        raise InvalidInput(f"must be dollars a GB, such as 0.02, or blank; got {text!r:.40}") from None
+def _places(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    return mercator([s.longitude for s in cluster.sites], [s.latitude for s in cluster.sites])
 
 
-def _there(cluster: Cluster | None) -> Cluster:
-    if cluster is None:
-        raise InvalidInput("cluster: it is empty by now; add a site first")
-    return cluster
-
-
-def _known(cluster: Cluster | None, name: str) -> Site:
-    return edits.site_named(_there(cluster), name)
+def _turned(longitude: float) -> float:
+    """Within ±180°."""
+    return (longitude + 180) % 360 - 180
 
 
 def _fresh(cluster: Cluster | None, site: Site) -> Site:
     """The site, under another name if another page has just taken its own."""
     return site.replace(name=edits.free_site_name(cluster, site.name))
-
-
-def _new_site(cluster: Cluster | None, name: str, longitude: float, latitude: float) -> Site:
-    """A site at a point; without a name it is called as the nearest place of the list, if one is near."""
-    near = nearest_place(latitude, longitude)
-    title = name or (
-        near.name if near else f"{abs(latitude):.0f}°{'NS'[latitude < 0]} {abs(longitude):.0f}°{'EW'[longitude < 0]}"
-    )
-    fields = {"name": edits.free_site_name(cluster, title), "latitude": latitude, "longitude": longitude}
-    return checked(Site, fields, "site")
 
 
 def _point(gesture: Gesture) -> tuple[float, float]:
@@ -373,6 +347,10 @@ def _point(gesture: Gesture) -> tuple[float, float]:
     if abs(latitude) >= MAX_LATITUDE:
         raise InvalidInput(f"map: it ends at {MAX_LATITUDE:g}° north and south; click nearer to the equator")
     return longitude, latitude
+
+
+def _sites_text(names: tuple[str, ...]) -> str:
+    return " and ".join(names) if len(names) <= 2 else f"{len(names)} sites"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -2,8 +2,9 @@
 
 Items are dictionaries with `name` and `kind` (button, select, text, number, check, note) and, where they apply,
 `label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
-`pressed`, `primary`, `width`. All text is set as text, never as markup. A pressed button, a changed select or check
-and Enter in a field call `act(name, values)` with the values of all fields.
+`pressed`, `primary`, `width`, `focus` (where it grows, the cursor moves into the field). All text is set as text, never
+as markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the values of
+all fields.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ export function render({model}) {
   const root = document.createElement('div')
   root.className = 'controls'
   const made = new Map()
+  let focused = 0
   const values = () => Object.fromEntries([...made].filter(([, m]) => m.value).map(([n, m]) => [n, m.value()]))
   const send = (name) => model.send_msg({name, values: values()})
   const tag = (name, cls, ...children) => {
@@ -95,6 +97,10 @@ export function render({model}) {
       }
       // What a person is typing stays, unless the server has another value than it had.
       if (now.value !== shown) { shown = now.value; input.value = now.value ?? '' }
+      if ((now.focus ?? 0) > focused) {
+        focused = now.focus
+        setTimeout(() => { input.focus({preventScroll: true}); input.select() })
+      }
       input.disabled = !!now.disabled
       input.classList.toggle('wrong', !!now.error)
       input.setAttribute('aria-invalid', now.error ? 'true' : 'false')

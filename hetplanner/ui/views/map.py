@@ -8,12 +8,25 @@ from hetplanner.cluster.egress import provider_names
 from hetplanner.plots.data.gestures import Gesture
 from hetplanner.plots.live import EditableMap
 from hetplanner.ui.models.app import PlannerApp
+from hetplanner.ui.models.drawing import COUNTS
 from hetplanner.ui.views.cards import Words, card, chart
 from hetplanner.ui.views.controls import Controls, Item, button, field, note
 
 MAP_HEIGHT = 440
-NOTHING_SELECTED = "Nothing. Click a site to rename, copy or exclude it; shift-click a second one for their link."
+NOTHING_SELECTED = "Nothing. Click a site to rename, copy or exclude it; click a link for its bandwidth and latency."
+NOTHING_DRAWN = "No devices yet."
+CHOICE_HEIGHT = 316
+"""Of the card of what is selected: with a site or a link in it as without."""
+MODES = (
+    ("select", "Select", "A click selects a site or a link; Esc comes back to this"),
+    ("add", "Add", "A click on the map adds devices of this kind"),
+    ("link", "Link", "A drag from one site to another chooses their link"),
+)
 
+ALIGN_BUTTONS = (
+    button("latitude", "One latitude", "All selected sites onto that of the first"),
+    button("longitude", "One longitude", "All selected sites onto that of the first"),
+)
 USE_BUTTONS = (
     button("exclude", "Exclude", "Plans must not use the devices of what is selected"),
     button("include", "Include", "Plans may use all devices of what is selected"),
@@ -28,15 +41,19 @@ class MapView:
         self.model = app.drawing
         self.map = EditableMap(self._heard, height=MAP_HEIGHT)
         self.tools = Controls(self._press)
-        self.hint = Words(margin=(0, 14, 4, 14), size=12)
-        self.hint.view.min_height = 38  # two lines: the map below stays where it is
+        self.hint = Words(margin=(0, 14, 2, 14), size=12)
+        self.hint.view.min_height = 38  # two lines: nothing below moves
         self.about = Words()
+        self.about.view.min_height = 60
         self.site_form = Controls(self._press_site, margin=(2, 12, 10, 12))
         self.choice = Controls(self._press_choice, margin=(2, 12, 12, 12))
         self._typed: dict[str, str] = {}
-        drawing = card("Sites and devices", self.about.view, self.tools, self.hint.view, chart(self.map))
-        chosen = card("Selected", self.choice, margin=(12, 0, 0, 0))
-        forms = pn.Column(card("Add a whole site", self.site_form), chosen, margin=0)
+        self._drawn_links = 0
+        # What changes while one draws stands below the map, which stays where it is.
+        drawing = card("Sites and devices", self.tools, chart(self.map), self.hint.view, self.about.view)
+        chosen = card("Selected", self.choice)
+        chosen.min_height = CHOICE_HEIGHT
+        forms = pn.Column(chosen, card("Add a whole site", self.site_form, margin=(12, 0, 0, 0)), margin=0)
         drawing.styles = {**drawing.styles, "flex": "3 1 520px", "min-width": "0"}
         forms.styles = {"flex": "1 1 250px", "min-width": "0"}
         self.view = pn.FlexBox(
@@ -48,11 +65,11 @@ class MapView:
         editor, links = self.app.cluster.editor, self.app.links
         editor.param.watch(self._show_map, ["cluster", "excluded"])
         editor.param.watch(self._show_tools, "words")
-        self.model.param.watch(self._show_map, "selected")
-        self.model.param.watch(self._show_tools, ["selected", "adding", "kind"])
+        self.model.param.watch(self._show_map, ["selected", "line", "mode"])
+        self.model.param.watch(self._show_tools, ["selected", "line", "mode", "kind", "count", "per_host"])
         self.model.param.watch(self._show_site_form, "site_errors")
         editor.param.watch(self._show_site_form, "cluster")
-        self.model.param.watch(self._show_choice, ["selected", "site_errors"])
+        self.model.param.watch(self._show_choice, ["selected", "line", "site_errors"])
         editor.param.watch(self._show_choice, ["cluster", "excluded"])
         links.param.watch(self._show_choice, ["bandwidth", "latency", "symmetric", "errors"])
         for show in (self._show_map, self._show_tools, self._show_site_form, self._show_choice):
@@ -65,39 +82,52 @@ class MapView:
             return
         before = self.app.cluster.cluster
         with pn.io.hold():
+            self._drawn_links += gesture.kind == "link"
             self.model.act(gesture)
             if gesture.kind == "drag" and self.app.cluster.cluster is before:
                 self.map.put_back()
+            if gesture.kind == "link":  # also where the same link was drawn again
+                self._show_choice()
 
     def _show_map(self, *_: Any) -> None:
         editor = self.app.cluster.editor
-        self.map.show(editor.cluster, editor.excluded, self.model.selected)
-        self.about.set(self.app.cluster.summary)
+        model = self.model
+        self.map.show(editor.cluster, editor.excluded, model.selected, model.ends, model.mode)
+        summary = self.app.cluster.summary or NOTHING_DRAWN
+        stop = "" if summary.endswith(".") else "."
+        self.about.set(f"{summary}{stop} {self.map.left_out}".strip())
 
     # -- the row of tools -------------------------------------------------------------------------
 
     def _show_tools(self, *_: Any) -> None:
         model, editor = self.model, self.app.cluster.editor
-        undo, redo, chosen = editor.undo_words, editor.redo_words, bool(model.selected)
+        undo, redo, chosen = editor.undo_words, editor.redo_words, bool(model.selected or model.line)
+        what = "the chosen link" if model.line else "the selected sites and their devices"
         self.tools.put(
             [
-                button("add", "Add", "A click on the map adds a device of this kind", pressed=model.adding),
+                *(button(name, label, title, pressed=model.mode == name) for name, label, title in MODES),
+                field("select", "count", "", f"{model.count} ×", options=[f"{n} ×" for n in COUNTS], width=64,
+                      title="How many devices a click adds"),
                 field("select", "kind", "", model.kind, options=model.param.kind.objects, width=150,
                       title="Kind of device that a click adds"),
+                field("select", "per_host", "", f"{model.per_host} a host", options=[f"{n} a host" for n in COUNTS],
+                      width=96, title="How many devices a host holds: a click fills the site's newest host first"),
                 button("undo", "Undo", f"Ctrl-Z: {undo}" if undo else "Nothing to undo", disabled=not undo),
                 button("redo", "Redo", f"Ctrl-Y: {redo}" if redo else "Nothing to redo", disabled=not redo),
-                button("delete", "Delete", "Del: the selected sites and their devices", disabled=not chosen),
-                button("empty", "New map", "Begin with an empty map; Undo brings this one back"),
+                button("delete", "Delete", f"Del: {what}", disabled=not chosen),
+                button("empty", "New map", "Begin with an empty map, where a click adds; Undo brings this one back"),
             ]
         )  # fmt: skip
         self.hint.set(model.hint, f"{editor.words[:1].upper()}{editor.words[1:]}." if editor.words else "")
 
     def _press(self, name: str, values: dict[str, Any]) -> None:
         model = self.model
-        if name == "add":
-            model.adding = not model.adding
+        if name in model.param.mode.objects:
+            model.mode = name
         elif name == "kind" and values.get("kind") in model.param.kind.objects:
-            model.kind, model.adding = values["kind"], True
+            model.param.update(kind=values["kind"], mode="add")
+        elif name in ("count", "per_host") and (number := _first_number(values.get(name))) in COUNTS:
+            model.param.update(**{name: number, "mode": "add"})
         elif name in ("undo", "redo"):
             model.act(Gesture("key", name))
         elif name == "delete":
@@ -135,20 +165,24 @@ class MapView:
     # -- what is selected -------------------------------------------------------------------------
 
     def _show_choice(self, *_: Any) -> None:
-        selected = self.model.selected
+        selected, ends = self.model.selected, self.model.ends
         items: list[Item] = []
-        if len(selected) == 1:
+        if ends:
+            items = self._link_items(*ends)
+        elif len(selected) == 1:
             items = [
-                note("about", f"{selected[0]}: {self.model.about_selected}"),
                 field("text", "rename", "Name of the site", selected[0], width=150,
                       error=self.model.site_errors.get("rename")),
                 button("rename_site", "Rename"),
-                *USE_BUTTONS,
-                button("copy", "Copy site", "A second site like this one beside it; drag it to its place"),
                 *self._egress_items(),
+                note("about", f"{selected[0]}: {self.model.about_selected}"),
             ]  # fmt: skip
-        elif len(selected) == 2:
-            items = self._link_items(*selected)
+        elif selected:
+            items = [note("about", f"{len(selected)} sites: {self.model.about_selected}")]
+        if selected:
+            items += [*USE_BUTTONS, button("copy", "Copy", "The same once more beside it; drag it to its place")]
+        if len(selected) > 1:
+            items += ALIGN_BUTTONS
         self.choice.put(items or [note("about", NOTHING_SELECTED)])
 
     def _egress_items(self) -> list[Item]:
@@ -168,14 +202,16 @@ class MapView:
         links = self.app.links
         wrong = links.errors
         return [
-            note("ends", f"Link {start} {'↔' if links.symmetric else '→'} {end}. {links.about}"),
-            field("text", "bandwidth", "Bandwidth", links.bandwidth, error=wrong.get("bandwidth"), width=120),
-            field("text", "latency", "One-way latency", links.latency, error=wrong.get("latency"), width=120),
+            note("ends", f"Link {start} {'↔' if links.symmetric else '→'} {end}"),
+            field("text", "bandwidth", "Bandwidth", links.bandwidth, error=wrong.get("bandwidth"), width=120,
+                  focus=self._drawn_links, title="A number alone is in Gbit/s"),
+            field("text", "latency", "One-way latency", links.latency, error=wrong.get("latency"), width=120,
+                  title="A number alone is in ms"),
             field("check", "symmetric", "Both ways", links.symmetric),
             button("link", "Set link", primary=True),
-            note("refused", wrong.get("link") or wrong.get("ends") or ""),
-            *USE_BUTTONS,
-        ]
+            note("known", links.about),
+            note("refused", wrong.get("link") or wrong.get("ends") or "", wrong=True),
+        ]  # fmt: skip
 
     def _press_choice(self, name: str, values: dict[str, Any]) -> None:
         if name in ("rename", "rename_site"):
@@ -186,10 +222,18 @@ class MapView:
             self.model.use_selected(name == "include")
         elif name == "copy":
             self.model.copy_selected()
+        elif name in ("latitude", "longitude"):
+            self.model.align_selected(name)
         elif name == "symmetric":
             self.app.links.symmetric = bool(values.get("symmetric"))
-        elif len(self.model.selected) == 2:
+        elif self.model.ends:
             self.model.set_link(values.get("bandwidth", ""), values.get("latency", ""))
+
+
+def _first_number(text: object) -> int:
+    """Of '4 ×' or '8 a host'; 0 for anything else."""
+    first = str(text).split(" ")[0]
+    return int(first) if first.isdecimal() and len(first) < 5 else 0
 
 
 def _number(text: str) -> float:
