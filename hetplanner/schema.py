@@ -217,6 +217,14 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
         raise InvalidInput(f"{place}: no such file") from None
 
 
+def utf8_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> str:
+    """The text of a regular file, as `read_text`. Raises InvalidInput, also for what is no UTF-8."""
+    try:
+        return read_text(path, max_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{one_line(str(path))}: must be UTF-8 text; save it as such") from None
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a file, replacing the one before whole or not at all. Raises InvalidInput if it cannot be written."""
     file = Path(path)

@@ -19,6 +19,7 @@ from hetplanner.cluster.files import cluster_to_data, load_cluster, save_cluster
 from hetplanner.cluster.graph_files import graphml_text, node_link_json
 from hetplanner.cluster.table_export import export_tables
 from hetplanner.cluster.tables import cluster_from_folder
+from hetplanner.cluster.tool_output import with_tool_output
 from hetplanner.cluster.uploads import (
     cluster_from_any_json,
     cluster_from_file,
@@ -161,6 +162,26 @@ def _make_site_graph(folder: Path) -> None:
     (folder / "graph.json").write_text(json.dumps(SITE_GRAPH))
 
 
+def _make_gpus(folder: Path) -> None:
+    (folder / "tool.txt").write_text("".join(f"GPU {i}: Tesla V100-SXM2-16GB (UUID: GPU-{i})\n" for i in range(4)))
+
+
+def _make_query(folder: Path) -> None:
+    rows = [f"{i}, NVIDIA A100-SXM4-80GB, 81920 MiB\n" for i in range(3)]
+    (folder / "tool.csv").write_text("index, name, memory.total [MiB]\n" + "".join(rows))
+
+
+def _make_iperf(folder: Path) -> None:
+    end = {"streams": [{"sender": {"min_rtt": 60000}}], "sum_received": {"bits_per_second": 2e8}}
+    data = {"start": {"test_start": {"duration": 10, "reverse": 0}}, "intervals": [], "end": end}
+    (folder / "tool.json").write_text(json.dumps(data))
+
+
+def _read_tool(folder: Path) -> object:
+    text = next(folder.iterdir()).read_text("utf-8", "replace")
+    return with_tool_output(_cluster(), text, "site-0", "site-1") or files_from_text(text)
+
+
 _UPLOADS = (
     "cluster.uploads.cluster_from_uploads",
     "cluster.matrices.read_matrix",
@@ -208,6 +229,11 @@ CLUSTERS = (
         lambda folder: cluster_from_file(*_named(folder / "graph.graphml")),
         ("cluster.graph_files.cluster_from_graphml",),
     ),
+    Reader(
+        "nvidia-smi -L", _make_gpus, _read_tool, ("cluster.tool_output.with_tool_output", "cluster.gpu_lists.read_gpus")
+    ),
+    Reader("nvidia-smi --query-gpu", _make_query, _read_tool),
+    Reader("iperf3 -J", _make_iperf, _read_tool, ("cluster.iperf.read_iperf",)),
     Reader("pasted table", _make_pasted, _read_pasted, ("cluster.uploads.files_from_text",)),
 )
 

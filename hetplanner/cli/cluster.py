@@ -1,4 +1,4 @@
-"""hetplanner cluster show|validate|convert|generate."""
+"""hetplanner cluster show|validate|convert|generate|add-host|set-link."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -203,3 +203,56 @@ def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
             f"--to: must be one of json, graphml, node-link, {', '.join(get_args(TableForm))}, got {to!r:.40}"
         )
     return export_tables(cluster, out, to)
+
+
+Text = Annotated[Path, typer.Argument(help="A file with what the tool printed.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="Write the cluster file here; may be the same.")]
+
+
+@app.command("add-host")
+def add_host(
+    file: ClusterFile,
+    text: Text,
+    out: Out,
+    site: Annotated[str, typer.Option("--site", help="A site of the cluster, a city, or 'latitude, longitude'.")],
+    host: Annotated[str, typer.Option("--host", help="The host's name; left out, it gets one of its site's.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Add a host with the GPUs that `nvidia-smi -L` or `--query-gpu=name,memory.total --format=csv` listed on it."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.cluster.gpu_lists import add_host, read_gpus
+    from hetplanner.schema import utf8_text
+
+    before = load_cluster(file)
+    _save(before, add_host(before, read_gpus(utf8_text(text), text.name), site, host, text.name), out, as_json)
+
+
+@app.command("set-link")
+def set_link(
+    file: ClusterFile,
+    text: Text,
+    out: Out,
+    start: Annotated[str, typer.Option("--from", help="The site, host or device where iperf3's client ran.")],
+    end: Annotated[str, typer.Option("--to", help="Where its server ran.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give a link the bandwidth that `iperf3 -J` measured, in each direction that it tested."""
+    from hetplanner.cluster.files import load_cluster
+    from hetplanner.cluster.iperf import read_iperf, set_measured
+    from hetplanner.schema import utf8_text
+
+    before = load_cluster(file)
+    _save(before, set_measured(before, read_iperf(utf8_text(text), text.name), start, end), out, as_json)
+
+
+def _save(before: Any, after: Any, out: Path, as_json: bool) -> None:
+    from hetplanner.cluster.files import save_cluster
+
+    save_cluster(after, out)
+    devices = [device for device in after.device_ids if device not in before.device_ids]
+    links = [link for link in after.links if link not in before.links and link.source != "assumed"]
+    if as_json:
+        print_json({"name": after.name, "file": str(out), "new_devices": devices, "changed_links": len(links)})
+    else:
+        said = f"{len(devices)} new devices ({', '.join(devices)})" if devices else f"{len(links)} links changed"
+        console.print(f"{after.name}: {said}; wrote {out}", markup=False)

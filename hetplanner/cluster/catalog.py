@@ -149,11 +149,12 @@ def device_kind(name: str) -> DeviceKind:
     """
     kind = find_kind(name)
     if kind is None:
-        raise InvalidInput(f"kind: {name!r:.60} is not in the catalog; {_nearest(name)}")
+        raise InvalidInput(f"kind: {name!r:.60} is not in the catalog; {nearest_kinds(name)}")
     return kind
 
 
-def _nearest(name: str) -> str:
+def nearest_kinds(name: str) -> str:
+    """'nearest are A100-40, A100-80', or all that are known."""
     near = difflib.get_close_matches(_key(name[:60]), _catalog(), n=3, cutoff=0.4)
     names = dict.fromkeys(_catalog()[key].name for key in near)
     return f"nearest are {', '.join(names)}" if names else f"known are {', '.join(kind_names())}"
@@ -200,7 +201,7 @@ def _spec(
         missing = [field for field, is_there in given.items() if not is_there]
         if missing:
             raise InvalidInput(
-                f"kind {name!r:.60} is not in the catalog, so {', '.join(missing)} must be given; {_nearest(name)}"
+                f"kind {name!r:.60} is not in the catalog, so {', '.join(missing)} must be given; {nearest_kinds(name)}"
             )
     grade = kind.grade if kind else "datacenter"
     memory_bytes = kind.memory_bytes if memory is None and kind else memory

@@ -63,6 +63,20 @@ def test_cluster_commands_for_people(call):
     assert "valid" in call("cluster", "validate", WORLD).stdout
 
 
+def test_gpus_and_a_measured_link_go_into_a_cluster_file(call, tmp_path):
+    (tmp_path / "gpus.txt").write_text("GPU 0: Tesla T4 (UUID: GPU-1)\n")
+    said = call("cluster", "add-host", LAB, "gpus.txt", "--site", "Tokyo", "--host", "box", "-o", "more.json", "--json")
+    assert json.loads(said.stdout)["new_devices"] == ["box-gpu0"]
+    end = {"sum_received": {"bits_per_second": 3e8}}
+    (tmp_path / "iperf.json").write_text(json.dumps({"start": {}, "intervals": [], "end": end}))
+    ends = ("--from", "box", "--to", "Tokyo")
+    assert call("cluster", "set-link", "more.json", "iperf.json", *ends, "-o", "more.json").returncode == 2
+    site = json.loads((tmp_path / "more.json").read_text())["sites"][0]["name"]
+    said = call("cluster", "set-link", "more.json", "iperf.json", "--from", "Tokyo", "--to", site, "-o", "more.json")
+    assert said.returncode == 0
+    assert "300 Mbit/s" in call("cluster", "show", "more.json").stdout
+
+
 @pytest.mark.parametrize("form", ["csv", "npy", "site-csv", "site-json", "json", "graphml", "node-link"])
 def test_cluster_convert_there_and_back(call, tmp_path, form):
     out = {"json": "copy.json", "graphml": "copy.graphml", "node-link": "graph.json"}.get(form, "tables")

@@ -20,12 +20,13 @@ OWNED = {
 """(owner, function) beside those; opening a path in order to read counts as well."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "the law itself": ("schema.parse_json", "schema.read_text"),
+    "the law itself": ("schema.parse_json", "schema.read_text", "schema.utf8_text"),
     "a part of readers under the law": (
         "calibration.table_fit._json_rows",
         "calibration.table_fit._csv_rows",
         "cluster.matrices.read_rows",
         "cluster.matrices.read_source",
+        "cluster.gpu_lists._queried",
         "data.images._decoded",
         "data.saved_datasets._loaded",
         "data.text._bytes",

@@ -147,3 +147,23 @@ def test_every_refused_file_is_named_beside_the_button(app, files):
     said = app.exchange.errors["file"]
     assert any(name in said for name in files)
     assert len(said) > 20
+
+
+def test_what_a_tool_printed_is_pasted_with_its_place(app):
+    app.cluster.editor.apply(sites_cluster([1, 1]), "drawn")
+    app.cluster.editor.exclude(["d1"], "excluded d1")
+    app.exchange.first, app.exchange.second = "site-1", "box"
+    assert app.exchange.take_text("GPU 0: Tesla T4 (UUID: GPU-1)\nGPU 1: Tesla T4 (UUID: GPU-2)\n")
+    assert [d.id for d in app.cluster.cluster.devices] == ["d0", "d1", "box-gpu0", "box-gpu1"]
+    assert app.cluster.editor.excluded == ("d1",)
+    before = app.cluster.cluster
+    assert not app.exchange.take_text("GPU 0: Tesla T4 (UUID: GPU-1)")
+    assert "is there already" in app.exchange.errors["text"]
+    assert app.cluster.cluster is before
+
+
+def test_a_refusal_of_the_browsers_stands_beside_the_button(app):
+    before = app.cluster.cluster
+    app.exchange.refuse_files("a file must be …")
+    assert app.exchange.errors == {"file": "a file must be …"}
+    assert app.cluster.cluster is before

@@ -10,6 +10,7 @@ import param
 from hetplanner.cluster.files import cluster_to_json
 from hetplanner.cluster.graph_files import graphml_text, node_link_json
 from hetplanner.cluster.table_export import TableForm, tables_of
+from hetplanner.cluster.tool_output import with_tool_output
 from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import HetplannerError
 from hetplanner.reading import noting
@@ -47,6 +48,8 @@ class ExchangeModel(param.Parameterized):
     """
 
     kind: Any = param.Selector(default="bandwidth", objects=list(KINDS.values()))
+    first = param.String(default="", doc="Where pasted GPUs stand; where iperf3's client ran.")
+    second = param.String(default="", doc="The host of pasted GPUs; where iperf3's server ran.")
     source: Any = param.Selector(default="measured", objects=list(SOURCES))
     round_trip = param.Boolean(default=False, doc="Latencies of imported tables are round trips; they are halved.")
     errors: Any = param.Parameter(default={})
@@ -65,20 +68,23 @@ class ExchangeModel(param.Parameterized):
         self.errors, self.notes = {"file": text}, {}
 
     def take_text(self, text: str) -> bool:
-        """Pasted text: a cluster file, or a table."""
+        """Pasted text: a cluster file, a graph, a table, GPUs by nvidia-smi, or a link by `iperf3 -J`."""
         if len(text) > MAX_PASTED:
             self.errors = {"text": f"must be at most {MAX_PASTED:,} characters, got {len(text):,}; give it as a file"}
             return False
-        return self._take("text", lambda: files_from_text(text, self.kind))
+        return self._take("text", lambda: files_from_text(text, self.kind), text)
 
-    def _take(self, place: str, files: Callable[[], dict[str, bytes]]) -> bool:
+    def _take(self, place: str, files: Callable[[], dict[str, bytes]], text: str = "") -> bool:
         before, noted = self._model.cluster, list[str]()
         self.notes = {}
         try:
             with noting(noted.append):
-                cluster = cluster_from_uploads(files(), like=before, round_trip=self.round_trip, source=self.source)
-            # Tables about the same devices leave those excluded that are.
-            same = before is not None and before.device_ids == cluster.device_ids
+                tool = with_tool_output(before, text, self.first, self.second)
+                cluster = tool or cluster_from_uploads(
+                    files(), like=before, round_trip=self.round_trip, source=self.source
+                )
+            # What is about the same devices, or adds some, leaves those excluded that are.
+            same = tool is not None or (before is not None and before.device_ids == cluster.device_ids)
             self._model.editor.apply(cluster, f"imported {cluster.name}", excluded=None if same else ())
         except HetplannerError as error:
             self.errors = {place: str(error)}

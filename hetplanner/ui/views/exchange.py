@@ -47,7 +47,7 @@ class ExchangePart:
         self.bar_words = [self._file_error.view, self._file_note.view]
         self._options = Controls(self._press, margin=(4, 12))
         self._text = pmui.TextAreaInput(
-            label="Paste a cluster file, a graph (GraphML, JSON) or a table with names",
+            label="Paste a cluster file, a graph, a table with names, or what nvidia-smi -L or iperf3 -J printed",
             rows=4,
             max_length=MAX_PASTED,
             size="small",
@@ -64,8 +64,9 @@ class ExchangePart:
             **_DOWNLOAD,
         )
         hint = Words(
-            "Files are told by their names: bandwidth, latency, devices, overrides. Tables name sites or devices; one"
-            " table alone changes just its numbers in this cluster.",
+            "JSON and GraphML files hold a cluster; CSV and NPY tables are told by their names: bandwidth, latency,"
+            " devices, overrides. Tables that name sites or devices of this cluster change just what they name; other"
+            " names make a new cluster.",
             margin=(0, 14, 4, 14),
             size=12,
         )
@@ -78,7 +79,7 @@ class ExchangePart:
             self._text_note.view,
             pn.Row(self._forms, self._tables, margin=(0, 0, 8, 0)),
         )
-        self.model.param.watch(self._show, ["kind", "source", "round_trip", "errors", "notes"])
+        self.model.param.watch(self._show, ["kind", "source", "round_trip", "first", "second", "errors", "notes"])
         app.cluster.param.watch(self._show_forms, "cluster")
         self._show()
         self._show_forms()
@@ -91,6 +92,8 @@ class ExchangePart:
                 field("select", "source", "Numbers of tables are", model.source, options=list(SOURCES), width=150),
                 field("check", "round_trip", "Latencies are round trips: halve them", model.round_trip),
                 field("select", "kind", "A pasted table holds", kind, options=list(KINDS), width=170),
+                field("text", "first", "GPUs stand at (site, city); iperf3 from", model.first, width=230),
+                field("text", "second", "their host; iperf3 to", model.second, width=170),
                 button("paste", "Import pasted text", primary=True),
             ]
         )
@@ -105,10 +108,14 @@ class ExchangePart:
             model.source = values["source"]
         elif name == "kind" and values.get("kind") in KINDS:
             model.kind = KINDS[values["kind"]]
+        elif name in ("first", "second"):
+            setattr(model, name, str(values.get(name) or "")[:200])
         elif name == "round_trip":
             model.round_trip = bool(values.get("round_trip"))
-        elif name == "paste" and model.take_text(self._text.value or self._text.value_input or ""):
-            self._text.value = ""
+        elif name == "paste":
+            model.param.update({end: str(values.get(end) or "")[:200] for end in ("first", "second")})
+            if model.take_text(self._text.value or self._text.value_input or ""):
+                self._text.value = ""
 
     def _show_forms(self, *_: Any) -> None:
         forms = self.model.forms()
