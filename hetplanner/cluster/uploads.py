@@ -24,6 +24,7 @@ _WORDS = {
 }
 """Words in a file's name by what the file holds, asked in this order."""
 XML = (".graphml", ".xml")
+SHEETS = (".xlsx", ".xls", ".ods")
 WHOLE = (".json", *XML)
 """Endings of files that say a whole cluster."""
 
@@ -133,6 +134,8 @@ def _by_kind(files: Mapping[str, bytes]) -> dict[str, TableSource]:
     tables: dict[str, TableSource] = {}
     for name, content in files.items():
         kind = next((k for k, words in _WORDS.items() if any(word in name.lower() for word in words)), None)
+        if kind is None and PurePath(name.lower()).suffix in SHEETS:
+            raise InvalidInput(f"{one_line(name)}: spreadsheets are not read; save the sheet as CSV and give that")
         if kind is None:
             raise InvalidInput(
                 f"{one_line(name)}: the name must say {', '.join(_WORDS)}, or end in {', '.join(WHOLE)}; rename it"

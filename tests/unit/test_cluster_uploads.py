@@ -59,6 +59,7 @@ def test_unclear_missing_and_doubled_files():
     assert "no latency table was given" in refused({"bandwidth.csv": bandwidth})
     assert "a second bandwidth table" in refused({"bandwidth.csv": bandwidth, "bw.csv": bandwidth})
     assert "a\\nb.txt: the name must say" in refused({"a\nb.txt": b""})
+    assert "save the sheet as CSV" in refused({"all.xlsx": b"PK"})
     assert "imported alone" in refused({"a.json": b"{}", "bw.csv": bandwidth})
     assert "a.json: format: required field" in refused({"a.json": b"{}"})
 

@@ -83,8 +83,8 @@ class ExportModel(param.Parameterized):
 
     def refuse(self, text: str) -> None:
         """Says beside the button why a file was not taken."""
-        stays = "" if self.session.in_hand is None else " Your plan in hand stays as it is."
-        self.error = f"{text}.{stays}" if stays else text
+        before = "" if self.session.in_hand is None else ". The plan in hand, shown below, is still the one before."
+        self.error = text + before
 
 
 @reader("plan file", at="place")

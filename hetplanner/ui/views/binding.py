@@ -12,7 +12,7 @@ from hetplanner.ui.models.session import Session
 
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_FILES = 8
-TOO_LARGE = f"a file must be one the browser can read, of at most {MAX_UPLOAD_BYTES >> 20} MiB, all together too"
+TOO_LARGE = f"nothing was read: all files together must be at most {MAX_UPLOAD_BYTES >> 20} MiB, {MAX_FILES} at a time"
 EMPTY = "the file is empty; write or save it again, and choose it once more"
 
 
@@ -167,6 +167,6 @@ def upload_button(
             on_refused(words)
 
     button.param.watch(take, "value")
-    button.param.watch(lambda _: refuse(f"{TOO_LARGE}; nothing was read: {larger}"), "over_limit")
+    button.param.watch(lambda _: refuse(f"{TOO_LARGE}; {larger}"), "over_limit")
     button.param.watch(lambda _: refuse(EMPTY), "empty")
     return button

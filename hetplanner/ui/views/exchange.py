@@ -32,7 +32,7 @@ class ExchangePart:
             self.model.take_files,
             self.model.refuse_files,
             multiple=True,
-            larger=f"a table has at most {MAX_ROWS} rows; write a larger cluster site by site, as its Download is",
+            larger=f"tables have at most {MAX_ROWS} rows; give a larger cluster as tables of sites, or as JSON",
         )
         whole = next(iter(FORMS))
         download = FileDownload(
@@ -93,7 +93,7 @@ class ExchangePart:
                 field("check", "round_trip", "Latencies are round trips: halve them", model.round_trip),
                 field("select", "kind", "A pasted table holds", kind, options=list(KINDS), width=170),
                 field("text", "first", "GPUs stand at (site, city); iperf3 from", model.first, width=230),
-                field("text", "second", "their host; iperf3 to", model.second, width=170),
+                field("text", "second", "The GPUs' host; iperf3 to", model.second, width=170),
                 button("paste", "Import pasted text", primary=True),
             ]
         )
