@@ -30,6 +30,7 @@ DEFAULT_BUDGETS = {"plan": "10 s", "pareto": "10 s", "rehearse": "10 s", "compar
 HANG_S = 900.0
 INDENTED = ("    hetplanner ", "    python -m hetplanner")
 SERVERS = ("panel serve", "hetplanner dashboard")
+IPERF = {"start": {}, "intervals": [], "end": {"sum_received": {"bits_per_second": 3e8}}}
 OWN_MODULE = '''
 import torch
 from torch import nn
@@ -144,6 +145,8 @@ class Scratch:
         (package / "__init__.py").touch()
         (package / "nets.py").write_text(OWN_MODULE)
         (self.folder / "my-cluster.json").write_text(json.dumps(own_cluster()))
+        (self.folder / "gpus.txt").write_text("GPU 0: Tesla T4 (UUID: GPU-0)\n")
+        (self.folder / "iperf.json").write_text(json.dumps(IPERF))
 
     @property
     def environment(self) -> dict[str, str]:
