@@ -250,9 +250,9 @@ def _save(before: Any, after: Any, out: Path, as_json: bool) -> None:
 
     save_cluster(after, out)
     devices = [device for device in after.device_ids if device not in before.device_ids]
-    links = [link for link in after.links if link not in before.links and link.source != "assumed"]
+    links = [link for link in after.links if link not in before.links]
     if as_json:
         print_json({"name": after.name, "file": str(out), "new_devices": devices, "changed_links": len(links)})
     else:
-        said = f"{len(devices)} new devices ({', '.join(devices)})" if devices else f"{len(links)} links changed"
+        said = f"new devices: {len(devices)} ({', '.join(devices)})" if devices else f"{len(links)} link(s) changed"
         console.print(f"{after.name}: {said}; wrote {out}", markup=False)
