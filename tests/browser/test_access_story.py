@@ -9,7 +9,7 @@ from bokeh.embed import file_html
 from bokeh.resources import INLINE
 from hostile import IMG, SCRIPT, SVG, hostile_cluster, hostile_plan, hostile_run
 from playwright.sync_api import Browser, Page, expect
-from served_dashboard import Dashboard, Server
+from served_dashboard import Dashboard, Server, Visit
 
 from hetplanner import plots
 from hetplanner.cluster.files import cluster_to_json
@@ -166,3 +166,29 @@ def test_hostile_names_are_text_everywhere_and_a_foreign_host_gets_nothing(tmp_p
     finally:
         server.stop()
     look_at_plots_and_report(run_id, home, tmp_path, browser)
+
+
+def test_back_and_forward_move_the_page_and_the_theme_is_the_systems_until_one_is_chosen(server, browser):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    one = Visit(page).open(server.url)
+    dark = "getComputedStyle(document.body).backgroundColor"
+    page.wait_for_function(f"{dark} === 'rgb(20, 24, 29)'")
+    names = ["2 Plan", "3 Simulate", "4 Run", "5 Export"]
+    for name in names:
+        one.tab(name)
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+        page.wait_for_url(re.compile(f"page={name.split()[1].lower()}"))
+    for name in [*names[-2::-1], "1 Cluster"]:
+        page.go_back()
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+    for name in names[:2]:
+        page.go_forward()
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+    page.get_by_role("button", name="Toggle theme").click()
+    page.wait_for_function(f"{dark} !== 'rgb(20, 24, 29)'")
+    page.reload()
+    one.settle()
+    expect(page.get_by_role("tab", name="3 Simulate")).to_have_attribute("aria-selected", "true")
+    page.wait_for_function(f"{dark} !== 'rgb(20, 24, 29)'")
+    context.close()

@@ -19,6 +19,7 @@ from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
 from tornado.process import task_id
 
+from hetplanner.runs.status import LIVE_STATES
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, process_guard, request_is_ours
 from hetplanner.ui.collector import COLLECTOR
 from hetplanner.ui.desk import process_desk
@@ -28,6 +29,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
+from hetplanner.ui.views.address import Address
 from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
 from hetplanner.ui.views.cluster import ClusterView
@@ -56,6 +58,8 @@ TITLES = {
     "run": "4 Run",
     "export": "5 Export",
 }
+PLACES = ("page", "search", "run", "shown")
+"""What is a place to go back to; other changes write over the address."""
 SCRIPTS = {
     name: "data:text/javascript," + quote(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8"))
     for name in ("thrift", "catch_up", "colour_bar")
@@ -198,12 +202,15 @@ class Shell:
             *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
         )
         self.subject = html_pane(sizing_mode=None, margin=(0, 12))
+        self.address = Address(self._go_to, self._take_theme)
+        self._place: dict[str, str] = {}
+        self._moving = False
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
         self.page = Page(
             title="hetplanner",
-            header=[self.subject],
+            header=[self.subject, self.address],
             sidebar=[settings_view(app)],
             sidebar_width=300,
             main=[self.alarm, self.tabs, PlanLine(app).view, self.deck.view],
@@ -234,10 +241,13 @@ class Shell:
         self._show_alarm()
         self.app.plan.param.watch(self._show_subject, ["cluster", "preset", "uploaded"])
         self._show_subject()
+        self.app.plan.param.watch(self._show_title, "state")
+        self.app.run.param.watch(self._show_title, "runs")
         if pn.state.curdoc and pn.state.curdoc.session_context:
             COLLECTOR.install()
             pn.state.curdoc.on_session_destroyed(COLLECTOR.session_ended)
             self._restore()
+            self._place = self._state()
             self.app.plan.param.watch(self._remember, "job_id")
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
@@ -312,9 +322,14 @@ class Shell:
         self.tabs.active = PAGES.index(event.new)
         self.deck.show(event.new)
 
+    def _take_theme(self, dark: bool) -> None:
+        """The theme that this browser chose before, or that its system prefers."""
+        self.page.dark_theme = dark
+
     def _set_dark(self, dark: bool) -> None:
         if dark == self._is_dark:
             return
+        self.address.dark = dark
         page = self.app.session.page
         self._is_dark, self._colours_due = dark, {*self._views} - {page}
         with pn.io.hold():
@@ -326,34 +341,63 @@ class Shell:
             self._colours_due.remove(name)
             self._views[name].set_dark(self._is_dark)
 
+    def _show_title(self, *_: Any) -> None:
+        """The title of the browser's tab says whether something runs."""
+        busy = ["searching"] if self.app.plan.searching else []
+        busy += ["training"] if any(row.state in LIVE_STATES for row in self.app.run.runs) else []
+        self.address.title = f"● {' and '.join(busy)} · hetplanner" if busy else "hetplanner"
+
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan
         set_html(self.subject, chip(f"{cluster.name if cluster else 'no cluster'} · {plan.model_name}"))
 
-    # -- the address remembers the page over a reload ------------------------------------------------
+    # -- the address remembers the page: over a reload, and for Back and Forward ----------------------
 
     def _restore(self) -> None:
         args = pn.state.session_args
+        self._take({name: (values or [b""])[0].decode(errors="replace") for name, values in args.items()})
+
+    def _take(self, asked: dict[str, str]) -> None:
+        """Shows what an address asks for; what it does not name stays."""
 
         def value(name: str, most: int = 120) -> str:
-            return (args.get(name) or [b""])[0].decode(errors="replace")[:most]
+            return asked.get(name, "")[:most]
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"), value("shown"))
         self.app.settings.restore(value("settings", MAX_EDITED))
-        self.app.explain.restore(value("kept", 400), value("whatif", MAX_REMEMBERED))
+        if "kept" in asked or "whatif" in asked:
+            self.app.explain.restore(value("kept", 400), value("whatif", MAX_REMEMBERED))
+
+    def _go_to(self, search: str) -> None:
+        """Where a person went back or forth to: the page shows it, and the address stays as it is."""
+        asked = dict(parse_qsl(search.removeprefix("?")))
+        self._moving = True
+        try:
+            now = self._state()
+            self._take({"page": PAGES[0]} | {n: v for n, v in asked.items() if n == "page" or v != now.get(n)})
+        finally:
+            self._moving = False
+        self._place = self._state()
+        self._write(push=False)
+
+    def _state(self) -> dict[str, str]:
+        """What the address holds."""
+        return {
+            "page": self.app.session.page,
+            "search": self.app.plan.job_id,
+            "run": self.app.run.selected,
+            "draft": self.app.cluster.editor.draft_id,
+            "settings": self.app.settings.edited,
+            **self.app.explain.remembered(),
+        }
 
     def _remember(self, *_: Any) -> None:
-        location = pn.state.location
-        if location is not None:
-            state = {
-                "page": self.app.session.page,
-                "search": self.app.plan.job_id,
-                "run": self.app.run.selected,
-                "draft": self.app.cluster.editor.draft_id,
-                "settings": self.app.settings.edited,
-                **self.app.explain.remembered(),
-            }
-            query = dict(parse_qsl(location.search.removeprefix("?"))) | state
-            search = "?" + urlencode({name: text for name, text in query.items() if text})
-            if search != location.search:
-                location.search = search
+        if self._moving:
+            return
+        before, self._place = self._place, self._state()
+        self._write(push=any(before.get(name) != self._place[name] for name in PLACES) and bool(before))
+
+    def _write(self, push: bool) -> None:
+        query = {n: (v or [b""])[0].decode(errors="replace") for n, v in pn.state.session_args.items()} | self._place
+        text = urlencode({name: value for name, value in query.items() if value})
+        self.address.write(f"?{text}" if text else "", push)

@@ -1,0 +1,28 @@
+// The page's address: written as the page changes, told of when a person goes back or forth. Remembers the theme.
+
+const THEME = "hetplanner-theme"
+
+function stored() {
+  try { return localStorage.getItem(THEME) } catch { return null }  // a browser may forbid it
+}
+
+function store(dark) {
+  try { localStorage.setItem(THEME, dark ? "dark" : "light") } catch { }
+}
+
+export function render({model}) {
+  const write = () => {
+    const {search, push} = JSON.parse(model.entry)
+    if (search === location.search) { return }
+    const address = location.pathname + search + location.hash
+    push ? history.pushState(null, "", address) : history.replaceState(null, "", address)
+  }
+  model.on("entry", write)
+  window.addEventListener("popstate", () => model.send_msg({search: location.search}))
+  model.on("title", () => { document.title = model.title })
+
+  const dark = stored() === null ? matchMedia("(prefers-color-scheme: dark)").matches : stored() === "dark"
+  if (dark !== model.dark) { model.send_msg({dark}) }
+  model.on("dark", () => { if (model.dark !== dark || stored() !== null) { store(model.dark) } })
+  return document.createElement("span")
+}
