@@ -22,7 +22,10 @@ export function render({model}) {
   model.on("title", () => { document.title = model.title })
 
   const dark = stored() === null ? matchMedia("(prefers-color-scheme: dark)").matches : stored() === "dark"
-  if (dark !== model.dark) { model.send_msg({dark}) }
+  const tell = () => {  // nothing is heard of before the page is whole
+    Bokeh.documents[0]?.is_idle ? model.send_msg({dark}) : setTimeout(tell, 100)
+  }
+  if (dark !== model.dark) { tell() }
   model.on("dark", () => { if (model.dark !== dark || stored() !== null) { store(model.dark) } })
   return document.createElement("span")
 }
