@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
+SAID: dict[PeerAct, str] = {
+    "drain": "leaves between two steps",
+    "kill": "is killed",
+    "rejoin": "comes back",
+}
 PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
 
@@ -251,6 +256,12 @@ def kill(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
     _ask_peer(run, peer, "kill", as_json)
 
 
+@app.command()
+def rejoin(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
+    """Have a peer of a running rehearsal that has left or was killed come back."""
+    _ask_peer(run, peer, "rejoin", as_json)
+
+
 def _ask_peer(run: str, peer: str, act: PeerAct, as_json: bool) -> None:
     from hetplanner.runs.run import open_run
 
@@ -259,7 +270,7 @@ def _ask_peer(run: str, peer: str, act: PeerAct, as_json: bool) -> None:
     if as_json:
         print_json({"id": reader.id, "peer": peer, "asked": act})
     else:
-        console.print(f"{reader.id}: {peer} {'is killed' if act == 'kill' else 'leaves between two steps'}")
+        console.print(f"{reader.id}: {peer} {SAID[act]}")
 
 
 @app.command()

@@ -27,7 +27,7 @@ _WORDS = {
     "adopt": "taken over by a new agent",
     "stop": "asked to stop",
 }
-_ACTS = {"drain": "asked to leave: peer", "kill": "killed: peer"}
+_ACTS = {"drain": "asked to leave: peer", "kill": "killed: peer", "rejoin": "asked to come back: peer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class AuditRecord:
 
     Attributes:
         time_s: unix time.
-        event: submit, launch, adopt, stop, drain, kill, restart or end.
+        event: submit, launch, adopt, stop, drain, kill, rejoin, restart or end.
         text: words for a person.
     """
 

@@ -109,7 +109,8 @@ class AgentClient:
         return status
 
     def ask_peer(self, run: str, peer: str, act: PeerAct) -> RunStatus:
-        """Has a peer of a running rehearsal leave between two steps (`drain`), or kills it (`kill`); returns at once.
+        """Has a peer of a running rehearsal leave between two steps (`drain`), kills it (`kill`), or starts it again
+        (`rejoin`); returns at once.
 
         Raises:
             InvalidInput: the run is over, or no rehearsal of a swarm by this agent; or the peer is not there, or

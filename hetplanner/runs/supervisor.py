@@ -200,7 +200,7 @@ class Supervisor:
         return run.status
 
     def ask_peer(self, run_id: str, peer: str, act: PeerAct, caller: str = "") -> RunStatus:
-        """Has a peer of a running rehearsal leave between two steps, or kills it.
+        """Has a peer of a running rehearsal leave between two steps, kills it, or has one that has gone come back.
 
         Raises:
             InvalidInput: the run is over, does not run yet, or has no peers; the peer is not there or was asked.
@@ -209,7 +209,9 @@ class Supervisor:
         run = self._runs.get(run_id)
         if run is None or run.status.state not in ("starting", "running"):
             state = (run.status if run is not None else self.status(run_id)).state
-            raise InvalidInput(f"run {run_id}: is {state}; only peers of a running rehearsal can leave or be killed")
+            raise InvalidInput(
+                f"run {run_id}: is {state}; only peers of a running rehearsal can leave, be killed or come back"
+            )
         check_peer(run, peer, act)
         try:
             ask(run.directory.path, Asked(peer, act, run.status.restarts))

@@ -13,15 +13,16 @@ from typing import Literal, get_args
 from hetplanner.line_files import append_line
 from hetplanner.reading import DAMAGED
 
-PeerAct = Literal["drain", "kill"]
-"""Leave between two steps once nobody needs it there; or end at once, as a machine does that loses its power."""
+PeerAct = Literal["drain", "kill", "rejoin"]
+"""Leave between two steps once nobody needs it there; end at once, as a machine does that loses its power; or come back
+after either."""
 ASKED_FILE = "asked.jsonl"
 MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One peer is to go; `attempt` counts the starts of the run, from 0."""
+    """One peer is to go, or to come back; `attempt` counts the starts of the run, from 0."""
 
     peer: str
     act: PeerAct

@@ -53,6 +53,7 @@ class Keeper:
 
     def __post_init__(self) -> None:
         self._excused: set[str] = set()
+        self._wanted_back: set[str] = set()
         self._gone: set[str] = set()
         self._since_s: dict[str, float] = {}
         self._again_s: dict[str, float] = {}
@@ -64,6 +65,23 @@ class Keeper:
     def excuse(self, name: str) -> None:
         """A process was asked to go: it stays away."""
         self._excused.add(name)
+        self._wanted_back.discard(name)
+
+    def bring_back(self, name: str) -> None:
+        """A process that was asked to go shall be there again, as soon as it has ended."""
+        self._wanted_back.add(name)
+
+    def _start_if_ended(self, name: str) -> None:
+        if name in self._again_s:  # it comes back by itself
+            self._wanted_back.discard(name)
+        if name not in self._wanted_back or self.rehearsal.processes[name].exitcode is None:
+            return
+        for names in (self._wanted_back, self._excused, self._gone):
+            names.discard(name)
+        self._short_lives[name] = 0
+        self._since_s[name] = self.clock()
+        self._tell("restarted", name, "started again, as it was asked")
+        self.rehearsal.start_again(name)
 
     def look(self) -> None:
         """Deals with whoever has ended or hangs; to be called often.
@@ -73,6 +91,8 @@ class Keeper:
             RunError: the swarm cannot go on by itself.
         """
         hung = self.find_hung()
+        for name in list(self._wanted_back):
+            self._start_if_ended(name)
         for name, process in list(self.rehearsal.processes.items()):
             self._since_s.setdefault(name, self.clock())
             if name in self._gone:

@@ -145,11 +145,14 @@ def _progress(rehearsal: Rehearsal) -> str:
 
 
 def _carry_out(rehearsal: Rehearsal, keeper: Keeper, asked: Asked) -> None:
-    """Has a peer leave between two steps, or kills it; only what this process started as a peer can be named."""
+    """Has a peer leave between two steps, kills it or starts it again; it must be one that was started here."""
     if asked.peer not in rehearsal.peers:
         log.warning("%s: there is no such peer", asked.peer)
         return
     log.info("%s: %s", asked.peer, asked.act)
+    if asked.act == "rejoin":
+        keeper.bring_back(asked.peer)
+        return
     keeper.excuse(asked.peer)
     rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
 

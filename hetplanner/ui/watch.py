@@ -13,6 +13,7 @@ from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.trace import Trace
+from hetplanner.runs.annotations import Annotations, known_annotations
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.comparison import Comparer, Comparison
 from hetplanner.runs.directory import RunDirectory, list_run_ids
@@ -47,6 +48,12 @@ class RunRow:
     lasted_s: float | None
     ranks: int
     message: str
+    said: Annotations
+
+    @property
+    def name(self) -> str:
+        """As a person called it; '' if nobody did."""
+        return self.said.name
 
 
 @dataclass(frozen=True)
@@ -182,15 +189,16 @@ def run_rows(home: Path | None, *, anew: bool = False) -> list[RunRow]:
 
 
 def _row(home: Path | None, run_id: str) -> RunRow:
+    directory = RunDirectory((runs_directory(home) / run_id).resolve())
+    said = known_annotations(directory.path)
     try:
-        status = true_status(read_status(RunDirectory((runs_directory(home) / run_id).resolve()).status_file), home)
+        status = true_status(read_status(directory.status_file), home)
     except HetplannerError:
-        return RunRow(run_id, "unknown", "", "", None, 0, "its status cannot be read")
+        return RunRow(run_id, "unknown", "", "", None, 0, "its status cannot be read", said)
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.created_unix_s))
     lasted_s = None
     if status.ended_unix_s is not None and status.started_unix_s is not None:
         lasted_s = status.ended_unix_s - status.started_unix_s
     message = "" if status.message == status.state else status.message[:200]
-    return RunRow(
-        run_id, status.state, "rehearsal" if status.rehearsal else "run", began, lasted_s, status.ranks, message
-    )
+    kind = "rehearsal" if status.rehearsal else "run"
+    return RunRow(run_id, status.state, kind, began, lasted_s, status.ranks, message, said)

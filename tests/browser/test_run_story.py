@@ -23,6 +23,12 @@ from hetplanner.ui.models.export import plan_text
 pytestmark = pytest.mark.browser
 
 
+def stop_run(page):
+    """Presses Stop, which asks once."""
+    page.get_by_role("button", name="Stop run").click()
+    page.get_by_role("button", name="Yes, stop it").click()
+
+
 @pytest.fixture
 def own_server(tmp_path):
     """A server in a fresh home; its agent and runs end with the test."""
@@ -105,6 +111,9 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     again.page.get_by_role("button", name="Unlock").click()
     again.sees("Launching is unlocked.")
     stop.click()
+    again.page.get_by_role("button", name="Keep it running").click()
+    expect(stop).to_be_enabled()
+    stop_run(again.page)
     again.sees(re.compile("^stopped$"))
     assert AgentClient(own_server.home, start=False).status(status.run).state == "stopped"
     assert processes_of_run(folder) == []
@@ -123,7 +132,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     again.page.get_by_role("button", name="Launch", exact=True).click()
     again.sees(re.compile(r"training, resumed from step \d+"))
     assert len(AgentClient(own_server.home, start=False).runs()) == 2
-    again.page.get_by_role("button", name="Stop run").click()
+    stop_run(again.page)
     again.sees(re.compile("^stopped$"))
 
 
@@ -202,5 +211,5 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
     with one.page.expect_download() as download:
         one.page.get_by_role("button", name="Report").click()
     assert "Who did what" in Path(download.value.path()).read_text(encoding="utf-8")
-    one.page.get_by_role("button", name="Stop run").click()
+    stop_run(one.page)
     one.sees(re.compile("^stopped$"))

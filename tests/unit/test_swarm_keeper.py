@@ -86,6 +86,19 @@ def test_who_was_asked_to_go_or_has_left_stays_away(scene):
         scene.keeper.look()
 
 
+def test_who_was_asked_to_go_comes_back_when_that_is_asked_and_it_has_ended(scene):
+    scene.keeper.excuse("d0")
+    scene.keeper.bring_back("d0")
+    scene.keeper.look()
+    assert scene.swarm.started == [], "it is still there"
+    scene.ends("d0", 0)
+    scene.keeper.look()
+    assert scene.swarm.started == ["d0"]
+    assert scene.told[-1] == ("restarted", "d0", "started again, as it was asked")
+    scene.ends("d0", -9)
+    assert scene.swarm.started == ["d0", "d0"], "it is kept as before"
+
+
 def test_a_peer_beyond_its_restarts_is_lost_and_the_others_go_on(tmp_path):
     scene = Scene(tmp_path, limit=1)
     for _ in range(2):

@@ -65,6 +65,22 @@ def test_a_chosen_peer_is_asked_for_by_the_page_that_has_the_token(pages):
     pages.first.beat()
     assert peers.names == ["a", "c"]
     assert (peers.peer, buttons.drain.disabled) == ("", True)
+    assert peers.gone == [], "it is none of the plan's: nobody here could start it again"
+
+
+def test_a_peer_that_was_killed_is_brought_back(pages):
+    peers, buttons = pages.first.peers, PeerButtons(pages.first, pages.first.session)
+    write_events(pages.folder, seat(103.0, "serving", "d0", 0), seat(104.0, "gone", "d0", 0) | {"how": "lost"})
+    pages.first.beat()
+    assert buttons.name.options["d0 · gone"] == "d0"
+    buttons.name.value = "d0"
+    assert (buttons.back.disabled, buttons.kill.disabled) == (False, True)
+    peers.ask("kill")
+    assert pages.agent.asked == []
+    buttons.back.clicks += 1
+    settled(pages.first)
+    assert pages.agent.asked == [(pages.first.selected, "d0", "rejoin")]
+    assert "d0 comes back." in str(buttons.words.view.object)
 
 
 def test_a_page_without_the_token_asks_for_nothing_whatever_it_sends(pages):

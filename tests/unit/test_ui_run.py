@@ -21,7 +21,8 @@ from hetplanner.runs.directory import create_run_directory, save_config
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.offers import offers_file
 from hetplanner.runs.processes import created_unix_s
-from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.runs.series import prices_of
+from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.ui import watch
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.app import PlannerApp
@@ -32,6 +33,7 @@ from hetplanner.ui.views.run.away import seen_s
 from hetplanner.ui.views.run.events import Events, _hit, event_list
 from hetplanner.ui.views.run.launch import command_words, proposal_words
 from hetplanner.ui.views.run.page import phase_chips
+from hetplanner.ui.views.run.run_list import RunList
 from hetplanner.ui.views.run.tables import html_table
 
 
@@ -339,6 +341,65 @@ def test_stop_needs_the_token_and_a_live_run(app, model, tmp_path):
     assert model.fake_agent.stopped == [run_id]
 
 
+def test_stop_asks_once_and_its_buttons_keep_their_places(app, model, tmp_path):
+    run_id = make_run(tmp_path, plan_4())
+    app.session.unlock(TOKEN)
+    model.beat()
+    model.ask_to_stop()
+    assert model.stop_asked
+    model.keep_running()
+    assert (model.stop_asked, model.fake_agent.stopped) == (False, [])
+    model.ask_to_stop()
+    model.stop()
+    settled(model)
+    assert (model.stop_asked, model.fake_agent.stopped) == (False, [run_id])
+    model.ask_to_stop()
+    make_over(tmp_path, run_id)
+    model.beat()
+    assert not model.stop_asked, "a run that is over asks for nothing"
+    model.ask_to_stop()
+    assert not model.stop_asked
+
+
+def make_over(home: Path, run_id: str) -> None:
+    file = home / "runs" / run_id / "status.json"
+    write_status(file, read_status(file).replace(state="finished", ended_unix_s=2000.0))
+
+
+def test_a_run_is_named_found_and_laid_over_others(app, model, tmp_path):
+    first, second = (make_run(tmp_path, plan_2(), "finished") for _ in range(2))
+    for run_id in (first, second):
+        grow(tmp_path / "runs" / run_id, range(3))
+    model.beat()
+    model.select(first)
+    model.said.param.update(name_text="<b>warm</b>", tags_text="x, y", notes="a")
+    model.save_annotations()
+    assert "token" in model.said.refusal
+    app.session.unlock(TOKEN)
+    model.save_annotations()
+    assert model.said.refusal == ""
+    model.wanted = ("WARM", "y", "finished")
+    assert [row.name for row in model.found_runs()] == ["<b>warm</b>"]
+    model.said.tags_text = "z" * 41
+    model.save_annotations()
+    assert "tags" in model.said.refusal
+    model.select(second)
+    assert model.said.name_text == ""
+    model.overlay.runs = [first, second, "../x"]
+    assert model.overlay.runs == [first, second]
+    assert [(name, list(columns["x"])) for name, columns in model.overlay.lines()] == [
+        ("<b>warm</b>", [0, 1, 2]),
+        (second, [0, 1, 2]),
+    ]
+    model.overlay.over = "dollars"
+    rate = prices_of(plan_2()).usd_per_s
+    assert [list(columns["x"]) for _, columns in model.overlay.lines()] == [[0.5 * rate, 1.5 * rate, 2.5 * rate]] * 2
+    assert len(model.overlay.csv().splitlines()) == 7
+    page = RunList(model, model.session, dark=False)
+    page.show()
+    assert list(page.table.value["name"]) == ["<b>warm</b>"]
+
+
 def grow(folder: Path, steps: range, num_ranks: int = 2) -> None:
     for rank in range(num_ranks):
         for step in steps:
@@ -356,6 +417,10 @@ def test_steps_phases_and_logs_appear_as_the_directory_grows(model, tmp_path):
         write(folder, rank, phase("training") | {"time_s": 1001.0}, {"type": "origin", "unix_s": 1002.0})
     grow(folder, range(1))
     (folder / "log-0.txt").write_text("hello\nwor")
+    model.beat()
+    (line,) = model.log.lines
+    assert line.endswith("step 1  loss 5.0000"), "a line a step, though no rank has printed one"
+    model.log.rank = "0"
     model.beat()
     assert seen == [1]
     assert model.reached["training"] == 2
@@ -428,8 +493,10 @@ def test_logs_are_searched_in_all_ranks_and_lead_back_to_following(model, tmp_pa
     model.log.words = "error"
     assert [(h.source, h.number) for h in model.log.hits] == [("0", 2), ("1", 1)]
     model.log.everywhere = False
+    model.log.rank = "0"
     assert [h.source for h in model.log.hits] == ["0"]
     model.log.words = ""
+    model.beat()
     assert model.log.hits == []
     assert list(model.log.lines) == ["a", "an ERROR here"]
 
@@ -437,14 +504,14 @@ def test_logs_are_searched_in_all_ranks_and_lead_back_to_following(model, tmp_pa
 def test_the_first_run_of_an_open_page_offers_the_logs_of_its_ranks(model, tmp_path):
     events = Events(model, model.session, dark=False)
     events.view.get_root()
-    assert model.log.rank == events.rank.value == "launcher"
+    assert model.log.rank == events.rank.value == "steps"
     model.select(make_run(tmp_path, plan_4()))
-    assert model.log.rank == events.rank.value == "0"
-    assert events.rank.options == ["0", "1", "2", "3", "launcher"]
+    assert model.log.rank == events.rank.value == "steps"
+    assert list(events.rank.options.values()) == ["steps", "0", "1", "2", "3", "launcher"]
     events.rank.value = "3"
     model.select(make_run(tmp_path, plan_2()))
-    assert model.log.rank == events.rank.value == "0"
-    assert events.rank.options == ["0", "1", "launcher"]
+    assert model.log.rank == events.rank.value == "steps"
+    assert list(events.rank.options) == ["steps", "rank 0", "rank 1", "launcher"]
 
 
 def test_the_timeline_follows_pauses_and_goes_back(model, tmp_path):

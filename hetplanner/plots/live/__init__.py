@@ -15,6 +15,7 @@ from hetplanner.plots.live.memory_bars import MemoryBars
 from hetplanner.plots.live.memory_curves import MemoryCurves
 from hetplanner.plots.live.replay import Replay
 from hetplanner.plots.live.run_memory import RunMemory
+from hetplanner.plots.live.run_overlay import RunOverlay
 from hetplanner.plots.live.run_terms import RunTerms
 from hetplanner.plots.live.stage_peers import StagePeers
 from hetplanner.plots.live.stage_shares import StageShares
@@ -42,6 +43,7 @@ __all__ = [
     "MemoryCurves",
     "Replay",
     "RunMemory",
+    "RunOverlay",
     "RunTerms",
     "StagePeers",
     "StageShares",

@@ -13,6 +13,7 @@ from typing import Any
 import param
 
 from hetplanner.data.need import TokenNeed, need_of
+from hetplanner.runs.annotations import matches
 from hetplanner.runs.audit import AuditRecord, audit_records
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.reader import RunReader
@@ -21,13 +22,15 @@ from hetplanner.runs.telemetry import PHASES
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.calls import submit
 from hetplanner.ui.models.launch import LaunchModel
+from hetplanner.ui.models.run_annotations import AnnotationsModel
 from hetplanner.ui.models.run_logs import LogModel
+from hetplanner.ui.models.run_overlay import OverlayModel
 from hetplanner.ui.models.run_peers import PeersModel
 from hetplanner.ui.models.run_replay import ReplayModel
 from hetplanner.ui.models.run_report import made_report
 from hetplanner.ui.models.run_text import TextModel
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.watch import RunDetail, RunWatch, run_rows, watch_run
+from hetplanner.ui.watch import RunDetail, RunRow, RunWatch, run_rows, watch_run
 
 SECTIONS = ("progress", "timeline", "network", "memory", "swarm", "events", "text", "runs")
 AWAY_S = 15.0
@@ -48,6 +51,8 @@ class RunModel(param.Parameterized):
     selected = param.String(default="")
     status = param.ClassSelector(class_=RunStatus, default=None)
     section: Any = param.Selector(default=SECTIONS[0], objects=list(SECTIONS))
+    stop_asked = param.Boolean(default=False, doc="Stop was pressed and waits to be confirmed.")
+    wanted = param.Tuple(default=("", "", ""), doc="Words, tag and state that the list of runs is filtered by.")
     news = param.List(default=[], doc="AuditRecords of while this browser had no page open.")
 
     steps_changed = param.Event()
@@ -71,6 +76,7 @@ class RunModel(param.Parameterized):
         self.launch = LaunchModel(session, service, home, agent, self._launched)
         self.log, self.replay, self.text = LogModel(), ReplayModel(), TextModel(session)
         self.peers = PeersModel(session, self.launch.agent)
+        self.said, self.overlay = AnnotationsModel(session), OverlayModel(home)
         self._version = -1
         self._silent = 0
         self._section_before = ""
@@ -93,6 +99,8 @@ class RunModel(param.Parameterized):
         if not visible:
             return
         self.list_runs()
+        if self.section == "runs":
+            self.overlay.read()
         if self.watch is not None:
             with self.session.reporting(self._drop):
                 self._read(self.watch)
@@ -127,6 +135,7 @@ class RunModel(param.Parameterized):
     def _show_status(self, status: RunStatus | None) -> None:
         had_failed = self.status is not None and self.status.state == "failed"
         self.status = status
+        self.stop_asked = self.stop_asked and self.can_stop
         if status is not None and status.state == "failed" and not had_failed:
             if status.failed_rank is not None:
                 self.log.rank = str(status.failed_rank)  # its last words are what one wants to read
@@ -142,6 +151,15 @@ class RunModel(param.Parameterized):
         if not self.selected and rows:
             self.select(rows[0].run)
 
+    def found_runs(self) -> list[RunRow]:
+        """Those of the list that the filter lets through."""
+        return [row for row in self.runs if matches(row.said, row.run, row.state, *self.wanted)]
+
+    def save_annotations(self) -> None:
+        """Saves name, notes and tags of the run that is shown."""
+        if self.said.save():
+            self.list_runs(anew=True)
+
     def select(self, run_id: str) -> None:
         """Shows a run; an id that is not in the list is ignored (it may come from the page's address)."""
         if run_id in list_run_ids(self.home):
@@ -156,6 +174,8 @@ class RunModel(param.Parameterized):
         self.log.open(self.reader)
         self.replay.open(self.reader)
         self.peers.open(event.new)
+        self.stop_asked = False
+        self.said.open(self.reader.directory.path if self.reader is not None else None)
         self.text.open(event.new, self.reader.directory.path if self.reader is not None else None)
         self.param.trigger("steps_changed", "detail_changed", "phase_changed")
 
@@ -166,8 +186,17 @@ class RunModel(param.Parameterized):
 
     # -- what a person does with a run ---------------------------------------------------------------
 
+    def ask_to_stop(self) -> None:
+        """The first press of Stop: `stop` or `keep_running` follow."""
+        self.stop_asked = self.can_stop
+
+    def keep_running(self) -> None:
+        """Stop was not meant."""
+        self.stop_asked = False
+
     def stop(self) -> None:
         """Stops the selected run."""
+        self.stop_asked = False
         if self.selected and self.can_stop:
             self.launch.stop(self.selected, lambda: self.list_runs(anew=True))
 

@@ -1,4 +1,4 @@
-"""Peers of a running rehearsal that a person has leave, or kills. The agent does it, as it does a stop."""
+"""Peers of a running rehearsal that a person has leave, kills or brings back. The agent does it, as it does a stop."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 LOCKED = "type the launch token first; it is printed in the server's terminal"
 MAX_NAMES = 500
-SAID = {"drain": "leaves between two steps", "kill": "is killed"}
+SAID = {"drain": "leaves between two steps", "kill": "is killed", "rejoin": "comes back"}
 
 
 class PeersModel(param.Parameterized):
@@ -26,6 +26,7 @@ class PeersModel(param.Parameterized):
     """
 
     names = param.List(default=[], doc="Peers that are there, by stage.")
+    gone = param.List(default=[], doc="Peers that were there and can come back.")
     peer = param.String(default="", doc="The chosen one; '' if none.")
     words = param.String(default="", doc="What was done last.")
     refusal = param.String(default="", doc="Why it was not.")
@@ -50,7 +51,9 @@ class PeersModel(param.Parameterized):
         now = list(history.now.values())[:MAX_NAMES] if history is not None and not history.is_over else []
         self.stage_of = {stay.peer: stay.stage for stay in sorted(now, key=lambda stay: (stay.stage, stay.peer))}
         names = list(self.stage_of)
-        self.param.update(names=names, peer=self.peer if self.peer in names else "")
+        before = [] if history is None or history.is_over else [stay.peer for stay in history.stays]
+        gone = sorted(set(before) & set(detail.expected if detail else ()) - set(names))[:MAX_NAMES]
+        self.param.update(names=names, gone=gone, peer=self.peer if self.peer in (*names, *gone) else "")
 
     @property
     def warning(self) -> str:
@@ -63,7 +66,8 @@ class PeersModel(param.Parameterized):
     def ask(self, act: PeerAct) -> None:
         """Asks the agent. The lock is checked here, in the server, not only in the page."""
         peer, run_id = self.peer, self._run
-        if peer not in self.stage_of or not run_id or self.asking:  # what a page chooses may be anything
+        known = self.gone if act == "rejoin" else self.stage_of
+        if peer not in known or not run_id or self.asking:  # what a page chooses may be anything
             return
         if not self._session.unlocked:
             self.param.update(refusal=f"{act}: {LOCKED}", words="")

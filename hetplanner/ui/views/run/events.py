@@ -11,6 +11,7 @@ import panel_material_ui as pmui
 from hetplanner.plots.live import Lifelines
 from hetplanner.runs.events import RunEvent
 from hetplanner.ui.models.run import RunModel
+from hetplanner.ui.models.run_logs import LAUNCHER_LOG, STEPS_LOG
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.views.binding import bind
 from hetplanner.ui.views.cards import (
@@ -35,6 +36,7 @@ _LOG_STYLE = (
     "font:12px/1.45 'Roboto Mono',Menlo,Consolas,monospace;padding:8px 10px;border-radius:4px;white-space:pre-wrap;"
     "overflow-wrap:anywhere"
 )
+_NOTHING = {STEPS_LOG: "the first step is still to come", LAUNCHER_LOG: "the launcher has printed nothing"}
 _MARK = "background:#CCBB44;color:#14181d;border-radius:2px"
 
 
@@ -50,11 +52,13 @@ class Events(Section):
         self.figures = [self.life]
         self.list = html_pane(margin=(4, 14, 12, 14))
         small: dict[str, Any] = {"size": "small", "margin": (6, 6)}
-        self.rank = pmui.Select(label="Log of rank", options=log.choices, width=110, **small)
+        self.rank = pmui.Select(label="Log", options=_log_names(log.choices), width=130, **small)
         self.words = pmui.TextInput(label="Search the logs", placeholder="error", width=170, **small)
         self.everywhere = pmui.Checkbox(label="in all ranks", margin=(14, 6))
         self.text = html_pane(margin=(4, 12, 12, 12))
-        log.param.watch(self._show_choices, ["rank"])  # another run's ranks are offered before one of them is chosen
+        log.param.watch(
+            self._show_choices, ["rank", "changed"]
+        )  # another run's ranks are offered before one of them is chosen
         bind(self.rank, log, "rank", session)
         self.words.param.watch(self._search, ["value", "enter_pressed"])
         bind(self.everywhere, log, "everywhere", session)
@@ -73,8 +77,9 @@ class Events(Section):
 
     def _show_choices(self, *_: Any) -> None:
         log = self.model.log
-        if self.rank.options != log.choices:
-            self.rank.param.update(options=log.choices, value=log.rank)
+        options = _log_names(log.choices)
+        if self.rank.options != options:
+            self.rank.param.update(options=options, value=log.rank)
 
     def _show_log(self, *_: Any) -> None:
         if self.model.section != "events":
@@ -85,7 +90,9 @@ class Events(Section):
             lines = [_hit(hit.source, hit.number, hit.line, log.words.strip()) for hit in log.hits]
             text = (many + "\n".join(lines)) if lines else many
         else:
-            text = escape("\n".join(log.lines)) or "nothing written yet"
+            text = escape("\n".join(log.lines)) or _NOTHING.get(
+                log.rank, "this rank has printed nothing; what it does is told under “steps”"
+            )
         set_html(self.text, f'<div style="{_LOG_STYLE}" data-log><div>{text}</div></div>')
 
     def show(self) -> None:
@@ -98,6 +105,11 @@ class Events(Section):
             return
         self.life.update(detail.life, detail.events, reader.labels, status.created_unix_s)
         set_html(self.list, event_list(detail.events[-SHOWN_EVENTS:], self.model.closed_s))
+
+
+def _log_names(choices: list[str]) -> dict[str, str]:
+    """A rank's log is called so."""
+    return {name if name in _NOTHING else f"rank {name}": name for name in choices}
 
 
 def event_list(events: Any, closed_s: float | None) -> str:

@@ -132,19 +132,32 @@ class RunView(PageView):
             size="small",
             margin=(10, 4),
         )
-        on_click(self.stop, lambda _: self.model.stop())
+        on_click(self.stop, lambda _: self.model.ask_to_stop())
         on_click(self.restart, lambda _: self.model.restart())
         at_once(self.name).param.watch(self._chosen, "value")
         self.message = Words()
-        # Report stands at the end: the two others come and go, and would move it away from under a click.
+        # None of them comes or goes: a click would hit what has moved under it.
         bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.restart, self.stop, self.report, margin=0))
-        return frame(bar, self.message.view)
+        return frame(bar, self._stop_question(), self.message.view)
+
+    def _stop_question(self) -> Any:
+        """Below the buttons, where no other button ever stands."""
+        words = Words(margin=(8, 14))
+        words.set("Stop this run? It ends its step, saves the model and ends.")
+        yes = Button(label="Yes, stop it", variant="contained", color="error", margin=(4, 6))
+        no = Button(label="Keep it running", variant="outlined", margin=(4, 6))
+        on_click(yes, lambda _: self.model.stop())
+        on_click(no, lambda _: self.model.keep_running())
+        self.question = pn.FlexBox(
+            words.view, yes, no, flex_wrap="wrap", justify_content="flex-end", align_items="center", visible=False
+        )
+        return self.question
 
     def _wire(self) -> None:
         model = self.model
         model.param.watch(self.show_runs, ["runs", "selected"])
         model.param.watch(self.show_news, "news")
-        model.param.watch(self.show_status, ["status", "selected", "phase_changed", "detail_changed"])
+        model.param.watch(self.show_status, ["status", "selected", "stop_asked", "phase_changed", "detail_changed"])
         model.param.watch(self.show_steps, ["steps_changed", "status"])
         self.session.param.watch(self.show_status, "unlocked")
         model.param.watch(self._open_section, "section")
@@ -205,7 +218,8 @@ class RunView(PageView):
     def show_runs(self, *_: Any) -> None:
         """The list to choose from; each with its state."""
         model = self.model
-        options = {f"{row.run} · {row.state}": row.run for row in model.runs}
+        called = [f"{row.name} · {row.run[-4:]}" if row.name else row.run for row in model.runs]
+        options = {f"{name} · {row.state}": row.run for name, row in zip(called, model.runs, strict=True)}
         if model.selected and model.selected not in options.values():
             options[model.selected] = model.selected
         value = model.selected or None
@@ -231,9 +245,9 @@ class RunView(PageView):
         """State, stages of starting, the message, who is late, and what can be done."""
         model, status = self.model, self.model.status
         unlocked = self.session.unlocked
-        self.stop.disabled = not model.can_stop or not unlocked
-        self.stop.visible = status is None or model.can_stop
-        self.restart.visible = model.can_restart
+        self.stop.disabled = not model.can_stop or not unlocked or model.stop_asked
+        self.question.visible = model.stop_asked
+        self.restart.disabled = not model.can_restart
         label = f"Restart from step {model.checkpoint}" if model.checkpoint is not None else "Restart from checkpoint"
         if self.restart.label != label:
             self.restart.label = label

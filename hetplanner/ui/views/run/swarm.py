@@ -1,6 +1,6 @@
 """The swarm of a run: which way its micro-batches go, who served which stage when, who is there, what happened in all.
 
-A peer of a rehearsal can be made to leave, or killed, to see how the others go on.
+A peer of a rehearsal can be made to leave, killed, and brought back, to see how the others go on.
 """
 
 import time
@@ -92,13 +92,15 @@ class PeerButtons:
         self.name = pmui.Select(label="Peer", options=[], width=260, size="small", margin=(8, 10))
         self.drain = Button(label="Let it leave", icon="logout", variant="outlined", margin=(12, 4))
         self.kill = Button(label="Kill it", icon="bolt", variant="outlined", color="error", margin=(12, 4))
+        self.back = Button(label="Bring it back", icon="login", variant="outlined", margin=(12, 4))
         self.words, self.refusal = Words(margin=(2, 14)), ErrorWords()
         on_click(self.drain, lambda _: self._peers.ask("drain"))
         on_click(self.kill, lambda _: self._peers.ask("kill"))
+        on_click(self.back, lambda _: self._peers.ask("rejoin"))
         self.name.param.watch(self._chosen, "value")
-        row = pn.FlexBox(self.name, self.drain, self.kill, flex_wrap="wrap", align_items="center", margin=0)
+        row = pn.FlexBox(self.name, self.drain, self.kill, self.back, flex_wrap="wrap", align_items="center", margin=0)
         self.view = pn.Column(row, self.words.view, self.refusal.view, sizing_mode="stretch_width", margin=0)
-        self._peers.param.watch(self.show, ["names", "peer", "words", "refusal", "asking"])
+        self._peers.param.watch(self.show, ["names", "gone", "peer", "words", "refusal", "asking"])
         model.param.watch(self.show, "status")
         session.param.watch(self.show, "unlocked")
         self.show()
@@ -111,12 +113,19 @@ class PeerButtons:
         """Who can be chosen, and whether anything can be done."""
         peers = self._peers
         options = {"choose one": ""} | {f"{name} · stage {peers.stage_of[name]}": name for name in peers.names}
+        options |= {f"{name} · gone": name for name in peers.gone}
         if self.name.options != options or self.name.value != peers.peer:
             self.name.param.update(options=options, value=peers.peer)
         can = bool(peers.peer) and self._model.can_stop and self._session.unlocked and not peers.asking
-        self.drain.disabled = self.kill.disabled = not can
-        self.view.visible = self._model.can_stop and bool(peers.names)
-        locked = "" if self._session.unlocked else "Type the launch token above to have a peer leave, or to kill it."
+        is_gone = peers.peer in peers.gone
+        self.drain.disabled = self.kill.disabled = not can or is_gone
+        self.back.disabled = not can or not is_gone
+        self.view.visible = self._model.can_stop and bool(peers.names or peers.gone)
+        locked = (
+            ""
+            if self._session.unlocked
+            else "Type the launch token above to have a peer leave or come back, or to kill it."
+        )
         self.words.set(peers.words or locked or peers.warning)
         self.refusal.set(peers.refusal)
 
