@@ -76,6 +76,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "ui.desk._DeskChild.answer",
         "ui.desk_worker.DeskWorker.serve",
         "ui.jobs._Worker._read",
+        "ui.kernel_work.KernelWork._read",
         "ui.worker.Worker.listen",
         "workload.capturing._await",
         "workload.capturing._captured",
