@@ -144,6 +144,7 @@ class RunView(PageView):
         """Below the buttons, where no other button ever stands."""
         words = Words(margin=(8, 14))
         words.set("Stop this run? It ends its step, saves the model and ends.")
+        words.view.sizing_mode = None
         yes = Button(label="Yes, stop it", variant="contained", color="error", margin=(4, 6))
         no = Button(label="Keep it running", variant="outlined", margin=(4, 6))
         on_click(yes, lambda _: self.model.stop())

@@ -43,7 +43,7 @@ class RunList(Section):
             margin=(4, 12, 12, 12),
         )
         on_click(self.table, self._clicked)
-        self.words = pmui.TextInput(label="Words in id, name, notes or tags", width=240, **_SMALL)
+        self.words = pmui.TextInput(label="Search name, notes, tags", width=240, **_SMALL)
         self.tag = pmui.Select(label="Tag", options={"any": ""}, value="", width=140, **_SMALL)
         self.state = pmui.Select(label="State", options={"any": ""}, value="", width=140, **_SMALL)
         for widget in (self.words, self.tag, self.state):
