@@ -34,7 +34,7 @@ def print_swarm_report(found: SwarmReport) -> None:
 
 
 def _print_peers(found: SwarmReport) -> None:
-    numbers = ("micro-batches", "share", "measured", "expected", "served")
+    numbers = ("micro-batches", "share", "measured", "by the plan", "served")
     rows = table("Peers by stage", "stage", "peer", "at the end", *numbers, right=numbers)
     for peer in found.peers[:SHOWN_PEERS]:
         rates = ("–" if rate is None else f"{rate:.3g}/s" for rate in (peer.speed, peer.expected))

@@ -140,7 +140,7 @@ def _work(plan: ElasticPlan, history: SwarmHistory, found: SwarmReport) -> list[
         ]
         for p in found.peers
     ]
-    columns = ["", "peer", "at the end", "micro-batches", "of its stage", "measured", "expected", "served"]
+    columns = ["", "peer", "at the end", "micro-batches", "of its stage", "measured", "by the plan", "served"]
     table = html_table(columns, rows, 5)
     flow = history.flow()
     if not flow.peers:

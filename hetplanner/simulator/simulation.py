@@ -50,7 +50,7 @@ class Summary:
 
     Attributes:
         step_s: from the end of the step before to the end of this one.
-        bubble: share of the ranks' time in which they neither compute nor reduce.
+        bubble: share of the ranks' time in which they neither compute nor reduce; `idle` counts reductions, too.
         terms: mean seconds over ranks: compute, wait (for messages), reduce, optimizer, idle; adds up to step_s.
         per_rank: the same for every rank, with its label.
     """
@@ -59,6 +59,12 @@ class Summary:
     bubble: float
     terms: dict[str, float]
     per_rank: list[dict[str, Any]]
+
+    @property
+    def idle(self) -> float:
+        """Share of the ranks' time in which they compute nothing, as `Estimate.bubble` estimates it."""
+        busy_s = self.terms["compute"] + self.terms["optimizer"]
+        return 1.0 - busy_s / self.step_s if self.step_s > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -74,7 +74,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     one.sees("launch: type the launch token first")
     type_token(page, "Launch token (printed", "not-the-token")
     launch.click()
-    one.sees("token: not the launch token of this server")
+    page.get_by_role("dialog").get_by_text("token: not the launch token of this server").wait_for()
     assert find_agent(own_server.home) is None
     type_token(page, "Launch token (printed", TOKEN)
     launch.click()

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from patience import HANG_S
 
-from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.files import load_elastic_plan, load_plan
+from hetplanner.simulator.replay import replay_step
+from hetplanner.ui.models.texts import percent_text
 
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"
 LAB = str(SAMPLES / "lab_2_sites_4.json")
@@ -185,6 +187,8 @@ def test_pareto_writes_plans_of_which_none_is_faster_and_cheaper(call, tmp_path)
 
 def test_simulate_json_and_trace(call, tmp_path):
     plan_file(call, tmp_path)
+    said = call("simulate", "plan.json").stdout
+    assert f"idle {percent_text(replay_step(load_plan(tmp_path / 'plan.json')).idle)}" in " ".join(said.split())
     data = json.loads(call("simulate", "plan.json", "--trace", "trace.json", "--json").stdout)
     assert {"step_s", "bubble", "terms", "per_rank"} <= data.keys()
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

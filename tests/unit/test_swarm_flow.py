@@ -249,6 +249,7 @@ def test_the_table_of_peers_has_measured_speeds_beside_the_expected_and_who_want
     row = next(part for part in table.split("<tr") if ">a<" in part)
     for cell in ("stage 0", "serving, asked to leave", "2/s", "2.5/s", "100%", ">4<"):
         assert cell in row
+    assert ">by the plan<" in table
     assert "not slowed" not in table
     assert "not slowed" in peer_table(detail, False, emulated=False)
     assert "no peer is left" in peer_table(detail, True, emulated=True)

@@ -52,7 +52,7 @@ class SwarmWiring(LiveFigure):
         self.update(None)
 
     def _add_hovers(self) -> None:
-        node = [("", "@peer, @stage"), ("measured", "@speed"), ("expected", "@expected"),
+        node = [("", "@peer, @stage"), ("measured", "@speed"), ("by the plan", "@expected"),
                 ("micro-batches", "@done")]  # fmt: skip
         line = [("", "@pair"), ("micro-batches", "@count, @share of the sender's")]
         for renderer, tooltips in ((self._nodes, node), (self._lines, line)):

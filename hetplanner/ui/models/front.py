@@ -205,7 +205,7 @@ class FrontModel(param.Parameterized):
         left_out = left_out_text(row["unpriced_egress_bytes"])
         shape = f"{row['stages']} stages × {row['pipelines']} pipelines on {row['devices']} devices"
         return (
-            f"{shape}: {row['step_s']:.4g} s a step, {row['tokens_per_s']:,.0f} tokens/s,"
+            f"{shape}: {seconds_text(row['step_s'])} a step, {row['tokens_per_s']:,.0f} tokens/s,"
             f" ${row['usd_per_mtoken']:.4g} per million tokens{f' {left_out}' if left_out else ''};"
             f" bottleneck: {row['bottleneck']}"
         )

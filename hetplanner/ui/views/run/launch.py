@@ -14,7 +14,7 @@ from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
 from hetplanner.ui.models.texts import plan_name, seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import CODE_STYLE, FONT, Words, frame, html_pane, set_html, toolbar
+from hetplanner.ui.views.cards import CODE_STYLE, FONT, ErrorWords, Words, frame, html_pane, set_html, toolbar
 from hetplanner.ui.views.form import SettingsPanel
 
 _SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
@@ -92,7 +92,8 @@ class ConfirmDialog:
         self.confirm = Button(label="Launch", icon="rocket_launch", variant="contained")
         self.cancel = Button(label="Cancel", variant="text")
         buttons = pn.Row(pn.HSpacer(), self.cancel, self.confirm, sizing_mode="stretch_width")
-        parts = (self.text, self.fields, self.command, self.token, buttons)
+        self.refusal = ErrorWords()
+        parts = (self.text, self.fields, self.command, self.token, self.refusal.view, buttons)
         self.view = pmui.Dialog(*parts, title="Launch?", open=False, show_close_button=True, width_option="md")
         on_click(self.confirm, lambda _: self._confirm())
         self.token.param.watch(lambda _: self._confirm(), "enter_pressed")
@@ -102,6 +103,7 @@ class ConfirmDialog:
         self.launch.param.watch(self._show_buttons, ["launching", "error"])
         self.form.param.watch(self._show_buttons, "errors")
         app.session.param.watch(self._show_lock, "unlocked")
+        app.session.param.watch(self._show_refusal, "notice", onlychanged=False)
         self.show()
 
     def set_dark(self, dark: bool) -> None:
@@ -111,6 +113,7 @@ class ConfirmDialog:
 
     def _confirm(self) -> None:
         session = self.app.session
+        self.refusal.set("")
         text, self.token.value = self.token.value_input or self.token.value or "", ""
         if self.form.refusal():
             session.notify("error", self.form.refusal())
@@ -122,12 +125,19 @@ class ConfirmDialog:
     def _show_buttons(self, *_: Any) -> None:
         self.confirm.disabled = self.launch.launching or bool(self.launch.error)
 
+    def _show_refusal(self, *_: Any) -> None:
+        """An error while the dialog is open is said in it: the page's own notices are dimmed behind it."""
+        kind, text = self.app.session.notice
+        if kind == "error" and self.launch.proposal is not None:
+            self.refusal.set(text)
+
     def _show_lock(self, *_: Any) -> None:
         self.token.visible = not self.app.session.unlocked
 
     def show(self, *_: Any) -> None:
         """Opens with the proposal, closes without one."""
         proposal = self.launch.proposal
+        self.refusal.set("")
         if proposal is not None:
             set_html(self.text, proposal_words(proposal))
             set_html(self.command, command_words(proposal))

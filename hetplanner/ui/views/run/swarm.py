@@ -30,7 +30,7 @@ MAX_PEERS = 300
 NO_SWARM = "This run is no swarm: its ranks and stages stay as its plan says. An elastic plan makes one."
 MEASURED = (
     "Measured: micro-batches per second of a peer's own forward and backward, of those whose gradients were committed."
-    " Expected: what the cost model has for the plan's device"
+    " By the plan: what the cost model has for the plan's device"
 )
 NOT_EMULATED = "; this run's peers are not slowed to it."
 NAMES = {
@@ -170,7 +170,7 @@ def stage_table(detail: RunDetail, num_stages: int, is_over: bool) -> str:
         rates = [speed_text(sum(rate) if rate else None) for rate in (measured, expected)]
         counts = [str(len(serving)), str(len(joining))]
         rows.append([f"stage {s}", _names(serving), _names(joining), *counts, *rates, changed])
-    head = ["", "serving", "joining or waiting", "serve", "join", "measured", "expected", "last change"]
+    head = ["", "serving", "joining or waiting", "serve", "join", "measured", "by the plan", "last change"]
     return html_table(head, rows, numbers=5, bad=[row[3] == "0" for row in rows], height=420)
 
 
@@ -188,7 +188,7 @@ def peer_table(detail: RunDetail, is_over: bool, *, emulated: bool) -> str:
         rates = [speed_text(speed) for speed in (work.speed, _expected(detail, stay.peer, stay.stage))]
         state = _state(stay, history)
         rows.append([f"stage {stay.stage}", stay.peer[:80], state, *rates, share, str(work.micro_batches)])
-    head = ["", "peer", "", "measured", "expected", "of its stage", "micro-batches"]
+    head = ["", "peer", "", "measured", "by the plan", "of its stage", "micro-batches"]
     words = MEASURED + ("." if emulated else NOT_EMULATED)
     return html_table(head, rows, numbers=4, height=420) + note(words)
 
