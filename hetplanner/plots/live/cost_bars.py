@@ -14,8 +14,8 @@ COST_NAMES = ("y", "label", "term", "left", "right", "middle", "colour", "ink", 
 FRAME_PX = 460
 NUMBER_PX = 42
 """Room that a number inside a bar needs."""
-ROOM = 1.24
-"""The axis goes on for the totals."""
+TOTAL_PX = 112
+"""Room that a total behind its bar needs: the axis goes on for it."""
 
 
 class CostBars(LiveFigure):
@@ -57,12 +57,14 @@ class CostBars(LiveFigure):
         """Shows estimates by label (`planned`, `rank order`, …), the first one on top."""
         self._again = partial(self.update, estimates)
         totals = total_columns(estimates)
-        columns = cost_columns(estimates, NUMBER_PX * ROOM / self._frame_px(FRAME_PX)[0])
+        frame_px = self._frame_px(FRAME_PX)[0]
+        room = frame_px / max(frame_px - TOTAL_PX, frame_px / 2)
+        columns = cost_columns(estimates, NUMBER_PX * room / frame_px)
         put(self.source, by_ink(columns))
         put(self.total_source, totals)
         labels = [shortened(label, 22) for label in totals["label"]]
         self._label_axis(self.figure.yaxis[0], totals["y"], labels)
         longest = max(totals["total"], default=0.0) or 1.0
-        set_range(self.figure.x_range, 0.0, longest * ROOM)
+        set_range(self.figure.x_range, 0.0, longest * room)
         set_range(self.figure.y_range, 0.4 - max(len(labels), 1), 0.6)
         self._say("" if estimates else "no estimate yet: start a search")

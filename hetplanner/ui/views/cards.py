@@ -169,7 +169,7 @@ def _metric(name: str, value: str, words: str, colour: str) -> str:
     return (
         f'<div style="{_METRIC}"><div style="{small};letter-spacing:.03em">{escape(name)}{help_mark(name)}</div>'
         f'<div style="{big}" data-metric="{escape(name)}">{escape(value)}</div>'
-        f'<div style="{small};min-height:1.3em;{_LINE}" title="{note}">{note}</div></div>'
+        f'<div style="{small};line-height:1.3;min-height:2.6em">{note}</div></div>'
     )
 
 

@@ -42,6 +42,8 @@ from hetplanner.ui.views.page_view import PageView
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
+MAP_HEIGHT = 455
+"""As high as the curve with what stands under it."""
 _NONE = "–"
 _POINT = "Point at a device, a stage or a site, here or on the map, to see it in all figures; click to hold it."
 
@@ -53,7 +55,7 @@ class PlanView(PageView):
         self.app, self.model = app, app.plan
         self.curve = ConvergenceCurve(height=HEIGHT)
         self.found = Words(margin=(0, 14, 4, 14))
-        self.world = DeviceMap(height=HEIGHT)
+        self.world = DeviceMap(height=MAP_HEIGHT)
         self.places = AllocationGrid(height=HEIGHT)
         self.bars = CostBars(height=HEIGHT)
         self.memory = MemoryBars(height=260)
