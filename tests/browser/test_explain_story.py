@@ -16,6 +16,9 @@ def test_what_if_then_two_plans_kept_compared_and_found_again(server, visit):
     choose(page, "Sample cluster", "laptop_8_cities")
     one.sees("laptop_8_cities: 8 devices")
     choose(page, "Model", "tiny-gpt")
+    for name, number in (("stages", "4"), ("replicas", "2")):  # the best plan of so small a model uses one device
+        page.locator(f"#setting-{name}").fill(number)
+        page.locator(f"#setting-{name}").press("Tab")
     budget(page, "2")
     page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))

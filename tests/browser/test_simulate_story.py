@@ -32,6 +32,9 @@ def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(ser
     one.sees("lab_2_sites_4: 4 devices")
     page.get_by_label("Model", exact=True).filter(visible=True).first.click()
     page.get_by_role("menuitem", name="tiny-gpt", exact=True).click()
+    for name in ("stages", "replicas"):  # the best plan of so small a model uses one device
+        page.locator(f"#setting-{name}").fill("2")
+        page.keyboard.press("Tab")
     field(page, "Budget (s)").fill("2")
     page.keyboard.press("Tab")
     page.get_by_role("button", name="Search", exact=True).click()
