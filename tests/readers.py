@@ -44,6 +44,7 @@ from hetplanner.plan.files import load_elastic_plan, load_plan, save_plan
 from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.planners.moments import plan_moment
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
@@ -540,6 +541,29 @@ def _read_draft(folder: Path) -> object:
     return read_draft(folder / "drafts/abcdefgh.json")
 
 
+def _make_search(folder: Path) -> None:
+    from hetplanner.planners.rank_order import RankOrderPlanner
+    from hetplanner.ui.jobs import SearchJob, SearchRequest
+    from hetplanner.ui.search_files import SearchFiles
+
+    plan = RankOrderPlanner().solve(_plan().problem).plan
+    problem = plan.problem
+    job = SearchJob("0123456789ab", SearchRequest(problem, title="a search"), state="done", plan=plan, value=3.0)
+    times = {"evaluations": 5, "seconds": 1.0, "spent_s": 1.0, "searched_s": 1.0, "phase": "search"}
+    job.log.append({"type": "event", "best": 3.0, "low": 3.0, "median": 4.0, "high": 5.0} | times)
+    job.log.append({"type": "bound", "value": 2.0})
+    estimate = plan.estimate.model_dump(mode="json")
+    job.log.append({"type": "baseline", "label": "rank order", "value": 4.0, "estimate": estimate})
+    job.moments.append(plan_moment(plan, 3.0, 1.0, 5))
+    SearchFiles(folder).save(job)
+
+
+def _read_search(folder: Path) -> object:
+    from hetplanner.ui.search_files import read_search
+
+    return read_search(folder / "searches/0123456789ab.json")
+
+
 RUNS = (
     Reader(
         "static run",
@@ -596,6 +620,7 @@ RUNS = (
     Reader("offers", _make_offers, read_offers, ("runs.offers.read_offers",)),
     Reader("audit log", _make_agent, lambda folder: (audit_records(folder), agent_lives(folder))),
     Reader("draft", _make_draft, _read_draft, ("ui.models.draft_files.read_draft",)),
+    Reader("search", _make_search, _read_search, ("ui.search_files.read_search",)),
 )
 
 # -- data -----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ AGENT_FILE = "agent.json"
 
 
 def home_directory() -> Path:
-    """The directory that holds `runs/`, `plans/`, `drafts/` and `agent/`, absolute; it may not exist yet."""
+    """The directory of `runs/`, `plans/`, `drafts/`, `searches/` and `agent/`, absolute; it may not exist yet."""
     text = os.environ.get("HETPLANNER_HOME")
     return Path(text).expanduser().absolute() if text else Path(platformdirs.user_data_path("hetplanner"))
 
@@ -43,6 +43,11 @@ def plans_directory(home: Path | None = None, *, make: bool = True) -> Path:
 def drafts_directory(home: Path | None = None, *, make: bool = True) -> Path:
     """`HOME/drafts`: clusters that pages edit; created (0700) when it is missing, unless only its path is wanted."""
     return _inside(home, "drafts") if make else (home or home_directory()) / "drafts"
+
+
+def searches_directory(home: Path | None = None, *, make: bool = True) -> Path:
+    """`HOME/searches`: searches of pages; created (0700) when it is missing, unless only its path is wanted."""
+    return _inside(home, "searches") if make else (home or home_directory()) / "searches"
 
 
 def _inside(home: Path | None, name: str) -> Path:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
@@ -155,11 +155,33 @@ class SearchJob:
         return self.state in ENDED
 
 
-class SearchService:
-    """All searches of this process. Sessions come and go; jobs stay (the last `MAX_JOBS`)."""
+class Files(Protocol):
+    """Where searches outlive the server; `hetplanner.ui.search_files.SearchFiles` in the app."""
 
-    def __init__(self, command: list[str] | None = None) -> None:
+    def save(self, job: SearchJob) -> None:
+        """Writes a search."""
+        ...
+
+    def load(self, job_id: str) -> SearchJob | None:
+        """A search as it was written."""
+        ...
+
+    def newest(self) -> list[str]:
+        """Ids of the newest searches."""
+        ...
+
+
+class SearchService:
+    """All searches of this process. Sessions come and go; jobs stay (the last `MAX_JOBS`).
+
+    Args:
+        command: starts a worker.
+        files: where searches are also kept, and found again; None keeps them in memory alone.
+    """
+
+    def __init__(self, command: list[str] | None = None, files: Files | None = None) -> None:
         self._command = command or [sys.executable, "-m", "hetplanner.ui.worker"]
+        self._files = files
         self._jobs: dict[str, SearchJob] = {}
         self._workers: dict[str, _Worker] = {}
         self._idle: _Worker | None = None
@@ -170,12 +192,27 @@ class SearchService:
     def jobs(self) -> list[SearchJob]:
         """Newest first."""
         with self._lock:
-            return list(reversed(self._jobs.values()))
+            return sorted(self._jobs.values(), key=lambda job: job.started_s, reverse=True)
 
     def job(self, job_id: str) -> SearchJob | None:
-        """A job by its id."""
-        with self._lock:
+        """A job by its id, also one of an earlier server."""
+        with self._lock:  # two pages must not read two
+            if job_id not in self._jobs and self._files is not None:
+                found = self._files.load(job_id)
+                if found is not None:
+                    self._jobs[job_id] = found
             return self._jobs.get(job_id)
+
+    def restore(self) -> None:
+        """Reads the newest searches of earlier servers."""
+        for job_id in self._files.newest() if self._files is not None else ():
+            self.job(job_id)
+
+    def save_active(self) -> None:
+        """Writes what searches have found that go on while the server ends."""
+        for job in self.jobs:
+            if self._files is not None and not job.ended:
+                self._files.save(job)
 
     def warm(self) -> None:
         """Starts the idle worker, so that the first search need not wait for imports."""
@@ -222,17 +259,20 @@ class SearchService:
             worker.kill()
 
     def _forget_oldest(self) -> None:
-        ended = [job.id for job in self._jobs.values() if job.ended]
+        ended = [job.id for job in reversed(self.jobs) if job.ended]
         for job_id in ended[: max(0, len(self._jobs) - MAX_JOBS)]:
             del self._jobs[job_id]
 
     def _released(self, worker: "_Worker", job: SearchJob) -> None:
         with self._lock:
             self._workers.pop(job.id, None)
-            if self._idle is None and worker.alive:
+            stays = self._idle is None and worker.alive
+            if stays:
                 self._idle = worker
-                return
-        worker.kill()
+        if not stays:
+            worker.kill()
+        if self._files is not None:
+            self._files.save(job)
 
 
 class _Worker(Child):
@@ -326,16 +366,3 @@ class _Worker(Child):
         job.state = state
         job.log.append({"type": "state", **(message or {}), "state": state, "text": text})
         self._on_end(self, job)
-
-
-_service: SearchService | None = None
-_service_lock = threading.Lock()
-
-
-def process_service() -> SearchService:
-    """The one service of this process."""
-    global _service
-    with _service_lock:
-        if _service is None:
-            _service = SearchService()
-        return _service

@@ -210,7 +210,7 @@ class PlanModel(ProblemSettings):
     def recent(self) -> dict[str, str]:
         """Title -> id of this server's searches, newest first."""
         return {
-            f"{time.strftime('%H:%M:%S', time.localtime(job.started_s))} · {job.request.title}": job.id
+            f"{_when_text(job.started_s)} · {job.request.title}": job.id
             for job in self._service.jobs
             if job.request.problem.rehearsal_of is None
             and job.request.what == "search"
@@ -438,6 +438,13 @@ class PlanModel(ProblemSettings):
         before = f", after {before_s:.0f} s without kernels" if before_s >= 1 else ""
         said = {"done": "Done", "stopped": "Stopped", "failed": "Failed"}[self.state]
         return f"{said}: {last.evaluations:,} placements in {last.spent_s:.1f} s{before}"
+
+
+def _when_text(unix_s: float) -> str:
+    """A time of today, or a day and a time."""
+    then = time.localtime(unix_s)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M:%S", then)
 
 
 def thinned(points: list[SearchEvent], most: int) -> list[SearchEvent]:

@@ -24,11 +24,12 @@ from hetplanner.ui.access import LaunchGuard, allowed_hosts, process_guard, requ
 from hetplanner.ui.collector import COLLECTOR
 from hetplanner.ui.desk import process_desk
 from hetplanner.ui.gate import may_launch
-from hetplanner.ui.jobs import SearchService, process_service
+from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
+from hetplanner.ui.search_files import process_service
 from hetplanner.ui.views.address import Address
 from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
@@ -109,7 +110,7 @@ def planner_page(
         return refusal(_FOREIGN)
     if task_id() is not None:
         return refusal(_ONE_PROCESS)
-    service = service or process_service()
+    service = service or process_service(home)
     service.warm()
     process_desk().warm()
     app = PlannerApp(guard or process_guard(), service, samples, home)
