@@ -7,6 +7,7 @@ compiled kernels, at once and after the page said that they are ready; how many 
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -106,7 +107,7 @@ def replay(browser, moments: int, shots: Path | None) -> dict[str, float]:
             field.press("Tab")
         press_search(page)
         page.get_by_text("Done:").filter(visible=True).first.wait_for(timeout=LONG_MS)
-        page.get_by_text("improvements: move the slider").wait_for(timeout=LONG_MS)
+        page.get_by_text(re.compile(r"Moment \d+ of ")).first.wait_for(timeout=LONG_MS)
         if shots:
             page.screenshot(path=shots / "replay-end.png")
         kept = page.evaluate(STRETCH, moments)

@@ -36,6 +36,24 @@ def curves(page: Page) -> list[int]:
     )
 
 
+def replayed(page: Page, moment: int | None) -> list:
+    """Devices in the grid, and the terms' ends, at a moment of the replay (-1: the last)."""
+    return page.evaluate(
+        """(moment) => {
+             const models = [...Bokeh.documents[0]._all_models.values()]
+             const slider = models.find(m => m.name == 'replay')
+             if (moment !== null) slider.value = moment < 0 ? slider.end : moment
+             const sources = models.filter(m => m.type == 'ColumnDataSource')
+             const frames = n => new Promise(done => n ? requestAnimationFrame(() => frames(n - 1).then(done)) : done())
+             const read = () => [sources.find(m => m.data.replica && m.data.text_dark).data,
+                                 sources.find(m => m.data.term && m.data.middle).data]
+             return frames(3).then(read).then(([cells, bars]) =>
+               [cells.stage.map((s, i) => `${s} ${cells.replica[i]} ${cells.device[i]}`).sort(), bars.right])
+           }""",
+        moment,
+    )
+
+
 def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, visit):
     one = visit(server.url)
     page = one.page
@@ -83,6 +101,10 @@ def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, 
     one.sees(re.compile(r"Stopped: [\d,]+ placements"))
     one.sees("no plan is below")
     assert curves(page)[1] == 0
+    one.sees(re.compile(r"Moment (\d+) of \1: "))
+    found = replayed(page, None)
+    assert replayed(page, 0) != found
+    assert replayed(page, -1) == found, "the figures are as the server made them"
     resume = page.get_by_role("button", name="Resume", exact=True)
     expect(resume).to_be_enabled()
     fill(page, "Budget (s)", "1")

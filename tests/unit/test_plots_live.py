@@ -363,12 +363,13 @@ def test_a_replay_holds_every_moment_once_and_serialises() -> None:
     curve, world, grid, bars = live.ConvergenceCurve(), live.DeviceMap(), live.AllocationGrid(), live.CostBars()
     replay = live.Replay(curve, world, grid, bars)
     assert not replay.controls.visible
-    replay.update(moments, cluster, "s", offset_s=1.0)
+    replay.update(moments, cluster, offset_s=1.0)
     assert replay.places.data["device"].tolist() == [0, 1, 2, 3, 3, 1, 0]
     assert replay.sizes.data["size"].tolist() == [2, 2, 1, 1, 1]
     told = replay.moments.data
     assert (told["first"], told["row"], told["depth"], told["seconds"]) == ([0, 4], [0, 2], [2, 3], [1.001, 3.0])
-    assert told["terms"] == [[["compute", 4.0]], []]
+    assert told["terms"] == [[["compute", 4.0, "4 s"]], []]
+    assert told["text"][1] == "Moment 2 of 2: 5 s after 3 s of search, 70 placements"
     assert (replay.slider.end, replay.slider.value, replay.controls.visible) == (1, 1, True)
     document = Document()
     for root in (curve.figure, world.figure, grid.figure, bars.figure, replay.controls):

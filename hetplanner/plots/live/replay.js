@@ -1,10 +1,22 @@
 // Shows one moment of a search in the figures: map, grid, cost bars, and a mark on the curve. Nothing of it goes to a
 // server: `put` changes a model for this page alone. At the last moment the figures are as the server made them.
-const state = (globalThis.__hetplanner_replay ??= {})[slider.id] ??= {saved: null, ours: false, seen: null, shown: 0}
+const state = (globalThis.__hetplanner_replay ??= {})[slider.id] ??=
+  {saved: null, own: new WeakSet(), put: new Map(), seen: null, shown: 0}
 const put = (model, values) => {
-  state.ours = true
   model.setv(values, {sync: false})
-  state.ours = false
+  // As the model holds them: what is no longer so when we look again came from the server.
+  state.put.set(model, {...state.put.get(model), ...Object.fromEntries(Object.keys(values).map((n) => [n, model[n]]))})
+  if (values.data) state.own.add(model.data)
+}
+// Equal data need not be drawn again.
+const put_data = (source, rows) => {
+  const data = columns(Object.keys(source.data), rows)
+  if (JSON.stringify(data) !== JSON.stringify(source.data)) put(source, {data})
+}
+// A new text of the model would have the whole page laid out anew, at every moment.
+const say = (text) => {
+  state.line ??= Bokeh.index.find_one(words)?.markup_el
+  if (state.line) state.line.textContent = text
 }
 const count = () => moments.get_length() ?? 0
 
@@ -19,8 +31,12 @@ const save = () => {
   state.saved ??= kept.map(([model, names]) => Object.fromEntries(names.map((name) => [name, model[name]])))
 }
 const restore = () => {
-  if (state.saved) kept.forEach(([model], i) => put(model, state.saved[i]))
+  if (state.saved) kept.forEach(([model, names], i) => {
+    const ours = names.filter((name) => state.put.get(model)?.[name] === model[name])
+    if (ours.length) put(model, Object.fromEntries(ours.map((name) => [name, state.saved[i][name]])))
+  })
   state.saved = null
+  state.put.clear()
 }
 
 // -- a moment's data ----------------------------------------------------------------------------------
@@ -53,7 +69,7 @@ const show_grid = (stages) => {
       text_light: d.dark[k] ? "" : text, ops: "–", params: "–", share: "–", busy: "–", memory: "–"})
   }))
   rows.sort((a, b) => sites.data.name.indexOf(a.site) - sites.data.name.indexOf(b.site))
-  put(grid, {data: columns(Object.keys(grid.data), rows)})
+  put_data(grid, rows)
   if (heads.data.stage.length != stages.length || grid_y.start != 0.5 - height) {
     const bar = heads.data.height[0] ?? 0.6
     put(grid_x, {start: -0.5, end: stages.length - 0.5})
@@ -61,9 +77,9 @@ const show_grid = (stages) => {
     label(stage_axis, stages.map((_, s) => [s, ""]))
     label(replica_axis, Array.from({length: height}, (_, r) => [-r, height <= 12 ? `replica ${r}` : String(r)]))
   }
-  put(heads, {data: columns(Object.keys(heads.data), stages.map((row, s) => ({
+  put_data(heads, stages.map((row, s) => ({
     stage: s, y: 0.55 + (heads.data.height[0] ?? 0.6) / 2, height: heads.data.height[0] ?? 0.6, ops: "–",
-    text: stages.length <= 10 ? `stage ${s}` : String(s), count: row.length})))})
+    text: stages.length <= 10 ? `stage ${s}` : String(s), count: row.length})))
 }
 const label = (axis, pairs) => {
   put(axis.ticker, {ticks: pairs.map(([at]) => at)})
@@ -118,9 +134,9 @@ const show_map = (stages) => {
     const [a, b] = pair.split(" ").map(Number)
     draw(shared_rows, a, b, 0.04, {sites: `${sites.data.name[a]} ↔ ${sites.data.name[b]}`, traffic: "–", groups: "–"})
   }
-  put(arcs, {data: columns(Object.keys(arcs.data), arc_rows)})
-  put(shared, {data: columns(Object.keys(shared.data), shared_rows)})
-  put(badges, {data: columns(Object.keys(badges.data), badge_rows(at))})
+  put_data(arcs, arc_rows)
+  put_data(shared, shared_rows)
+  put_data(badges, badge_rows(at))
 }
 const badge_rows = (at) => {
   const rows = [], n = names.data
@@ -146,38 +162,38 @@ const badge_rows = (at) => {
 }
 
 // -- the bars -------------------------------------------------------------------------------------------
-const seconds = (v) => v >= 100 ? `${v.toFixed(0)} s` : v >= 1 ? `${v.toPrecision(3)} s` : `${(1e3 * v).toPrecision(3)} ms`
 const show_bars = (i) => {
   let from = i  // the last moment before whose terms are known
   while (from > 0 && !moments.data.terms[from].length) from--
-  const known = new Map(moments.data.terms[from])
-  const old = state.saved[kept.findIndex(([model]) => model === bars)].data
+  const known = new Map(moments.data.terms[from].map(([term, ...rest]) => [term, rest]))
+  const was = (model) => state.saved[kept.findIndex(([one]) => one === model)]
+  const old = was(bars).data, sums = was(totals).data
   const first = old.label[0], data = Object.fromEntries(Object.keys(old).map((name) => [name, [...old[name]]]))
-  const whole = [...known.values()].reduce((a, b) => a + b, 0)
+  const whole = [...known.values()].reduce((sum, [value]) => sum + value, 0)
   if (!whole) return
-  const others = totals.data.total.slice(1), most = Math.max(whole, ...others)
+  const others = sums.total.slice(1), most = Math.max(whole, ...others)
   let left = 0
   data.label.forEach((name, k) => {
     if (name !== first) return
-    const value = known.get(data.term[k]) ?? 0, text = value >= 0.12 * most ? seconds(value) : ""
+    const [value, words] = known.get(data.term[k]) ?? [0, "0 s"], text = value >= 0.12 * most ? words : ""
     data.left[k] = left
     data.right[k] = left + value
     data.middle[k] = left + value / 2
-    Object.assign(data.value, {[k]: seconds(value)})
-    Object.assign(data.share, {[k]: `${(100 * value / whole).toFixed(0)}%`})
+    data.value[k] = words
+    data.share[k] = `${(100 * value / whole).toFixed(0)}%`
     data.text_dark[k] = old.text_dark[k] || !old.text_light[k] ? text : ""
     data.text_light[k] = old.text_light[k] ? text : ""
     left += value
   })
   put(bars, {data})
   const all = [whole, ...others]
-  put(totals, {data: {...totals.data, total: all,
-    text: all.map((v, k) => seconds(v) + (k ? `  (×${(v / whole).toFixed(2)})` : ""))}})
-  put(bars_x, {start: 0, end: 1.24 * most})
+  const ratio = (k) => `${sums.text[k].split("  ")[0]}  (×${(all[k] / whole).toFixed(2)})`
+  const texts = sums.text.map((_, k) => k ? ratio(k) : moments.data.step[from])
+  put(totals, {data: {...sums, total: all, text: texts}})
+  put(bars_x, {start: 0, end: most * was(bars_x).end / Math.max(...sums.total)})
 }
 
 // -- one moment -----------------------------------------------------------------------------------------
-const number = (v) => Math.round(v).toLocaleString("en")
 const show = (i) => {
   const m = moments.data, stages = stages_at(i), last = i === count() - 1
   if (last) restore()
@@ -190,9 +206,6 @@ const show = (i) => {
   const moved = flash(state.seen, stages)
   state.seen = stages
   put(mark, {data: last ? {x: [], y: []} : {x: [m.seconds[i]], y: [m.value[i]]}})
-  const cells = moved === null ? "" : ` · ${moved} cells changed`
-  put(words, {text: `Moment ${i + 1} of ${count()}: ${seconds_or_dollars(m.value[i])} after ${m.seconds[i].toPrecision(3)} s ` +
-    `of search, ${number(m.evaluations[i])} placements${cells}`})
+  say(m.text[i] + (moved === null ? "" : `, ${moved} cells changed`))
   state.shown++
 }
-const seconds_or_dollars = (v) => unit.data.text[0] === "s" ? seconds(v) : `$${v.toPrecision(3)} per million tokens`

@@ -3,13 +3,13 @@
 All moments are sent to the browser once; it draws them by itself, so that the same works in a file without a server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import ColumnDataSource, CustomJS, Div, InlineStyleSheet, Slider, Toggle
+from bokeh.models import CustomJS, Div, InlineStyleSheet, Slider, Toggle
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.planners.moments import Moment
@@ -22,14 +22,15 @@ from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
 from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.theme import DARK_INK, LINE_COLOURS, ink_on, site_colour
+from hetplanner.units import short_seconds
 
 _CODE = (Path(__file__).parent / "replay.js").read_text(encoding="utf-8")
 FLASH = "#EE6677"
 _MOVED = _CODE + "if (count()) show(Math.min(slider.value, count() - 1))"
 # While the search goes on its plans come from the server: what moved flashes too.
 _SERVED = """
-if (!state.ours) {
-  state.saved = null
+if (!state.own.has(grid.data)) {
+  restore()  // what else the server made stays, what was ours goes
   const now = []
   const at = (i) => devices.data.id.indexOf(grid.data.device[i])
   grid.data.stage.forEach((s, i) => (now[s] ??= [])[grid.data.replica[i]] = at(i))
@@ -39,26 +40,37 @@ if (!state.ours) {
 }
 """
 _NEW = """
-clearInterval(state.playing)
-if (!state.ours) { state.saved = null; put(mark, {data: {x: [], y: []}}) }
+cancelAnimationFrame(state.playing)
+restore()
+state.seen = null
+put(mark, {data: {x: [], y: []}})
 const last = Math.max(count() - 1, 1)
 slider.setv({end: last, value: last}, {sync: false})
 """
-FASTEST_MS, SLOWEST_MS, WHOLE_MS = 33, 500, 8000
+FASTEST_MS, SLOWEST_MS, WHOLE_MS = 30, 500, 6000
 _PLAY = """
-clearInterval(state.playing)
+cancelAnimationFrame(state.playing)
 if (toggle.active) {
   if (slider.value >= slider.end) slider.setv({value: 0}, {sync: false})
-  state.playing = setInterval(() => {
-    if (slider.value >= slider.end || !count()) { clearInterval(state.playing); toggle.active = false; return }
-    slider.setv({value: slider.value + 1}, {sync: false})
-  }, Math.max(%d, Math.min(%d, %d / Math.max(count(), 1))))
+  const every = Math.max(%d, Math.min(%d, %d / Math.max(count(), 1)))
+  let due = performance.now() + every
+  const play = (now) => {
+    if (slider.value >= slider.end || !count()) { toggle.active = false; return }
+    if (now >= due) {
+      due = Math.max(due + every, now)  // what a busy browser is late with is not made up by leaping
+      slider.setv({value: slider.value + 1}, {sync: false})
+    }
+    state.playing = requestAnimationFrame(play)
+  }
+  state.playing = requestAnimationFrame(play)
 }
 toggle.label = toggle.active ? "Pause" : "Replay"
 """
 _STYLE = """
 :host { color: inherit; font-family: %s; }
-.bk-slider-title { font-size: 12px; }
+.bk-btn, .bk-btn:hover, .bk-btn.bk-active { background: transparent; color: inherit; border-color: currentColor; }
+.noUi-target { background: color-mix(in srgb, currentColor 22%%, transparent); border: none; box-shadow: none; }
+.noUi-connect { background: #4477AA; }
 """
 
 
@@ -70,11 +82,10 @@ class Replay:
     """
 
     def __init__(self, curve: ConvergenceCurve, world: DeviceMap, grid: AllocationGrid, bars: CostBars) -> None:
-        self.moments = empty_source("seconds", "value", "evaluations", "first", "row", "depth", "terms")
+        self.moments = empty_source("seconds", "value", "evaluations", "first", "row", "depth", "terms", "step", "text")
         self.places, self.sizes = empty_source("device"), empty_source("size")
         self.devices = empty_source("id", "kind", "host", "site", "colour", "dark")
         self.sites = empty_source("name", "label", "x", "y")
-        self._unit = ColumnDataSource({"text": ["s"]})
         flashes, mark = empty_source("stage", "y"), empty_source("x", "y")
         grid.figure.rect(
             "stage", "y", width=0.97, height=0.94, source=flashes, fill_alpha=0, line_color=FLASH, line_width=3
@@ -87,7 +98,12 @@ class Replay:
             stylesheets=[style], name="replay",
         )  # fmt: skip
         self.toggle = Toggle(label="Replay", width=90, height=30, stylesheets=[style])
-        self.words = Div(text="", sizing_mode="stretch_width", stylesheets=[style], styles={"font-size": "12px"})
+        self.words = Div(
+            text="",
+            sizing_mode="stretch_width",
+            stylesheets=[style],
+            styles={"font-size": "12px", "min-height": "34px"},
+        )
         self.controls = column(
             row(self.toggle, self.slider, sizing_mode="stretch_width"), self.words, sizing_mode="stretch_width",
             visible=False, margin=(0, 8, 0, 8),
@@ -95,7 +111,7 @@ class Replay:
         self._args = {
             "slider": self.slider, "toggle": self.toggle, "words": self.words, "moments": self.moments,
             "places": self.places, "sizes": self.sizes, "devices": self.devices, "sites": self.sites,
-            "unit": self._unit, "flashes": flashes, "mark": mark, "route_colours": list(LINE_COLOURS),
+            "flashes": flashes, "mark": mark, "route_colours": list(LINE_COLOURS),
             "grid": grid.source, "heads": grid.head_source, "grid_figure": grid.figure,
             "grid_x": grid.figure.x_range, "grid_y": grid.figure.y_range,
             "stage_axis": grid.figure.xaxis[0], "replica_axis": grid.figure.yaxis[0],
@@ -111,19 +127,22 @@ class Replay:
         return CustomJS(args=self._args, code=code)
 
     def update(
-        self, moments: Sequence[Moment], cluster: Cluster | None, unit: str = "s", offset_s: float = 0.0
+        self,
+        moments: Sequence[Moment],
+        cluster: Cluster | None,
+        said: Callable[[float], str] = short_seconds,
+        offset_s: float = 0.0,
     ) -> None:
         """Takes the moments of a search, in order; none while it goes on.
 
         Args:
             moments: device indices are those of `cluster`; the last one is what the figures show.
             cluster: of the problem.
-            unit: of the objective.
+            said: a value of the objective in words.
             offset_s: seconds of search before, where it was resumed.
         """
         if cluster is not None:
             self._show_cluster(cluster)
-        put(self._unit, {"text": [unit]})
         rows = [[len(stage) for stage in m.stages] for m in moments]
         flat = [[d for stage in m.stages for d in stage] for m in moments]
         put(self.places, {"device": np.array([d for row in flat for d in row], dtype=np.int32)})
@@ -135,13 +154,19 @@ class Replay:
             "first": _starts(flat),
             "row": _starts(rows),
             "depth": [len(row) for row in rows],
-            "terms": [[[term_label(term), s] for term, s in m.terms.items()] for m in moments],
+            "terms": [[[term_label(term), s, short_seconds(s)] for term, s in m.terms.items()] for m in moments],
+            "step": [short_seconds(sum(m.terms.values())) for m in moments],
+            "text": [
+                f"Moment {i} of {len(moments)}: {said(m.value)} after {short_seconds(m.searched_s + offset_s)}"
+                f" of search, {m.evaluations:,} placements"
+                for i, m in enumerate(moments, 1)
+            ],
         }
         put(self.moments, columns)
         last = max(len(moments) - 1, 1)
         self.slider.update(end=last, value=last)
         self.toggle.update(active=False, label="Replay")
-        self.words.text = f"{len(moments)} improvements: move the slider, or replay them." if len(moments) > 1 else ""
+        self.words.text = columns["text"][-1] if moments else ""
         self.controls.visible = len(moments) > 1
 
     def _show_cluster(self, cluster: Cluster) -> None:

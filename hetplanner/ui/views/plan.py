@@ -167,9 +167,8 @@ class PlanView(PageView):
     def show_replay(self, *_: Any) -> None:
         """The improvements of a search that is over; while it goes on the figures follow it by themselves."""
         model = self.model
-        unit = "$ per million tokens" if model.objective == "cost" else "s"
         moments = [] if model.searching else model.moments
-        self.replay.update(moments, model.cluster, unit, model.offset_s)
+        self.replay.update(moments, model.cluster, lambda v: value_text(v, model.objective), model.offset_s)
 
     def show_plan(self, *_: Any) -> None:
         """The best plan on the map, in the grid, in memory."""
