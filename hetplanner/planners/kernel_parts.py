@@ -1,7 +1,8 @@
 """The planners' kernels in parts, each compiled by small searches that need it; what is compiled is marked on disk.
 
 `python -m hetplanner.planners.kernel_parts [PART ...]` compiles what is missing and says after each part, as a line of
-JSON, how many are ready. Several such processes share the work: each part has a lock.
+JSON, how many are ready. Several such processes share the work: each part has a lock. It ends when stdin closes, which
+is when whoever started it ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,9 +129,15 @@ def _processor() -> str:
     return _known[0]
 
 
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)  # a compilation cannot be interrupted; numba's files are complete or absent
+
+
 def main(parts: Iterable[str]) -> None:
     """Entry point of the process."""
     os.nice(NICENESS)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     chosen = [part for part in parts if part in PARTS]
     with contextlib.suppress(BrokenPipeError):  # whoever started it is gone
         for part in compile_parts(chosen):

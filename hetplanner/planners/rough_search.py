@@ -98,7 +98,7 @@ def _compiling(parts: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]
     with suppress(OSError):
         process = subprocess.Popen(
             compiler(parts),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     try:
         yield process

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,7 @@ class AgentClient:
 
     def shutdown(self, stop_runs: bool = False) -> None:
         """Ends the agent and waits until it is gone. Raises RunError while runs are alive, unless they may stop."""
-        self._ask("POST", "/shutdown", {"stop_runs": stop_runs})
-        _wait_until_gone(self.home)
+        _shut_down(self.home, lambda: self._ask("POST", "/shutdown", {"stop_runs": stop_runs}))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         return _request(self.home, method, path, body, REQUEST_TIMEOUT_S, self.caller)
@@ -182,8 +182,7 @@ def _replace_or_start(home: Path) -> AgentInfo:
     if info is not None and not _is_ours(info):
         if info.live_runs:
             raise RunError(_mismatch(info))
-        _request(home, "POST", "/shutdown", {}, REQUEST_TIMEOUT_S)
-        _wait_until_gone(home)
+        _shut_down(home, lambda: _request(home, "POST", "/shutdown", {}, REQUEST_TIMEOUT_S))
         info = None
     return info or _start_agent(home)
 
@@ -252,10 +251,17 @@ def _last_words(log: Path, before_bytes: int, exit_code: int | None) -> str:
     return "it wrote nothing"
 
 
-def _wait_until_gone(home: Path) -> None:
+def _shut_down(home: Path, ask: Callable[[], object]) -> None:
+    """Asks the agent to end, and waits for its process: its lock is held beyond its socket."""
+    from hetplanner.runs.processes import created_unix_s
+
+    info = find_agent(home)
+    began_s = created_unix_s(info.pid) if info else None
+    ask()
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while time.monotonic() < deadline:
-        if find_agent(home) is None:
+        ended = info is None or began_s is None or created_unix_s(info.pid) != began_s
+        if ended and find_agent(home) is None:
             return
         time.sleep(_POLL_S)
     raise RunError("the agent does not end; its log is agent/agent.log in the home")

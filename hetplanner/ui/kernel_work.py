@@ -22,8 +22,7 @@ class KernelWork:
             if self._child is not None or not missing:
                 return
             self.ready, self.total = total - len(missing), total
-            command = [sys.executable, "-m", "hetplanner.planners.kernel_parts", *missing]
-            self._child = Child(command)
+            self._child = Child([sys.executable, "-m", "hetplanner.planners.kernel_parts", *missing])
         threading.Thread(target=self._read, daemon=True, name="kernel-reader").start()
 
     @property

@@ -1,6 +1,7 @@
 """Kernels compiled ahead of searches, and the search that goes on without them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from hetplanner.planners.evolution import make_search
 from hetplanner.planners.interface import LOADING, Budget, Progress
 from hetplanner.planners.population import EvolutionSettings, leader_of
 from hetplanner.workload.presets import preset
+from tests.patience import HANG_S
 from tests.unit.test_planners_family import SAMPLES
 
 # In a process of its own: after all parts were compiled (or loaded), searches ask for no kernel of another kind.
@@ -103,3 +105,15 @@ def test_moves_keep_cut_shares_and_devices():
         assert (np.diff(cut) > 0).all()
         assert share.sum() == 4
         assert share.min() >= 1
+
+
+def test_the_compiling_process_ends_with_whoever_started_it(tmp_path):
+    # Compiling all parts takes a minute; the process ends in the middle of one.
+    command = rough_search.compiler(kernel_parts.PARTS)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(HANG_S) == 0
+        assert process.stdout is not None
+        assert len(process.stdout.readlines()) < len(kernel_parts.PARTS)
