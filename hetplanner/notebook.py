@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
     from hetplanner.ui.cell_faces import RunCell
-    from hetplanner.ui.framed import Dashboard
+    from hetplanner.ui.framed import Dashboard, JupyterDashboard
 
 POLL_S = 0.2
 """Between two looks at a run that is waited for."""
@@ -323,10 +323,12 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
     return run.summary()
 
 
-def dashboard(height: int = 900) -> Dashboard:
-    """The dashboard, in this cell: a local server behind the same gate as `hetplanner dashboard`, shown in a frame.
+def dashboard(height: int = 900) -> Dashboard | JupyterDashboard:
+    """The dashboard, in this cell, in a frame; also behind a proxy, a base URL or JupyterHub.
 
-    One server for the kernel, with which it ends; `close()` ends it before.
+    Where the Jupyter server has the launcher's tile (the extra `notebook`) it is the page of that tile, which ends with
+    Jupyter. Elsewhere it is a local server behind the same gate as `hetplanner dashboard`: one for the kernel, with
+    which it ends; `close()` ends it before.
 
     Args:
         height: of the frame, in pixels.
@@ -334,8 +336,11 @@ def dashboard(height: int = 900) -> Dashboard:
     Raises:
         RunError: the server does not start.
     """
-    from hetplanner.ui.framed import Dashboard, jupyter_origins
+    from hetplanner.ui import jupyter
+    from hetplanner.ui.framed import Dashboard, JupyterDashboard, jupyter_origins
 
+    if jupyter.serves_this_kernel():
+        return JupyterDashboard(height)
     global _dashboard
     if _dashboard is None or not _dashboard.is_alive:
         _dashboard = Dashboard(height, jupyter_origins())

@@ -1,10 +1,14 @@
-"""The dashboard in a notebook's cell: a server of its own on the loopback interface, shown in a frame.
+"""The dashboard in a notebook's cell, shown in a frame.
 
-The server is the one of `hetplanner dashboard`, behind the same gate, as a process of its own (a busy kernel must not
-stop the page, nor the page the kernel) that ends with the kernel. Only the pages of Jupyter servers of this user on
-this machine may show it in a frame.
+Where the Jupyter server has the launcher's tile, the frame shows that page: it comes from the notebook's own address,
+through every proxy that the notebook itself comes through.
+
+Elsewhere it is a server of its own on the loopback interface: the one of `hetplanner dashboard`, behind the same gate,
+as a process of its own (a busy kernel must not stop the page, nor the page the kernel) that ends with the kernel. Only
+the pages of Jupyter servers of this user on this machine may show it in a frame.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -17,13 +21,12 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from hetplanner.errors import RunError
+from hetplanner.ui import jupyter
 
 START_S = 60.0
 _LINK = re.compile(r"http://[^\s/]+:(\d+)(/\S+token=\S+)")
 
-# The frame must have the notebook's own host name: browsers send the cookie within one site alone, and to them
-# localhost and 127.0.0.1 are two.
-_FRAME = """
+_BOX = """
 <div id="{id}" style="font:14px/1.5 Roboto,Helvetica,Arial,sans-serif">
 <div class="words" style="padding:4px 0"></div>
 <iframe title="hetplanner" style="display:none;width:100%;height:{height}px;border:1px solid #c9ccc9;border-radius:6px">
@@ -31,21 +34,71 @@ _FRAME = """
 <script>(() => {{
   const box = document.getElementById("{id}"), frame = box.querySelector("iframe")
   const words = box.querySelector(".words"), name = location.hostname
-  if (!["localhost", "127.0.0.1"].includes(name)) {{
-    words.textContent = "The dashboard listens only on the machine of the kernel, as http://localhost:{port}."
-      + " From here: ssh -L {port}:localhost:{port} to that machine, or open this notebook through such a tunnel."
-    return
+  const offer = (address, text) => {{
+    const link = document.createElement("a")
+    Object.assign(link, {{href: address, target: "_blank", rel: "noopener", textContent: text}})
+    words.append(link)
   }}
-  const link = document.createElement("a")
-  link.href = `http://${{name}}:{port}/planner`
-  link.target = "_blank"
-  link.rel = "noopener"
-  link.textContent = "Open the dashboard in a tab of its own"
-  words.append(link)
-  frame.src = `http://${{name}}:{port}{path}`
-  frame.style.display = "block"
+  const show = (address, path) => {{
+    offer(address, "Open the dashboard in a tab of its own")
+    frame.src = path
+    frame.style.display = "block"
+  }}
+{script}
 }})()</script>
 """
+
+# The frame must have the notebook's own host name: browsers send the cookie within one site alone, and to them
+# localhost and 127.0.0.1 are two. An editor's window has no host of its own; it forwards ports of what it links to.
+_AT_THE_DESK = """
+  if (["localhost", "127.0.0.1"].includes(name)) {{
+    show(`http://${{name}}:{port}/planner`, `http://${{name}}:{port}{path}`)
+  }} else if (location.protocol.startsWith("vscode")) {{
+    offer("http://localhost:{port}{path}", "Open the dashboard")
+    words.append(" (opens once; from a remote window, forward port {port} if the editor has not done so)")
+  }} else {{
+    words.textContent = "The dashboard listens only on the machine of the kernel, as http://localhost:{port}."
+      + " To see it here, install jupyter-server-proxy and hetplanner beside the Jupyter server and start that anew."
+      + " Or: ssh -L {port}:localhost:{port} to that machine, and open this notebook through such a tunnel."
+  }}
+"""
+
+# JupyterLab and Notebook say their base URL in one place, the classic notebook in another.
+_BEHIND_JUPYTER = """
+  const told = document.getElementById("jupyter-config-data")
+  const base = told ? JSON.parse(told.textContent).baseUrl : document.body.dataset.baseUrl
+  if (base) {{
+    const address = new URL("{path}", new URL(base, location.origin + "/").href.replace(/\\/?$/, "/")).href
+    show(address, address)
+  }} else {{
+    words.append("Open the dashboard in a browser that is logged in to your Jupyter server: ")
+    {link}
+  }}
+"""
+
+
+def _html(script: str, height: int) -> str:
+    return _BOX.format(id=f"hetplanner-{os.urandom(6).hex()}", height=height, script=script)  # shown again: another id
+
+
+class JupyterDashboard:
+    """The dashboard that the launcher's tile opens; as the value of a cell it is shown there.
+
+    Attributes:
+        height: of the frame, in pixels.
+    """
+
+    def __init__(self, height: int) -> None:
+        self.height = height
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        where = jupyter.address()
+        link = f"offer({json.dumps(where)}, {json.dumps(where)})" if where else f'words.append("…/{jupyter.PATH}")'
+        script = _BEHIND_JUPYTER.format(path=jupyter.PATH, link=link)
+        return {"text/plain": repr(self), "text/html": _html(script, self.height)}
+
+    def __repr__(self) -> str:
+        return f"JupyterDashboard({jupyter.address() or jupyter.PATH})"
 
 
 class Dashboard:
@@ -103,9 +156,8 @@ class Dashboard:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         if not self.is_alive or self._address is None:
             return {"text/plain": repr(self)}
-        box = f"hetplanner-{os.urandom(6).hex()}"  # a cell may show it again
-        html = _FRAME.format(id=box, port=self.port, path=escape(self._address[2]), height=self.height)
-        return {"text/plain": repr(self), "text/html": html}
+        script = _AT_THE_DESK.format(port=self.port, path=escape(self._address[2]))
+        return {"text/plain": repr(self), "text/html": _html(script, self.height)}
 
     def __repr__(self) -> str:
         if not self.is_alive or self._address is None:

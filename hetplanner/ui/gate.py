@@ -8,6 +8,9 @@
   no other site can send, and leaves the address. A session opened with the cookie may launch; the launch token, typed
   in, gives another browser its cookie.
 - Sessions learn what their request may do from the request itself, never from what Bokeh's session token carries along.
+
+Behind a login (Jupyter's proxy, over a socket that only this user's processes reach) the login takes the place of link,
+cookie and token, and Host is whatever the proxy goes by; all other rules hold.
 """
 
 import hashlib
@@ -23,9 +26,10 @@ from urllib.parse import urlsplit
 from bokeh.util.token import get_session_id
 from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.routing import Matcher
-from tornado.web import Application, OutputTransform, RequestHandler
+from tornado.web import Application, OutputTransform, RedirectHandler, RequestHandler
 
 from hetplanner.ui.access import LaunchGuard, comes_from_another_user, host_is_allowed
+from hetplanner.ui.local_user import is_by_another_user
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +71,7 @@ class Gate:
         *,
         cookie: str = "hetplanner",
         demands_cookie: bool = False,
+        behind_login: bool = False,
         frames_from: Iterable[str] = (),
     ) -> None:
         """A gate that no browser has passed.
@@ -76,12 +81,14 @@ class Gate:
             hosts: names, without port, that this server goes by.
             cookie: its name; unlike per port, because browsers keep one jar for all ports of a host.
             demands_cookie: nothing at all is shown without it (a server that other machines reach).
+            behind_login: who comes has passed a login that would let them run anything, so all may launch.
             frames_from: origins whose pages may show ours in a frame, if they are of the same site.
         """
         self.guard = guard
         self.hosts = frozenset(hosts)
         self.cookie = cookie
         self.demands_cookie = demands_cookie
+        self.behind_login = behind_login
         self.frames_from = tuple(frames_from)
         self.headers = framed_headers(self.frames_from) if self.frames_from else HEADERS
         self.link_token = secrets.token_urlsafe(32)
@@ -90,11 +97,12 @@ class Gate:
 
     def install(self, application: Application) -> None:
         """Puts the gate before all routes of a Tornado application."""
-        handlers: list[Any] = [
-            (_Foreign(self, application), _Refusal, {"gate": self}),
-            (_HoldsToken(), _Link, {"gate": self}),
-            (UNLOCK, _Unlock, {"gate": self}),
-        ]
+        handlers: list[Any] = [(_Foreign(self, application), _Refusal, {"gate": self})]
+        if self.behind_login:
+            # A token is the login's own here. Relative: the proxy has a path before ours.
+            handlers.append(("/", RedirectHandler, {"url": PAGE.lstrip("/"), "permanent": False}))
+        else:
+            handlers += [(_HoldsToken(), _Link, {"gate": self}), (UNLOCK, _Unlock, {"gate": self})]
         if self.demands_cookie:
             handlers.append((_WithoutCookie(), _Demand, {"gate": self}))
         application.add_handlers(r".*", handlers)
@@ -127,9 +135,9 @@ class Gate:
     def reason_against(self, request: HTTPServerRequest) -> str | None:
         """Why a request is foreign; None if it is not."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        if comes_from_another_user(request):
+        if is_by_another_user(request) if self.behind_login else comes_from_another_user(request):
             return "another user of this machine"
-        if not host_is_allowed(host, self.hosts):
+        if not self.behind_login and not host_is_allowed(host, self.hosts):
             return "Host"
         if origin is not None and not _is_own(origin, str(host)):
             return "Origin"
@@ -190,7 +198,7 @@ class _Foreign(Matcher):
         if presented is not None:
             request.uri, request.query = request.path, ""
             request.presented_token = presented[-1].decode(errors="replace")  # type: ignore[attr-defined]
-        request.may_launch = self._gate.has_cookie(request)  # type: ignore[attr-defined]
+        request.may_launch = self._gate.behind_login or self._gate.has_cookie(request)  # type: ignore[attr-defined]
         reason = self._gate.reason_against(request)
         if reason is None and not may_launch(request) and self._joins_unlocked(request):
             reason = "session of another browser"

@@ -1,11 +1,13 @@
-"""Whose process is at the other end of a connection over loopback, which every user of a machine reaches.
+"""Whose process is at the other end of a connection inside this machine; loopback is reached by all its users.
 
-Linux tells of each TCP socket which user owns it. Elsewhere nobody can tell, and nobody is refused for it.
+Linux tells of each TCP socket which user owns it, and of a Unix socket who connected. Elsewhere nobody can tell, and
+nobody is refused for it.
 """
 
 import ipaddress
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ ESTABLISHED, NO_INODE = "01", "0"
 TRIES = 3
 """A table that changes while it is read may lack a line."""
 ROOT = 0
+_CREDENTIALS = struct.Struct("iII")  # process, user, group
 
 _strangers: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by connection: Tornado's streams
 
 
 def is_by_another_user(request: Any) -> bool:
-    """Whether a Tornado request comes over loopback from a process of another user than this one's and root.
+    """Whether a Tornado request comes from a process of another user than this one's and root, inside this machine.
 
     One whose connection is closed already counts as such; one that has none (in tests) does not.
     """
@@ -34,6 +37,9 @@ def is_by_another_user(request: Any) -> bool:
 
 
 def _is_strange(here: socket.socket) -> bool:
+    if here.family == socket.AF_UNIX:
+        told = here.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return _CREDENTIALS.unpack(told)[1] not in (os.getuid(), ROOT)
     try:
         peer, mine = here.getpeername()[:2], here.getsockname()[:2]
     except OSError:

@@ -1,5 +1,9 @@
 """`hetplanner dashboard`: the page behind a gate, on the loopback interface unless another is asked for."""
 
+from __future__ import annotations
+
+import logging
+import os
 import secrets
 import signal
 import socket
@@ -7,12 +11,16 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 import hetplanner
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.ui.access import LOOPBACK_HOSTS, LaunchGuard, allowed_hosts, launch_token
+from hetplanner.ui.access import LOOPBACK_HOSTS, LaunchGuard, allowed_hosts, launch_token, new_token
+
+if TYPE_CHECKING:
+    from hetplanner.ui.gate import Gate
 
 LOOPBACK = "127.0.0.1"
 MAX_MESSAGE_BYTES = 20 * 2**20
@@ -45,11 +53,7 @@ def serve_dashboard(
         InvalidInput: the host is no address of this machine.
         RunError: the port is taken.
     """
-    import panel as pn
-
-    from hetplanner.ui.gate import MAX_BODY_BYTES, Gate
-    from hetplanner.ui.views.run.away import COOKIE as SEEN_COOKIE
-    from hetplanner.ui.views.shell import planner_page
+    from hetplanner.ui.gate import Gate
 
     port = _free_port(host, port)
     is_open = not is_loopback(host)
@@ -57,14 +61,58 @@ def serve_dashboard(
     guard = LaunchGuard(token)
     hosts = own_hosts(host)
     gate = Gate(guard, hosts, cookie=f"hetplanner-{port}", demands_cookie=is_open, frames_from=frames_from)
+    origins = [f"{name}:{port}" for name in sorted(hosts) if "[" not in name]
+    server = _make_server(gate, home, address=host, port=port, websocket_origin=origins)
+    link = f"http://{_name_in_link(host)}:{port}/planner?token={gate.link_token}"
+    sys.stdout.write(_announcement(link, None if is_given else token))
+    if is_open:
+        sys.stderr.write(_warning(host, port))
+    sys.stdout.flush()
+    if open_browser:
+        webbrowser.open(link)
+    _run(server)
+
+
+def serve_behind_login(path: Path, home: Path | None = None) -> None:
+    """Serves the dashboard on a Unix socket until interrupted, for a proxy with a login.
+
+    Args:
+        path: of the socket, in a folder that only this user may enter.
+        home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
+
+    Raises:
+        InvalidInput: others may enter the folder.
+    """
+    from hetplanner.ui.gate import Gate
+
+    info = path.parent.stat()
+    if info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise InvalidInput(f"{path.parent}: others may enter it; give a folder of your own (chmod 700)")
+    gate = Gate(LaunchGuard(new_token()), (), behind_login=True, frames_from=("'self'",))
+    # The gate holds every Origin against the Host that the proxy was asked for; Bokeh would have to know that name, and
+    # warns of a server that does not.
+    logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)
+    _run(_make_server(gate, home, unix_socket=str(path), websocket_origin=["*"]))
+
+
+def _make_server(gate: Gate, home: Path | None, **where: Any) -> Any:
+    """Panel's server with a gate before all that it serves."""
+    import panel as pn
+
+    from hetplanner.ui.gate import MAX_BODY_BYTES
+    from hetplanner.ui.views.run.away import COOKIE as SEEN_COOKIE
+    from hetplanner.ui.views.shell import planner_page
+
+    def page() -> Any:
+        return planner_page(
+            samples_folder(), guard=gate.guard, home=home, hosts=gate.hosts, behind_login=gate.behind_login
+        )
+
     server = pn.serve(
-        {"planner": lambda: planner_page(samples_folder(), guard=guard, home=home, hosts=hosts)},
-        address=host,
-        port=port,
+        {"planner": page},
         show=False,
         start=False,
         title="hetplanner",
-        websocket_origin=[f"{name}:{port}" for name in sorted(hosts) if "[" not in name],
         # Signed: a session cannot be opened with a token of somebody's own making.
         sign_sessions=True,
         secret_key=secrets.token_bytes(32),
@@ -74,15 +122,13 @@ def serve_dashboard(
         http_server_kwargs={"max_body_size": MAX_BODY_BYTES},
         websocket_max_message_size=MAX_MESSAGE_BYTES,
         verbose=False,
+        **where,
     )
     gate.install(server._tornado)  # before the loop runs, so no request comes first
-    link = f"http://{_name_in_link(host)}:{port}/planner?token={gate.link_token}"
-    sys.stdout.write(_announcement(link, None if is_given else token))
-    if is_open:
-        sys.stderr.write(_warning(host, port))
-    sys.stdout.flush()
-    if open_browser:
-        webbrowser.open(link)
+    return server
+
+
+def _run(server: Any) -> None:
     for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what waits to be written is, before the process ends
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored

@@ -1,25 +1,18 @@
 """In JupyterLab, offline: a search that is watched and stopped from its cell, a run, the dashboard in a frame."""
 
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
-from served_dashboard import PATIENCE_MS, REPOSITORY, free_port
+from jupyter_lab import TOKEN, Lab, cell_of, is_done, run_cell
+from playwright.sync_api import Browser, expect
+from served_dashboard import PATIENCE_MS, REPOSITORY
 
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.ui.jupyter import HOME_VARIABLE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-TOKEN = "a-token-of-this-test"
 CELLS = [
     f"""
 import hetplanner as hp
@@ -31,70 +24,16 @@ print("cancelled:", result.cancelled)
     'run = hp.launch(hp.rehearse(problem), emulate_links=True, steps=500)\nprint("launched")',
     "print(run.wait(60).state)",
     "hp.plots.convergence(result)",
-    "hp.dashboard()",
+    # As in a kernel whose Jupyter server has no tile: see test_jupyter_story.
+    f"import os\ndel os.environ[{HOME_VARIABLE!r}]\nhp.dashboard()",
 ]
-
-
-class Lab:
-    """JupyterLab on the loopback interface, with a notebook of `CELLS` in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
-        book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(book, folder / "story.ipynb")
-        own = {f"JUPYTER_{kind}_DIR": str(folder / kind) for kind in ("CONFIG", "DATA", "RUNTIME")}
-        with (folder / "lab.txt").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}"),
-                    *(f"--IdentityProvider.token={TOKEN}", "--allow-root", f"--ServerApp.root_dir={folder}"),
-                    "--LabApp.news_url=",
-                ],
-                env=os.environ | own | {"IPYTHONDIR": str(folder / "ipython"), "HETPLANNER_HOME": str(folder / "home")},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.wait()
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, (self.folder / "lab.txt").read_text()
-                time.sleep(0.1)
-
-    def stop(self) -> None:
-        os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(60)
-        home = self.folder / "home"
-        if find_agent(home) is not None:
-            AgentClient(home, start=False).shutdown(stop_runs=True)
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    one = Lab(tmp_path)
+    one = Lab(tmp_path, CELLS)
     yield one
     one.stop()
-
-
-def cell_of(page: Page, number: int) -> Locator:
-    return page.locator(".jp-Notebook .jp-Cell").nth(number)
-
-
-def run_cell(page: Page, number: int) -> None:
-    cell_of(page, number).locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
-
-
-def is_done(page: Page, number: int) -> None:
-    prompt = cell_of(page, number).locator(".jp-InputPrompt").first
-    expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=PATIENCE_MS)
 
 
 def is_outside(url: str) -> bool:

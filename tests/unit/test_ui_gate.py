@@ -224,6 +224,24 @@ def test_a_server_that_others_reach_shows_nothing_without_the_cookie():
     visiting(story, demands_cookie=True)
 
 
+def test_behind_a_login_all_may_launch_under_any_name_and_foreign_origins_are_refused_still():
+    async def story(visitor):
+        public = {"Host": "hub.example", "Origin": "https://hub.example"}
+        for headers in ({}, {"Host": "hub.example"}, public):
+            answer = await visitor.ask(f"{PAGE}?token=of-the-login", **headers)
+            assert answer.json() == {"may_launch": True, "uri": PAGE}
+            assert "set-cookie" not in answer.headers
+        assert await visitor.connects(**public)
+        for headers in ({}, {"Host": "hub.example"}, public | {"Origin": "https://evil.example"}):
+            assert not await visitor.connects(**headers)
+        assert (await visitor.ask(Origin="http://evil.example")).status_code == 403
+        assert (await visitor.ask("/unlock")).status_code == 404
+        first = await visitor.ask("/")
+        assert (first.status_code, first.headers["location"]) == (302, "planner")
+
+    visiting(story, behind_login=True)
+
+
 def test_the_oldest_of_many_browsers_is_forgotten():
     gate = Gate(LaunchGuard(TOKEN), allowed_hosts({}))
     first = gate.new_cookie()

@@ -56,5 +56,14 @@ def test_who_has_hung_up_is_a_stranger(connection):
     assert is_by_another_user(SimpleNamespace(server_connection=SimpleNamespace(stream=Stream(None))))
 
 
+def test_a_unix_socket_says_who_connected(monkeypatch):
+    server, client = socket.socketpair()
+    with server, client:
+        assert not is_by_another_user(asked(server))
+        monkeypatch.setattr(local_user.os, "getuid", lambda: 12345)
+        monkeypatch.setattr(local_user, "ROOT", 12345)
+        assert is_by_another_user(SimpleNamespace(server_connection=SimpleNamespace(stream=Stream(server))))
+
+
 def test_a_request_without_a_connection_is_a_test_s_own():
     assert not is_by_another_user(SimpleNamespace())

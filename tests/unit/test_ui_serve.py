@@ -36,6 +36,12 @@ def test_what_is_printed_holds_the_link_and_for_other_machines_a_warning():
     assert "ssh -L 5006:localhost:5006" in warning
 
 
+def test_a_socket_in_a_folder_that_others_may_enter_is_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(InvalidInput, match="others may enter it"):
+        serve.serve_behind_login(tmp_path / "socket")
+
+
 def test_a_port_that_is_taken_and_a_host_that_is_not_ours_are_refused():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -87,6 +87,7 @@ def planner_page(
     service: SearchService | None = None,
     home: Path | None = None,
     hosts: Collection[str] | None = None,
+    behind_login: bool = False,
 ) -> Any:
     """The whole dashboard for one browser session, or a refusal if its Host is foreign.
 
@@ -95,6 +96,7 @@ def planner_page(
         guard, service: shared by all sessions of the process; by default its own.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
         hosts: names that the server goes by; None takes those of `access.allowed_hosts`.
+        behind_login: whoever gets here has passed a login, under the name that its proxy goes by.
     """
     pn.extension(
         "tabulator",
@@ -106,7 +108,8 @@ def planner_page(
         pn.state.curdoc.template_variables.setdefault("dist_url", LOCAL_DIST)
         come_back_after_loss(pn.state.curdoc)
     request = _request()
-    if request is not None and not request_is_ours(request, allowed_hosts() if hosts is None else hosts):
+    names = allowed_hosts() if hosts is None else hosts
+    if request is not None and not behind_login and not request_is_ours(request, names):
         return refusal(_FOREIGN)
     if task_id() is not None:
         return refusal(_ONE_PROCESS)

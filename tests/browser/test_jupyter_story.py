@@ -1,0 +1,97 @@
+"""Through JupyterLab under a base URL and behind its token: the launcher's tile, and the dashboard in a cell."""
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from jupyter_lab import TOKEN, Lab, cell_of, run_cell
+from other_user import CAN_BECOME, as_another_user, closed_to_others
+from playwright.sync_api import Browser, FrameLocator, Page
+from served_dashboard import PATIENCE_MS
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+BASE = "/lab-7/"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    one = Lab(tmp_path, ["import hetplanner as hp\nhp.dashboard()"], f"--ServerApp.base_url={BASE}")
+    yield one
+    one.stop()
+
+
+def opened(lab: Lab, browser: Browser, path: str, complaints: list[str]) -> Page:
+    page = browser.new_context(viewport={"width": 1500, "height": 1300}).new_page()
+    page.context.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.context.on("weberror", lambda e: complaints.append(str(e.error)))
+    page.goto(f"http://127.0.0.1:{lab.port}{BASE}{path}?token={TOKEN}")
+    return page
+
+
+def answers(page: Page | FrameLocator) -> None:
+    """Whether the dashboard is drawn, takes a click to its server and shows what comes back."""
+    page.get_by_role("button", name="Search", exact=True).click(timeout=PATIENCE_MS)
+    page.get_by_text("Bottleneck:").filter(visible=True).first.wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("tab", name=re.compile("Run$")).click()
+    page.get_by_text("Launching is unlocked").filter(visible=True).first.wait_for(timeout=PATIENCE_MS)
+
+
+def test_the_launcher_s_tile_opens_the_dashboard_for_who_is_logged_in_alone(lab: Lab, browser: Browser) -> None:
+    complaints: list[str] = []
+    page = opened(lab, browser, "lab", complaints)
+    with page.context.expect_page(timeout=PATIENCE_MS) as popup:
+        page.locator(".jp-LauncherCard", has_text="hetplanner").click(timeout=PATIENCE_MS)
+    planner = popup.value
+    sockets: list[str] = []
+    planner.on("websocket", lambda one: sockets.append(one.url))
+    answers(planner)
+    own = f"127.0.0.1:{lab.port}{BASE}hetplanner/planner"
+    assert planner.url.partition("?")[0] == f"http://{own}"
+    assert [url.partition("?")[0] for url in sockets] == [f"ws://{own}/ws"]
+    assert complaints == []
+    page.context.close()
+
+    for path in ("hetplanner/", "hetplanner/planner", "hetplanner/planner/ws", "server-proxy/servers-info"):
+        for headers in (
+            {},
+            {"Upgrade": "websocket", "Connection": "Upgrade", "Origin": f"http://127.0.0.1:{lab.port}"},
+        ):
+            answer = httpx.get(f"http://127.0.0.1:{lab.port}{BASE}{path}", headers=headers)
+            assert answer.status_code in (302, 403), (path, answer.status_code)
+            assert answer.headers.get("location", f"{BASE}login").startswith(f"{BASE}login")
+            assert "hetplanner" not in answer.text.replace(f"{BASE}{path}", "")
+
+    below = psutil.Process(lab.process.pid).children(recursive=True)
+    (server,) = [process for process in below if "hetplanner.ui.jupyter" in process.cmdline()]
+    assert not [one for one in server.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
+    path = Path(server.cmdline()[-1])
+    assert closed_to_others(path.parent)
+    if CAN_BECOME:
+        assert str(as_another_user(ask, str(path))).startswith("PermissionError")
+    assert b"302" in ask(str(path)).encode()
+
+
+def ask(path: str) -> str:
+    """The first line that a server on a Unix socket answers."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return client.makefile().readline()
+
+
+def test_a_cell_shows_the_dashboard_through_the_proxy(lab: Lab, browser: Browser) -> None:
+    complaints: list[str] = []
+    page = opened(lab, browser, "lab/tree/story.ipynb", complaints)
+    cell_of(page, 0).wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("| Idle").wait_for(timeout=PATIENCE_MS)
+    run_cell(page, 0)
+    answers(page.frame_locator("iframe[title=hetplanner]"))
+    link = cell_of(page, 0).get_by_role("link", name="Open the dashboard in a tab of its own")
+    assert link.get_attribute("href") == f"http://127.0.0.1:{lab.port}{BASE}hetplanner/planner"
+    assert complaints == []
+    page.context.close()
