@@ -398,6 +398,8 @@ class Progress:
         self.events.append(replace(event, draft=None))
         if self._on_event is not None:
             self._on_event(event)
+        if phase == LOADING:  # what the listener does with first plans is no search
+            self._search_start += self.seconds - event.seconds
 
 
 def checked_seed(seed: int) -> int:

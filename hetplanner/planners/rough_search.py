@@ -69,7 +69,8 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
     if not rough or is_ready(parts) is not False:
         return
     rng = np.random.default_rng(0)
-    starts = [(e, genes) for e in rough if isinstance(e.species, Rough) for genes in e.species.rough_starts()]
+    ranked = sorted(rough, key=lambda e: e.value)
+    starts = [(e, genes) for e in ranked if isinstance(e.species, Rough) for genes in e.species.rough_starts()]
     with _compiling(parts) as process:
         look_s = 0.0
         while not progress.is_cancelled():
@@ -77,7 +78,7 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
                 if process is None or process.poll() is not None or is_ready(parts):
                     return
                 look_s = time.monotonic() + LOOK_EVERY_S
-            if starts and progress.evaluations % 2:
+            if starts:
                 _score(*starts.pop(0))
             else:
                 _move(rough, rng)

@@ -20,7 +20,7 @@ from hetplanner.plan.reach import find_gap
 from hetplanner.planners import seeds
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.judge import can_simulate
-from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, rough_value
+from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, proportional_cut, rough_value
 from hetplanner.planners.pins import honour_pins
 from hetplanner.planners.population import Candidate
 from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
@@ -107,10 +107,11 @@ class StepSpecies:
         return found._replace(value=rough_value(self.layout(found), self._model))
 
     def rough_starts(self) -> list[tuple[IntArray, ...]]:
-        """The layouts that are screened beside given ones, with an even cut and even shares."""
-        cut = np.searchsorted(self._space.op_cuts, self._space.even_cut(self.stages)).astype(np.int64)
+        """The layouts that are screened beside given ones, with equal work or equal layers, and even shares."""
+        edges = [proportional_cut(self._model, np.ones(self.stages)), self._space.even_cut(self.stages)]
+        cuts = [np.searchsorted(self._space.op_cuts, edge).astype(np.int64) for edge in dict.fromkeys(edges)]
         share = even_shares(self._micro_batches, self.replicas)
-        return [(place.copy(), cut, share) for place in self._dealt()]
+        return [(place.copy(), cut, share) for cut in cuts for place in self._dealt()]
 
     def _dealt(self) -> IntArray:
         """Pipelines inside sites, and stages inside sites, along the first and the last order of the devices."""

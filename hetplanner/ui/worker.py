@@ -15,6 +15,7 @@ import queue
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any, TextIO
 
 import numpy as np
@@ -81,15 +82,15 @@ class Worker:
     def search(self, request: dict[str, Any]) -> None:
         """One search: baselines first, then the planner, its best plan on the way."""
         from hetplanner.planners.interface import LOADING, Budget, SearchEvent
+        from hetplanner.planners.kernel_parts import missing_parts
         from hetplanner.planners.moments import MomentLog
         from hetplanner.planners.registry import make_planner
 
         problem = checked(Problem, request["problem"], "problem", from_file=True)
         start = _start_of(request, problem)
-        self.send("phase", text="scoring the baseline")
-        self._send_baseline(problem, request["seed"], "rank order")
-        self.send("phase", text="computing the lower bound")
-        self._send_bound(problem)
+        references = [partial(self._send_references, problem, request["seed"])]
+        if not missing_parts():
+            references.pop()()
         self.send("phase", text="starting the search")
         # Of another problem the start's value says nothing here.
         drawer = PlanDrawer(problem, start if request["start_problem"] is None else None)
@@ -102,6 +103,8 @@ class Worker:
             if start is not None and request["start_problem"] is not None and event.phase == LOADING:
                 self.send("phase", text=LOADING)  # the first guesses know nothing of the start
                 return
+            if references and (event.phase != LOADING or len(log.moments) > 1):
+                references.pop()()  # without kernels, what a person waits for comes first: a plan, and a better one
             plan, moment = drawer.draw(event), log.take(event)
             extra = {} if plan is None else {"plan": plan_body(plan)}
             extra |= {} if moment is None else {"moment": moment.to_data()}
@@ -170,6 +173,13 @@ class Worker:
             evaluations=found.evaluations,
             seconds=found.seconds,
         )
+
+    def _send_references(self, problem: Problem, seed: int) -> None:
+        """What a plan is held against before there is a kernel."""
+        self.send("phase", text="scoring the baseline")
+        self._send_baseline(problem, seed, "rank order")
+        self.send("phase", text="computing the lower bound")
+        self._send_bound(problem)
 
     def _send_bound(self, problem: Problem) -> None:
         """What no plan can be below; the planner may prove a higher one in the end."""

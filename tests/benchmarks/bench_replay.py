@@ -1,7 +1,7 @@
 """The first search of an installation, and the replay of a search, in headless Chromium.
 
 `python tests/benchmarks/bench_replay.py` prints: from Search to the first point and to the first better one, without
-compiled kernels, at once and after the page said that they are ready; how many moments a second a replay of 200 shows.
+compiled kernels, after a short look and after the page said that they are ready; how many moments a second a replay of 200 shows.
 """
 
 import argparse
@@ -22,6 +22,8 @@ from tests.find_browser import find_browser
 from tests.served_dashboard import Server, Visit
 
 LONG_MS = 600_000
+LOOK_MS = 8_000
+"""A person looks at the page for so long before the first search; kernels take longer."""
 CURVE = """() => [...Bokeh.documents[0]._all_models.values()]
   .find(m => m.type == 'ColumnDataSource' && m.data.best && m.data.median)"""
 BETTER = f"least => {{ const best = ({CURVE})()?.data.best ?? []; return best.length > 0 && best.at(-1) < least }}"
@@ -78,6 +80,9 @@ def first_search(browser, wait: bool) -> dict[str, float]:
         Visit(page).open(server.url)
         page.get_by_role("tab", name="Plan").click()
         found = {}
+        if not wait:
+            page.wait_for_timeout(LOOK_MS)
+            found["preparing"] = page.get_by_text("Preparing kernels").filter(visible=True).first.inner_text()
         if wait:
             start = time.monotonic()
             page.get_by_text("Preparing kernels").filter(visible=True).first.wait_for(timeout=LONG_MS)
@@ -134,7 +139,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
         if asked.only in (None, "cold"):
-            print("first search, at once", json.dumps(first_search(browser, wait=False)), flush=True)
+            print("first search, after a short look", json.dumps(first_search(browser, wait=False)), flush=True)
         if asked.only in (None, "waited"):
             print("first search, after waiting", json.dumps(first_search(browser, wait=True)), flush=True)
         if asked.only in (None, "replay"):
