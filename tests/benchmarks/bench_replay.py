@@ -1,7 +1,8 @@
 """The first search of an installation, and the replay of a search, in headless Chromium.
 
 `python tests/benchmarks/bench_replay.py` prints: from Search to the first point and to the first better one, without
-compiled kernels, after a short look and after the page said that they are ready; how many moments a second a replay of 200 shows.
+compiled kernels, after a short look and after the page said that they are ready; how many moments a second a replay of
+200 shows.
 """
 
 import argparse
