@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from hetplanner.cost.terms import term_label
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -33,7 +34,7 @@ from hetplanner.units import short_seconds
 SIMULATED_STEPS = 4
 SETTLED = 0.02
 """Prediction and measurement that differ by less agree."""
-WORDS = {name: name.replace("_", " ") for name in TERMS}
+WORDS = {name: term_label(name) for name in TERMS}
 
 
 @dataclass(frozen=True, slots=True)

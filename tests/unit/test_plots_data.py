@@ -255,7 +255,7 @@ def test_ids_keep_their_ends(limit: int, short: str) -> None:
 def test_cost_parts_follow_on_and_add_up() -> None:
     columns = costs.cost_columns({"planned": estimate(2.0), "random": estimate(6.0)})
     assert columns["label"] == ["planned"] * 3 + ["random"] * 3
-    assert columns["term"][:3] == ["compute", "bubble", "pipeline transfer"]
+    assert columns["term"][:3] == ["compute", "waiting", "transfer"]
     assert columns["left"][3:] == pytest.approx([0.0, 3.0, 3.12])
     assert columns["right"][3:] == pytest.approx([3.0, 3.12, 6.0])
     assert columns["text"] == ["1 s", "", "960 ms", "3 s", "", "2.88 s"]
@@ -281,7 +281,7 @@ def test_step_terms_add_up_to_the_step() -> None:
         ("a", "b"),
     )
     terms = costs.step_terms(trace)
-    assert terms == pytest.approx({"compute": 2.0, "transfer wait": 2.0, "reduce": 0.5, "idle": 0.5})
+    assert terms == pytest.approx({"compute": 2.0, "waiting for messages": 2.0, "reduction": 0.5, "rest": 0.5})
     assert sum(terms.values()) == pytest.approx(5.0)
     assert costs.step_terms(Trace((), ("a",))) == dict.fromkeys(costs.COMPARED_TERMS, 0.0)
 

@@ -74,7 +74,7 @@ def test_shares_of_a_stage_add_up_to_the_step(plan, replay):
     for s in range(3):
         right = [r for r, y in zip(columns["right"], columns["y"], strict=True) if y == -s]
         assert right[-1] == pytest.approx(1.0)
-    assert set(columns["term"]) == {"compute", "pipeline transfer", "data parallel", "bubble", "optimizer"}
+    assert set(columns["term"]) == {"compute", "transfer", "reduction", "waiting", "optimizer"}
 
 
 def test_the_busiest_links_come_first(plan, replay):

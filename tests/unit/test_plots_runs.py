@@ -35,7 +35,7 @@ def test_terms_stand_next_to_each_other_in_the_colour_of_their_term(plan, tmp_pa
     live.update(Comparer(run).compare(run.trace(5)))
     predicted, measured = live.predicted_source.data, live.measured_source.data
     assert live._note.text == ""
-    assert predicted["term"] == ["compute", "pipeline transfer", "data parallel", "bubble", "optimizer"]
+    assert predicted["term"] == ["compute", "transfer", "reduction", "waiting", "optimizer"]
     assert predicted["colour"] == measured["colour"] == list(TERM_COLOURS.values())
     assert measured["top"][0] == pytest.approx(2 * predicted["top"][0])
     assert measured["difference"][0].endswith("more than predicted")

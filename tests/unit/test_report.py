@@ -137,7 +137,7 @@ def test_a_report_names_what_differs_most(plan, tmp_path):
     json.dumps(found.to_data(), allow_nan=False)
     columns = report_columns(found)
     assert list(columns) == ["from the catalog", "predicted", "measured", "re-fitted"]
-    assert columns["measured"]["term"] == ["compute", "pipeline transfer", "data parallel", "bubble", "optimizer"]
+    assert columns["measured"]["term"] == ["compute", "transfer", "reduction", "waiting", "optimizer"]
 
 
 def test_prediction_and_measurement_that_agree_are_said_to(plan, tmp_path):
@@ -193,7 +193,7 @@ def test_the_command_writes_trace_cluster_and_json(plan, tmp_path):
     assert {link.source for link in load_cluster(cluster).site_links} >= {"measured"}
     table = runner.invoke(app, ["runs", "report", str(folder)])
     assert table.exit_code == 0, table.output
-    assert "pipeline transfer" in table.stdout
+    assert "reduction" in table.stdout
     assert "the re-fitted model predicts" in table.stdout
 
 

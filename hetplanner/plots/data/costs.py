@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hetplanner.cost.terms import term_label
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.theme import ink_on, term_colours
@@ -10,11 +11,6 @@ from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
 READABLE_SHARE = 0.09
-
-
-def term_label(term: str) -> str:
-    """'data parallel' for 'data_parallel' or 'data_parallel_s'."""
-    return term.removesuffix("_s").replace("_", " ")
 
 
 def term_order(estimates: Mapping[str, Estimate]) -> list[str]:
@@ -60,14 +56,14 @@ def total_columns(estimates: Mapping[str, Estimate]) -> Columns:
     return {"y": [-row for row in range(len(totals))], "label": list(estimates), "total": totals, "text": texts}
 
 
-COMPARED_TERMS = ("compute", "transfer wait", "reduce", "idle")
+COMPARED_TERMS = ("compute", "waiting for messages", "reduction", "rest")
 
 
 def step_terms(trace: Trace) -> dict[str, float]:
     """Where the time of a step goes, in seconds, mean over ranks and steps; the parts add up to the mean step.
 
-    `compute` is forward, backward and optimizer; `transfer wait` is time in send, recv or wait spans while not
-    computing; `reduce` likewise in reductions; `idle` is the rest of the step.
+    `compute` is forward, backward and optimizer; `waiting for messages` is time in send, recv or wait spans while not
+    computing; `reduction` likewise in reductions; `rest` is what is left.
     """
     totals = dict.fromkeys(COMPARED_TERMS, 0.0)
     parts = 0
@@ -83,15 +79,15 @@ def step_terms(trace: Trace) -> dict[str, float]:
                 length = sum(b - a for a, b in covered)
                 totals[term] += length - before
                 before = length
-            totals["idle"] += end - start - before
+            totals["rest"] += end - start - before
             parts += 1
     return {term: seconds / max(parts, 1) for term, seconds in totals.items()}
 
 
 _TERM_KINDS = {
     "compute": {"forward", "backward", "step"},
-    "transfer wait": {"send", "recv", "wait"},
-    "reduce": {"reduce"},
+    "waiting for messages": {"send", "recv", "wait"},
+    "reduction": {"reduce"},
 }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hetplanner.cost.terms import term_label
 from hetplanner.plan.model import Plan
-from hetplanner.plots.data.costs import term_label
 from hetplanner.plots.data.grid import layers_text, shortened
 from hetplanner.plots.data.spans import COMPUTE_LANE, LANES, MAX_SPANS
 from hetplanner.plots.theme import TERM_COLOURS, ink_on, line_colour, term_colours

@@ -12,8 +12,8 @@ from bokeh.layouts import column, row
 from bokeh.models import CustomJS, Div, InlineStyleSheet, Slider, Toggle
 
 from hetplanner.cluster.model import Cluster
+from hetplanner.cost.terms import term_label
 from hetplanner.planners.moments import Moment
-from hetplanner.plots.data.costs import term_label
 from hetplanner.plots.data.curves import EARLIEST_S
 from hetplanner.plots.data.maps import site_columns
 from hetplanner.plots.live.allocation_grid import AllocationGrid

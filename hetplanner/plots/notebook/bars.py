@@ -90,7 +90,7 @@ def memory(plan: Plan) -> hv.Overlay:
 
 
 def compare_traces(simulated: Trace, measured: Trace) -> hv.Overlay:
-    """Where a step's time goes, simulated beside measured: compute, transfer wait, reduce, idle (mean over ranks)."""
+    """Where a step's time goes, simulated beside measured, as a mean over ranks."""
     ready()
     hover = tooltips(("@trace", "@term"), ("", "@text a step"))
     layers: list[hv.Element] = []

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from html import escape
 
-_COLOURS = {"compute": "#4477AA", "fill": "#CCBB44", "transfer": "#EE6677", "reduction": "#228833"}
+from hetplanner.cost.terms import TERM_SENTENCES
+
+_COLOURS = {"compute": "#4477AA", "transfer": "#EE6677", "reduction": "#228833"}
 """As in the figures of costs."""
 
 
@@ -48,6 +50,12 @@ _STEP = (
 )
 """Two devices in one step."""
 
+_TERMS = Term(
+    "; ".join(f"{word}: {sentence}" for word, sentence in TERM_SENTENCES.items()) + ".",
+    _STEP,
+    ("compute", "", "transfer", "reduction"),
+)
+
 GLOSSARY = {
     "Step time": Term("The time from the start of one optimizer step to the start of the next.", _STEP, ("compute",)),
     "Throughput": Term("Tokens of the global batch divided by the step time."),
@@ -58,13 +66,31 @@ GLOSSARY = {
         ("", "transfer", "reduction"),
     ),
     "Waiting": Term(
-        "The share of the devices' time in which they wait for another device to finish: fill and drain of the"
-        " pipeline, and unequal stages.",
+        f"The share of the devices' time in which {TERM_SENTENCES['waiting']}.",
         _STEP,
         ("",),
     ),
     "Tightest memory": Term("The device whose peak use comes nearest to its memory, with both numbers."),
     "Busiest link": Term("The link that carries bytes for the greatest share of the step."),
+    "Cost terms against baselines": _TERMS,
+    "Where each stage's time goes": _TERMS,
+    "Where a step's time goes, mean over ranks": _TERMS,
+    "Convergence": Term(
+        "The best plan so far over the seconds of the search, with the median and the middle 80 % of the plans that"
+        " the search holds, the baselines and the lower bound."
+    ),
+    "Stage × replica": Term(
+        "One column a pipeline, one row a stage: the device that computes this stage for this replica, in the colour of"
+        " its site."
+    ),
+    "Time against cost": Term(
+        "Each point is a plan that no other one beats in both step time and dollars per million tokens."
+    ),
+    "Memory per device": Term(
+        "The most a device holds during a step: weights, gradients, optimizer state and the activations of the"
+        " micro-batches in flight; the line is what it has."
+    ),
+    "Late deliveries": Term("Messages that the emulated links handed over too late: this machine was busy."),
     "rank order": Term("The best plan whose devices serve stages in the order of the file, in any shape."),
     "lower bound": Term("No plan of this problem can be below it; the best one may lie above."),
 }

@@ -67,8 +67,10 @@ def set_html(pane: pn.pane.HTML, text: str) -> None:
 
 
 def card(title: str, *objects: Any, margin: Any = 0, tools: Any = None) -> pn.Column:
-    """A framed card with a title, and with `tools` at its right end."""
-    text = f'<div style="{FONT}font-size:15px;font-weight:600">{escape(title)}</div>'
+    """A framed card with a title, "?" where the glossary has it, and with `tools` at its right end."""
+    mark = help_mark(title)
+    style = f"{FONT}font-size:15px;font-weight:600"
+    text = f'{HELP_STYLE if mark else ""}<div style="{style}">{escape(title)}{mark}</div>'
     if tools is None:
         return frame(html_pane(text, margin=(10, 14, 2, 14)), *objects, margin=margin)
     head = toolbar(html_pane(text, margin=(6, 8), styles={"flex": "1 1 auto"}, sizing_mode=None), tools)
