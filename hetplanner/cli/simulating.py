@@ -133,17 +133,21 @@ def _spread(plan: Plan, jitter: Jitter, seed: int, runs: int) -> Spread | None:
     return simulate_spread(plan, jitter, runs=runs, seed=seed, steps=STEPS)
 
 
+_HEADS = {"wait": "waiting for messages", "reduce": "reduction", "idle": "rest"}
+"""As in the figure that compares a simulated with a measured step."""
+
+
 def _print_summary(plan: Plan, spans: Trace, summary: Summary) -> None:
     names = list(summary.terms)
     title = "One step, per rank" if plan.local_steps == 1 else f"Mean of {plan.local_steps} steps, per rank"
-    heads = ["nothing to do" if name == "idle" else name for name in names]
+    heads = [_HEADS.get(name, name) for name in names]
     rows = table(title, "rank", "device", *heads, right=("rank", *heads))
     for row in summary.per_rank:
         rows.add_row(str(row["rank"]), row["device"], *(short_seconds(row[name]) for name in names))
     console.print(rows)
+    estimated = short_seconds(plan.estimate.step_s) if plan.estimate else "not"
     sent = sum(s.bytes for s in spans.spans if s.step == STEPS - 1 and s.kind == "send")
     console.print(
-        f"step {short_seconds(summary.step_s)}, idle {100 * summary.idle:.1f} % of the ranks' time,"
-        f" {short_bytes(sent)} between stages; closed form "
-        + (short_seconds(plan.estimate.step_s) if plan.estimate else "not in the file")
+        f"step {short_seconds(summary.step_s)} simulated, {estimated} estimated;"
+        f" idle {100 * summary.idle:.1f} % of the devices' time, {short_bytes(sent)} between stages"
     )

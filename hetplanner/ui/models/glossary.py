@@ -70,7 +70,14 @@ GLOSSARY = {
         _STEP,
         ("",),
     ),
-    "Tightest memory": Term("The device whose peak use comes nearest to its memory, with both numbers."),
+    "Tightest memory": Term(
+        "The device that the plan fills most: weights, gradients, optimizer state, and all micro-batches that may be in"
+        " flight at its stage; beside it what the device has."
+    ),
+    "Memory in use": Term(
+        "The most that a device holds at one time of the simulated step, where it comes nearest to its memory. It is"
+        " less than the plan allows for where fewer micro-batches come together than may be in flight."
+    ),
     "Busiest link": Term("The link that carries bytes for the greatest share of the step."),
     "Cost terms against baselines": _TERMS,
     "Where each stage's time goes": _TERMS,
@@ -87,8 +94,8 @@ GLOSSARY = {
         "Each point is a plan that no other one beats in both step time and dollars per million tokens."
     ),
     "Memory per device": Term(
-        "The most a device holds during a step: weights, gradients, optimizer state and the activations of the"
-        " micro-batches in flight; the line is what it has."
+        "What the plan allows for on each device: weights, gradients, optimizer state and the activations of all"
+        " micro-batches that may be in flight; the line is what the device has."
     ),
     "Late deliveries": Term("Messages that the emulated links handed over too late: this machine was busy."),
     "rank order": Term("The best plan whose devices serve stages in the order of the file, in any shape."),

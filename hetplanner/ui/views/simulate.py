@@ -44,7 +44,7 @@ class SimulateView(PageView):
         self.gantt = StepGantt(height=430)
         self.shares, self.links, self.memory = StageShares(), LinkLoads(), MemoryCurves()
         self.figures: list[Coloured] = [self.gantt, self.shares, self.links, self.memory]
-        self.metrics = MetricRow("Step time", "Idle", "Tightest memory", "Busiest link")
+        self.metrics = MetricRow("Step time", "Idle", "Memory in use", "Busiest link")
         self.hint = Words(margin=(4, 14, 8, 14))
         self.link_note = html_pane(margin=(0, 14, 8, 14))
         self.controls = ControlsPanel(self.model, margin=(6, 14, 0, 14))
@@ -214,12 +214,12 @@ class SimulateView(PageView):
         assert plan is not None
         assert replay is not None
         if plan.estimate is None:
-            self.metrics.set("Tightest memory", "–")
+            self.metrics.set("Memory in use", "–")
             return
         limits = {e.device: e.limit_bytes for e in plan.estimate.devices}
         peaks = zip(plan.ranks, replay.memory_NB.max(axis=1).tolist(), strict=True)
         device, peak = max(peaks, key=lambda row: row[1] / limits[row[0]])
         text = f"{short_bytes(peak)} of {short_bytes(limits[device])}"
         self.metrics.set(
-            "Tightest memory", text, f"{device}, at its peak", "warn" if peak > 0.9 * limits[device] else ""
+            "Memory in use", text, f"{device}, at its simulated peak", "warn" if peak > 0.9 * limits[device] else ""
         )
