@@ -63,6 +63,7 @@ _HOMES = {
     "launch": "hetplanner.notebook",
     "watch": "hetplanner.notebook",
     "dashboard": "hetplanner.notebook",
+    "draw": "hetplanner.notebook",
 }
 
 __all__ = ["plots", *_HOMES]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hetplanner.calibration.model import Calibration
+    from hetplanner.cluster.model import Cluster
     from hetplanner.elastic.forecast import Forecast
     from hetplanner.elastic.preemptions import PreemptionTrace
     from hetplanner.plan.elastic import ElasticPlan
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
     from hetplanner.ui.cell_faces import RunCell
+    from hetplanner.ui.draw_cell import Drawing
     from hetplanner.ui.framed import Dashboard, JupyterDashboard
 
 POLL_S = 0.2
@@ -346,6 +348,21 @@ def dashboard(height: int = 900) -> Dashboard | JupyterDashboard:
         _dashboard = Dashboard(height, jupyter_origins())
     _dashboard.height = height
     return _dashboard
+
+
+def draw(cluster: Cluster | None = None, height: int = 440) -> Drawing:
+    """A map in this cell on which one draws a cluster, as on the dashboard: `drawing.cluster` is what is drawn by then.
+
+    Args:
+        cluster: what to begin with; None begins with an empty map.
+        height: of the map, in pixels.
+
+    Raises:
+        InvalidInput: without the extra `notebook`.
+    """
+    from hetplanner.ui.draw_cell import Drawing
+
+    return Drawing(cluster, height)
 
 
 def _in_notebook() -> bool:

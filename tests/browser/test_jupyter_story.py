@@ -16,11 +16,17 @@ from served_dashboard import PATIENCE_MS
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 BASE = "/lab-7/"
+CELLS = [
+    "import hetplanner as hp\nhp.dashboard()",
+    "drawing = hp.draw()\ndrawing",
+    "print(f'{len(drawing.cluster.devices)} devices at {len(drawing.cluster.sites)} sites,',"
+    " drawing.cluster.link(*[d.id for d in drawing.cluster.devices[::8]]).source)",
+]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    one = Lab(tmp_path, ["import hetplanner as hp\nhp.dashboard()"], f"--ServerApp.base_url={BASE}")
+    one = Lab(tmp_path, CELLS, f"--ServerApp.base_url={BASE}")
     yield one
     one.stop()
 
@@ -84,7 +90,7 @@ def ask(path: str) -> str:
         return client.makefile().readline()
 
 
-def test_a_cell_shows_the_dashboard_through_the_proxy(lab: Lab, browser: Browser) -> None:
+def test_cells_show_the_dashboard_through_the_proxy_and_a_map_to_draw_on(lab: Lab, browser: Browser) -> None:
     complaints: list[str] = []
     page = opened(lab, browser, "lab/tree/story.ipynb", complaints)
     cell_of(page, 0).wait_for(timeout=PATIENCE_MS)
@@ -93,5 +99,20 @@ def test_a_cell_shows_the_dashboard_through_the_proxy(lab: Lab, browser: Browser
     answers(page.frame_locator("iframe[title=hetplanner]"))
     link = cell_of(page, 0).get_by_role("link", name="Open the dashboard in a tab of its own")
     assert link.get_attribute("href") == f"http://127.0.0.1:{lab.port}{BASE}hetplanner/planner"
+
+    run_cell(page, 1)
+    cell = cell_of(page, 1)
+    world = cell.locator(".bk-events").first
+    world.wait_for(timeout=PATIENCE_MS)
+    cell.get_by_text("click where the first site stands").or_(cell.get_by_text("Click: 1 × A100-80")).first.wait_for()
+    cell.locator("select").first.select_option("8 ×")
+    cell.get_by_text("Click: 8 × A100-80").wait_for(timeout=PATIENCE_MS)
+    for count, (across, down) in enumerate(((0.3, 0.4), (0.6, 0.4)), 1):
+        box = world.bounding_box()
+        assert box is not None
+        world.click(position={"x": across * box["width"], "y": down * box["height"]})
+        cell.get_by_text(f"{8 * count} devices at {count} sites").wait_for(timeout=PATIENCE_MS)
+    run_cell(page, 2)
+    cell_of(page, 2).get_by_text("16 devices at 2 sites, assumed").wait_for(timeout=PATIENCE_MS)
     assert complaints == []
     page.context.close()

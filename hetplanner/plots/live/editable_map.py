@@ -53,8 +53,13 @@ class EditableMap(DeviceMap):
     site_tooltips: ClassVar = [("", "@name: @kinds")]
     badge_tooltips: ClassVar = [("", "@text at @site"), ("", "@devices")]
 
-    def __init__(self, listener: Callable[[Gesture], None], *, dark: bool = False, height: int = 400) -> None:
+    def __init__(
+        self, listener: Callable[[Gesture], None], *, dark: bool = False, height: int = 400, keys: bool = True
+    ) -> None:
+        """An empty map; `keys`: whether it hears keys, those of the whole page, which a notebook has for itself."""
         self._listener = listener
+        self._hears_keys = keys
+        self._told: dict[str, list[Any]] = {}
         self._shown_sites: set[str] = set()
         self._shown_empty = False
         self.left_out = ""
@@ -121,9 +126,14 @@ class EditableMap(DeviceMap):
         fig.js_on_event("doubletap", tap)  # the second of two quick clicks
         for event, code in (("mousemove", MOVE), ("panstart", DRAG_START), ("pan", DRAG), ("panend", DRAG_END)):
             fig.js_on_event(event, CustomJS(args=args, code=code))
-        fig.js_on_change("inner_width", CustomJS(args=args, code=KEYS))
+        if self._hears_keys:
+            fig.js_on_change("inner_width", CustomJS(args=args, code=KEYS))
 
     def _heard(self, _attr: str, _old: object, new: dict[str, Sequence[Any]]) -> None:
+        told = {name: list(values) for name, values in new.items()}
+        if told == self._told:  # a notebook's front end tells everything twice; gestures are counted
+            return
+        self._told = told
         gesture = gesture_of(new)
         if gesture is not None:
             self._listener(gesture)
