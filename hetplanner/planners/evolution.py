@@ -14,6 +14,7 @@ from hetplanner.planners.interface import Progress
 from hetplanner.planners.islands import evolve_islands
 from hetplanner.planners.population import EvolutionSettings, evolve
 from hetplanner.planners.step_plan import StepSearch
+from hetplanner.planners.tried import tried_shapes
 
 
 class EvolutionPlanner(BasePlanner[EvolutionSettings]):
@@ -34,6 +35,7 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
         else:
             evolve(search.evolutions, progress, search.extra, search.bound)
         progress.hold_back(0.0)
+        progress.tried = tried_shapes(search.evolutions)
         search.prove()
         plan = search.plan()
         if plan is None:

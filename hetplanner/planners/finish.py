@@ -184,4 +184,5 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
         seed=seed,
         events=tuple(progress.events),
         cancelled=progress.cancelled,
+        tried=progress.tried,
     )

@@ -20,6 +20,7 @@ from hetplanner.units import parse_seconds
 
 if TYPE_CHECKING:
     from hetplanner.planners.moments import Moment
+    from hetplanner.planners.tried import TriedShape
 
 EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
@@ -149,6 +150,7 @@ class SearchResult:
         cancelled: whether `should_stop` ended the search.
         elastic: the elastic plan, where one was asked for; `plan` then is a calm step of it.
         moments: its improvements, for a replay, where they were kept.
+        tried: the shapes that it tried, the best first, where the planner tells.
     """
 
     plan: Plan
@@ -161,6 +163,7 @@ class SearchResult:
     cancelled: bool = False
     elastic: ElasticPlan | None = None
     moments: tuple[Moment, ...] = field(default=(), repr=False)
+    tried: tuple[TriedShape, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float:
@@ -257,6 +260,7 @@ class Progress:
         self.events: list[SearchEvent] = []
         self.cancelled = False
         self.lower_bound = 0.0
+        self.tried: tuple[TriedShape, ...] = ()
         self._on_event = on_event
         self._should_stop = should_stop
         self._clock = clock

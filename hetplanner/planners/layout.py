@@ -100,6 +100,8 @@ def rough_value(layout: Layout, model: CostModel) -> float:
     """The objective's value of a layout as it stands, large if it does not fit; needs no compiled kernels."""
     plan = dense_plan(layout, model.tables.problem, Provenance())
     value = rough_objective(plan, model)
+    if plan.problem.objective == "cost":
+        value *= 1e6 / plan.problem.workload.tokens_per_step
     try:
         check_plan(plan, model.tables)
     except Infeasible:

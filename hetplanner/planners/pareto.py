@@ -292,8 +292,7 @@ class _FrontSearch:
 
     def _points(self) -> list[tuple[float, float]]:
         """Seconds, and dollars per million tokens, of what is on the front so far."""
-        per_mtoken = 1e6 / self._problem.workload.tokens_per_step
-        points = [(s, usd * per_mtoken) for shape in self._shapes for s, usd in shape.points()]
+        points = [point for shape in self._shapes for point in shape.points()]
         points += [_point(plan) for plan in self._ends]
         return [points[i] for i in undominated(points)]
 

@@ -138,6 +138,11 @@ class Evolution:
         progress.evaluations += len(self.population)
 
     @property
+    def chains(self) -> int:
+        """Annealing runs so far."""
+        return self._turn
+
+    @property
     def best(self) -> Candidate:
         """The best candidate met."""
         return min(self.population, key=lambda c: c.value)

@@ -145,9 +145,7 @@ class StepSearch:
         if (problem.constraints.codecs, problem.constraints.reducers) == known and all(
             e.is_settled for e in self.evolutions
         ):
-            value = min(e.value for e in self.evolutions) * (1.0 - ROUNDING)
-            per_mtoken = 1e6 / problem.workload.tokens_per_step if problem.objective == "cost" else 1.0
-            self._progress.lower_bound = value * per_mtoken
+            self._progress.lower_bound = min(e.value for e in self.evolutions) * (1.0 - ROUNDING)
 
     def plan(self) -> Plan | None:
         """The plan to emit; None if nothing fits the devices' memory."""

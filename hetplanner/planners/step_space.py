@@ -36,6 +36,7 @@ class StepProblem(NamedTuple):
 
     A pinned device has its stage in `pin_D`, any other -1. What a stage between two cut points holds, keeps of a
     micro-batch and reduces with its replicas is no difference of sums where weights are tied or outputs skip it.
+    `price_D` and `egress_DD` count in dollars per million tokens: what a second of a device and a byte of a step add.
     `reduce_share` is the share of the steps with reductions, if replicas may take local steps (what pipelines then
     still add up of tied weights in every step is left out).
     `tied_GM` are the users of each tied weight, each as the last cut point not behind it, -1 where there are fewer.
@@ -254,6 +255,8 @@ class StepSpaces:
         grid = np.ix_(devices, devices)
         pins = pin_rows(problem)
         memory_rate = tables.devices.memory_bandwidth_bytes_per_s_D[devices]
+        per_mtoken = 1e6 / problem.workload.tokens_per_step
+        egress_DD = links.egress_usd_per_byte(devices[:, None], devices)
         return {
             "class_D": tables.devices.class_D[devices].astype(np.int64),
             "memory_D": tables.devices.memory_bytes_D[devices],
@@ -266,9 +269,9 @@ class StepSpaces:
             "host_D": links.host_D[devices].astype(np.int64),
             "nic_out_H": links.nic_out_seconds_per_byte_H,
             "nic_in_H": links.nic_in_seconds_per_byte_H,
-            "price_D": np.nan_to_num(tables.devices.price_usd_per_s_D[devices]),
+            "price_D": np.nan_to_num(tables.devices.price_usd_per_s_D[devices]) * per_mtoken,
             # A search cannot weigh an unknown price: it counts as none, and the estimate says what that leaves out.
-            "egress_DD": np.ascontiguousarray(np.nan_to_num(links.egress_usd_per_byte(devices[:, None], devices))),
+            "egress_DD": np.ascontiguousarray(np.nan_to_num(egress_DD) * per_mtoken),
             "pin_D": np.array([pins.get(int(d), -1) for d in devices], dtype=np.int64),
             "has_nics": bool(links.has_nics),
             "has_pins": bool(pins),

@@ -12,6 +12,7 @@ _HOMES = {
     "heatmap": "matrices",
     "allocation_grid": "matrices",
     "convergence": "searches",
+    "tried": "searches",
     "comparison": "comparisons",
     "convergences": "comparisons",
     "pareto": "fronts",

@@ -20,6 +20,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.moments import Moment, keep, plan_moment
+from hetplanner.planners.tried import TriedShape
 from hetplanner.schema import Noun, checked
 from hetplanner.ui.child import Child
 from hetplanner.ui.kernel_work import KernelWork
@@ -124,7 +125,7 @@ class JobLog:
 class SearchJob:
     """A search of this server process: what was asked, its log, and the best plan so far; `front` holds the plans of
     a front, without their problem; `elastic` is the elastic plan where one was asked for; `moments` are its
-    improvements, the last of them the finished plan.
+    improvements, the last of them the finished plan; `tried` are the shapes it tried, known at its end.
     """
 
     id: str
@@ -139,6 +140,7 @@ class SearchJob:
     stop_asked: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    tried: list[TriedShape] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
@@ -335,6 +337,7 @@ class _Worker(Child):
         if "plans" in message:
             job.front = message.pop("plans")
         if kind == "end":
+            job.tried = [TriedShape(**shape) for shape in message.pop("tried", ())]
             if job.plan is not None and job.moments:
                 last = job.moments[-1]
                 keep(job.moments, plan_moment(job.plan, message["value"], last.searched_s, message["evaluations"]))

@@ -18,6 +18,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.moments import MOST_MOMENTS, Moment
 from hetplanner.planners.registry import make_planner
+from hetplanner.planners.tried import MOST_SHAPES, TriedShape
 from hetplanner.reading import reader
 from hetplanner.runs.home import searches_directory
 from hetplanner.schema import Name, Noun, Text, check_format, checked, parse_json, read_text, write_text
@@ -79,6 +80,15 @@ class MomentEntry(Noun):
     phase: Text
 
 
+class TriedEntry(Noun):
+    """A shape that was tried; see :class:`hetplanner.planners.tried.TriedShape`."""
+
+    stages: Count
+    replicas: Count | None
+    value: float
+    chains: Count
+
+
 _ENTRIES: dict[str, type[Noun]] = {"event": EventEntry, "baseline": BaselineEntry, "bound": BoundEntry}
 Entry = Annotated[EventEntry | BaselineEntry | BoundEntry, Field(discriminator="type")]
 
@@ -101,6 +111,7 @@ class SearchEntry(Noun):
     lower_bound: float | None = None
     records: Annotated[tuple[Entry, ...], Field(max_length=MAX_RECORDS)]
     moments: Annotated[tuple[MomentEntry, ...], Field(max_length=MOST_MOMENTS)]
+    tried: Annotated[tuple[TriedEntry, ...], Field(max_length=MOST_SHAPES)] = ()
     problem: Any
     plan: dict[str, Any]
     start: dict[str, Any] | None = None
@@ -137,6 +148,7 @@ def read_search(path: Path) -> SearchJob:
     count = len(problem.cluster.devices)
     # The replay draws devices by index.
     job.moments = [Moment(**dict(m)) for m in entry.moments if all(d < count for row in m.stages for d in row)]
+    job.tried = [TriedShape(**dict(shape)) for shape in entry.tried]
     for record in entry.records:
         job.log.append(record.model_dump(mode="json"))
     end = {"type": "state", "state": entry.state, "text": entry.message}
@@ -168,6 +180,7 @@ def search_data(job: SearchJob) -> dict[str, Any]:
         "lower_bound": end.get("lower_bound", bounds[-1] if bounds else None),
         "records": [_plain(r) for r in records if r["type"] in _ENTRIES],
         "moments": [moment.to_data() for moment in list(job.moments)],
+        "tried": [shape.to_data() for shape in job.tried],
         "problem": plain_data(request.problem),
         "plan": plain_data(job.plan, exclude={"problem"}),
         "start": None if start is None else plain_data(start, exclude={"problem"}),

@@ -137,6 +137,7 @@ class Worker:
             lower_bound=result.lower_bound,
             evaluations=result.evaluations,
             seconds=result.seconds,
+            tried=[shape.to_data() for shape in result.tried],
             **({} if result.elastic is None else {"elastic": plan_body(result.elastic)}),
         )
 

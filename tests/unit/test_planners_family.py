@@ -96,6 +96,14 @@ def test_same_seed_and_evaluations_give_the_same_plan(name, objective):
 
 
 @pytest.mark.parametrize(("name", "objective"), PLANNED)
+def test_events_are_in_the_unit_of_the_result(name, objective):
+    """The curve ends where the result is, but for what finishing a plan gains; a wrong unit is a factor of 500."""
+    found = solve(name, problem(objective), budget="2000 evaluations")
+    assert found.value <= found.events[-1].best * (1 + 1e-6)
+    assert found.events[-1].best < 3 * found.value
+
+
+@pytest.mark.parametrize(("name", "objective"), PLANNED)
 def test_events_only_get_better(name, objective):
     seen = []
     result = solve(name, problem(objective), budget="0.5 s", on_event=seen.append)

@@ -18,6 +18,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Span, Trace
 from hetplanner.planners.moments import Moment
+from hetplanner.planners.tried import TriedShape
 from hetplanner.plots import live
 from hetplanner.plots.live.base import empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
@@ -73,6 +74,14 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update(EVENTS, {"rank order": 70.0, "random": 5000.0}, 20.0, "$"),
             lambda f: f.update([{"searched_s": 1.0, "best": math.inf, "median": math.nan}], {"random": math.inf}),
             lambda f: f.update(EVENTS, {}, earlier=[EVENTS[:5], EVENTS[5:9]]),
+        ],
+    ),
+    "tried": (
+        live.TriedShapes,
+        [
+            lambda f: f.update([]),
+            lambda f: f.update([TriedShape(2, 2, 1.5, 3)], "$ per million tokens"),
+            lambda f: f.update([TriedShape(4, 16, 1.5, 9), TriedShape(3, None, 1.6, 1), TriedShape(2, 2, 80.0, 0)]),
         ],
     ),
     "grid": (live.AllocationGrid, [lambda f: f.update(None), lambda f: f.update(ONE), lambda f: f.update(MANY)]),

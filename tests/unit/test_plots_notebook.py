@@ -27,6 +27,7 @@ from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.comparison import run_comparison
+from hetplanner.planners.tried import TriedShape
 from hetplanner.plots.notebook.offline import without_links
 from hetplanner.runs.directory import RunDirectory, save_config
 from hetplanner.runs.report import RunReport
@@ -61,6 +62,7 @@ RESULT = SimpleNamespace(
     ],
     plan=ESTIMATED,
     baselines={"rank order": 25.0, "random": 900.0},
+    tried=(TriedShape(2, 2, 11.0, 4), TriedShape(4, None, 12.0, 1), TriedShape(1, 4, 13.0, 0)),
     lower_bound=9.0,
 )
 COMPARISON = run_comparison(PLAN.problem, planners=("random", "rank-order"), seeds=3)
@@ -126,6 +128,7 @@ CALLS = {
     "baselines as plans": lambda: plots.convergence(RESULT, {"rank order": ESTIMATED, "unknown": PLAN}),
     "comparison": lambda: plots.comparison(COMPARISON),
     "comparison without a plan": lambda: plots.comparison(replace(COMPARISON, rows=())),
+    "tried": lambda: plots.tried(RESULT),
     "convergences": lambda: plots.convergences(COMPARISON, "random"),
     "cost": lambda: plots.cost(ESTIMATED),
     "costs": lambda: plots.cost({"planned": ESTIMATED, "estimate": ESTIMATED.estimate}),

@@ -59,7 +59,7 @@ def test_a_page_of_the_next_server_shows_a_search_as_it_was(ended, service, tmp_
     for page in (before, after):
         page.restore("plan", ended.id, "")
     assert (after.session.page, after.plan.state) == ("plan", "done")
-    for name in ("plan", "points", "baselines", "moments", "value", "lower_bound", "seed", "progress_text"):
+    for name in ("plan", "points", "baselines", "moments", "tried", "value", "lower_bound", "seed", "progress_text"):
         assert getattr(after.plan, name) == getattr(before.plan, name), name
     assert after.plan.points
     assert after.plan.moments

@@ -8,6 +8,7 @@ import numpy as np
 
 from hetplanner.cluster.egress import has_unknown_prices
 from hetplanner.cluster.model import Cluster
+from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
 EARLIEST_S = 0.01
@@ -162,3 +163,27 @@ def padded_range(values: Sequence[float], share: float = 0.07, floor: float | No
     room = share * (high - low) or 0.1 * abs(high) or 1.0
     start = low - room if floor is None else max(floor, low - room)
     return start, high + room
+
+
+TRIED_NAMES = ("stages", "value", "size", "kind", "shape", "text")
+SLOWEST_SHOWN = 4.0
+"""Of the shapes that a search tried, those are shown whose best plan is at most so many times the best of all."""
+
+
+def tried_columns(tried: Sequence[Any], unit: str) -> tuple[Columns, int]:
+    """One row for every shape that a search tried and that is worth showing, and how many are not.
+
+    Columns: stages, value (in the objective's unit), size (of its mark: the more annealing, the larger), kind ('best',
+    'annealed', 'scored'), shape ('4 × 16'), text (its value with the unit, and its annealing runs).
+    """
+    columns: Columns = {name: [] for name in TRIED_NAMES}
+    limit = min((shape.value for shape in tried), default=0.0) * SLOWEST_SHOWN
+    shown = [shape for shape in tried if shape.value <= limit]
+    for k, shape in enumerate(shown):
+        runs = f"{shape.chains} annealing run{'s' * (shape.chains != 1)}" if shape.chains else "scored, not annealed"
+        kind = "best" if k == 0 else "annealed" if shape.chains else "scored"
+        value = short_seconds(shape.value) if unit == "s" else f"{shape.value:.3g} {unit}"
+        row = shape.stages, shape.value, 6.0 + 2.0 * math.sqrt(shape.chains), kind, shape.label, f"{value}; {runs}"
+        for name, item in zip(TRIED_NAMES, row, strict=True):
+            columns[name].append(item)
+    return columns, len(tried) - len(shown)

@@ -26,6 +26,7 @@ from hetplanner.plots.live.swarm_wiring import SwarmWiring
 from hetplanner.plots.live.throughput_curve import ThroughputCurve
 from hetplanner.plots.live.timeline import Timeline
 from hetplanner.plots.live.traffic_map import TrafficMap
+from hetplanner.plots.live.tried_shapes import TriedShapes
 
 __all__ = [
     "AllocationGrid",
@@ -54,4 +55,5 @@ __all__ = [
     "ThroughputCurve",
     "Timeline",
     "TrafficMap",
+    "TriedShapes",
 ]

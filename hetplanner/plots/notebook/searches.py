@@ -6,9 +6,18 @@ from typing import Any, Protocol
 import holoviews as hv
 
 from hetplanner.plan.model import Plan
-from hetplanner.plots.data.curves import axis_label, event_columns, left_out_of, level_columns, stairs, value_range
-from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, texts
-from hetplanner.plots.theme import LIGHT
+from hetplanner.plots.data.curves import (
+    TRIED_NAMES,
+    axis_label,
+    event_columns,
+    left_out_of,
+    level_columns,
+    stairs,
+    tried_columns,
+    value_range,
+)
+from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready, texts, tooltips
+from hetplanner.plots.theme import LIGHT, LINE_COLOURS
 
 UNITS = {"cost": "$ per million tokens"}
 
@@ -80,6 +89,39 @@ def convergence(result: Searched | Sequence[Any], baselines: Mapping[str, float 
             xlabel="seconds of search",
             ylabel=axis_label(unit, left_out),
             title="Convergence",
+        )
+    )
+
+
+def tried(result: Any) -> hv.Overlay:
+    """The shapes that a search tried: the value of each one's best plan over its number of stages.
+
+    Args:
+        result: of `hetplanner.search` with a planner that tells (`evolution`).
+    """
+    ready()
+    unit = UNITS.get(result.plan.problem.objective, "s")
+    columns, left_out = tried_columns(result.tried, unit)
+    rows = list(zip(*columns.values(), strict=True))
+    hover = tooltips(("stages × replicas", "@shape"), ("best", "@text"))
+    looks: dict[str, dict[str, Any]] = {
+        "scored": {"color": "#999999", "fill_alpha": 0.0},
+        "annealed": {"color": LINE_COLOURS[0], "fill_alpha": 0.45},
+        "best": {"color": LINE_COLOURS[1]},
+    }
+    facts = list(TRIED_NAMES[1:])
+    layers: list[hv.Element] = [
+        hv.Scatter([row for row in rows if row[3] == kind], "stages", facts, label=kind).opts(
+            size="size", tools=[hover], **look
+        )
+        for kind, look in looks.items()
+    ]
+    names = [row for row in rows if row[3] == "best"]
+    layers.append(texts([r[0] for r in names], [r[1] for r in names], ["  " + r[4] for r in names], text_align="left"))
+    title = f"Shapes tried{f', {left_out} more are far slower or do not fit' if left_out else ''}"
+    return hv.Overlay(layers).opts(
+        hv.opts.Overlay(
+            **FRAME | LEGEND, logy=True, xlabel="stages", ylabel="step time (s)" if unit == "s" else unit, title=title
         )
     )
 

@@ -90,6 +90,10 @@ GLOSSARY = {
         "One column a pipeline, one row a stage: the device that computes this stage for this replica, in the colour of"
         " its site."
     ),
+    "Shapes tried": Term(
+        "Each mark is a number of stages and of replicas, at the value of the best plan met with it; the larger, the"
+        " longer it was searched."
+    ),
     "Time against cost": Term(
         "Each point is a plan that no other one beats in both step time and dollars per million tokens."
     ),

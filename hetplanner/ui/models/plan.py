@@ -17,6 +17,7 @@ from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.moments import Moment
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
+from hetplanner.planners.tried import TriedShape
 from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.fields import planner_defaults
 from hetplanner.ui.models.problem import ProblemSettings
@@ -298,6 +299,11 @@ class PlanModel(ProblemSettings):
     def moments(self) -> list[Moment]:
         """The improvements of the search in hand, for its replay."""
         return self._job.moments if self._job is not None else []
+
+    @property
+    def tried(self) -> list[TriedShape]:
+        """The shapes that the search in hand tried; empty until it ends."""
+        return self._job.tried if self._job is not None else []
 
     @property
     def offset_s(self) -> float:
