@@ -77,6 +77,11 @@ _BEHIND_JUPYTER = """
 """
 
 
+def framed_html(port: int, path: str, height: int) -> str:
+    """A cell's output that shows a server at a port of the kernel's machine where the browser is there as well."""
+    return _html(_AT_THE_DESK.format(port=port, path=escape(path)), height)
+
+
 def _html(script: str, height: int) -> str:
     return _BOX.format(id=f"hetplanner-{os.urandom(6).hex()}", height=height, script=script)  # shown again: another id
 
@@ -156,8 +161,8 @@ class Dashboard:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         if not self.is_alive or self._address is None:
             return {"text/plain": repr(self)}
-        script = _AT_THE_DESK.format(port=self.port, path=escape(self._address[2]))
-        return {"text/plain": repr(self), "text/html": _html(script, self.height)}
+        html = framed_html(self.port, self._address[2], self.height)
+        return {"text/plain": repr(self), "text/html": html}
 
     def __repr__(self) -> str:
         if not self.is_alive or self._address is None:

@@ -78,7 +78,8 @@ class Gate:
 
         Args:
             guard: checks typed tokens.
-            hosts: names, without port, that this server goes by.
+            hosts: names, without port, that this server goes by; behind a login, origins of a proxy that sends another
+                Host (`name` or `name:port`).
             cookie: its name; unlike per port, because browsers keep one jar for all ports of a host.
             demands_cookie: nothing at all is shown without it (a server that other machines reach).
             behind_login: who comes has passed a login that would let them run anything, so all may launch.
@@ -139,7 +140,7 @@ class Gate:
             return "another user of this machine"
         if not self.behind_login and not host_is_allowed(host, self.hosts):
             return "Host"
-        if origin is not None and not _is_own(origin, str(host)):
+        if origin is not None and not _is_own(origin, str(host)) and not self._is_the_proxys(origin):
             return "Origin"
         is_socket = "upgrade" in request.headers or request.path.endswith("/ws")
         if origin is None and (is_socket or request.method not in ("GET", "HEAD")):
@@ -147,6 +148,10 @@ class Gate:
         if _is_embedded(request.headers, bool(self.frames_from)):
             return "Sec-Fetch-Site"
         return None
+
+    def _is_the_proxys(self, origin: str) -> bool:
+        """Whether browsers know the proxy by a name of ours, where it sends another one as Host."""
+        return self.behind_login and any(_is_own(origin, name) for name in self.hosts)
 
 
 def _digest(value: str) -> str:

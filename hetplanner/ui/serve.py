@@ -88,7 +88,8 @@ def serve_behind_login(path: Path, home: Path | None = None) -> None:
     info = path.parent.stat()
     if info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise InvalidInput(f"{path.parent}: others may enter it; give a folder of your own (chmod 700)")
-    gate = Gate(LaunchGuard(new_token()), (), behind_login=True, frames_from=("'self'",))
+    hosts = allowed_hosts() - LOOPBACK_HOSTS
+    gate = Gate(LaunchGuard(new_token()), hosts, behind_login=True, frames_from=("'self'",))
     # The gate holds every Origin against the Host that the proxy was asked for; Bokeh would have to know that name, and
     # warns of a server that does not.
     logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)

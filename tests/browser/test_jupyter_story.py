@@ -13,6 +13,9 @@ from other_user import CAN_BECOME, as_another_user, closed_to_others
 from playwright.sync_api import Browser, FrameLocator, Page
 from served_dashboard import PATIENCE_MS
 
+from hetplanner.ui import jupyter
+from hetplanner.ui.framed import JupyterDashboard, framed_html
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 BASE = "/lab-7/"
@@ -115,4 +118,43 @@ def test_cells_show_the_dashboard_through_the_proxy_and_a_map_to_draw_on(lab: La
     run_cell(page, 2)
     cell_of(page, 2).get_by_text("16 devices at 2 sites, assumed").wait_for(timeout=PATIENCE_MS)
     assert complaints == []
+    page.context.close()
+
+
+LAB = """<script id="jupyter-config-data" type="application/json">{"baseUrl": "/user/ann"}</script>"""
+OF_ANN = "http://foreign.example/user/ann/hetplanner/planner"
+
+
+@pytest.mark.parametrize(
+    ("page_html", "framed", "linked"),
+    [
+        (LAB + "{}", OF_ANN, OF_ANN),
+        ("<body data-base-url='/user/ann/'>{}", OF_ANN, OF_ANN),
+        ("<body>{}", None, "http://localhost:8888/x/hetplanner/planner"),  # an editor's window knows no base URL
+    ],
+    ids=["lab", "classic", "editor"],
+)
+def test_the_cell_finds_the_page_wherever_the_notebook_is(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, page_html: str, framed: str | None, linked: str
+) -> None:
+    monkeypatch.setattr(jupyter, "address", lambda: "http://localhost:8888/x/hetplanner/planner")
+    html = page_html.replace("{}", JupyterDashboard(700)._repr_mimebundle_()["text/html"])
+    page = browser.new_context().new_page()
+    page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"), times=1)
+    page.route("**/planner", lambda route: route.fulfill(body="the page", content_type="text/html"))
+    page.goto("http://foreign.example/tree")
+    assert page.locator("a").get_attribute("href") == linked
+    assert page.locator("iframe").get_attribute("src") == framed
+    page.context.close()
+
+
+def test_without_the_tile_a_remote_notebook_says_what_to_do(browser: Browser) -> None:
+    page = browser.new_context().new_page()
+    html = framed_html(5999, "/planner?token=x", 700)
+    page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.goto("http://foreign.example/tree")
+    page.get_by_text("install jupyter-server-proxy and hetplanner beside the Jupyter server").wait_for()
+    assert page.locator("iframe").get_attribute("src") is None
+    page.goto("http://localhost:8888/tree")
+    assert page.locator("iframe").get_attribute("src") == "http://localhost:5999/planner?token=x"
     page.context.close()

@@ -242,6 +242,25 @@ def test_behind_a_login_all_may_launch_under_any_name_and_foreign_origins_are_re
     visiting(story, behind_login=True)
 
 
+def test_behind_a_login_a_proxy_may_send_another_host_than_browsers_know():
+    async def story(visitor):
+        visitor.gate.hosts = frozenset({"hub.example", "lab.example:8443"})
+        for origin in ("https://hub.example", "https://lab.example:8443"):
+            assert await visitor.connects(Origin=origin)
+        for origin in ("https://lab.example", "https://hub.example:1", "https://evil.example", "null"):
+            assert not await visitor.connects(Origin=origin)
+
+    visiting(story, behind_login=True)
+
+
+def test_names_of_ours_are_no_origins_where_no_login_stands():
+    async def story(visitor):
+        visitor.gate.hosts |= {"hub.example"}
+        assert not await visitor.connects(Origin="https://hub.example")
+
+    visiting(story)
+
+
 def test_the_oldest_of_many_browsers_is_forgotten():
     gate = Gate(LaunchGuard(TOKEN), allowed_hosts({}))
     first = gate.new_cookie()
