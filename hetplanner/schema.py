@@ -176,7 +176,9 @@ def parse_json(text: str | bytes, place: str) -> Any:
     """
     place = one_line(place)
     if len(text) > MAX_FILE_BYTES:
-        raise InvalidInput(f"{place}: must be at most {MAX_FILE_BYTES >> 20} MiB, got {len(text) >> 20} MiB")
+        raise InvalidInput(
+            f"{place}: must be at most {units.short_bytes(MAX_FILE_BYTES)}, got {units.short_bytes(len(text))}"
+        )
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
@@ -207,7 +209,9 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> 
         if not file.is_file():
             raise InvalidInput(f"{place}: " + ("not a regular file" if file.exists() else "no such file"))
         if file.stat().st_size > max_bytes:
-            raise InvalidInput(f"{place}: must be at most {_mib(max_bytes)}, is {_mib(file.stat().st_size)}")
+            raise InvalidInput(
+                f"{place}: must be at most {units.short_bytes(max_bytes)}, is {units.short_bytes(file.stat().st_size)}"
+            )
         return file.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{place}: cannot be read: {error.strerror}") from None
@@ -244,10 +248,6 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InvalidInput(one_line(f"{path}: cannot be written: there is no folder {folder}"))
     if not os.access(folder, os.W_OK):
         raise InvalidInput(one_line(f"{path}: cannot be written: folder {folder} is not writable"))
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.3g} MiB"
 
 
 def check_format(data: object, noun: str, version: int, place: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hetplanner.cluster.model import MAX_DEVICES, Cluster
 from hetplanner.errors import InvalidInput, one_line
 from hetplanner.reading import DAMAGED, reader
 from hetplanner.schema import MAX_DEPTH
+from hetplanner.units import short_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -105,7 +106,7 @@ def _check_xml(content: bytes, place: str) -> None:
     from defusedxml.ElementTree import iterparse
 
     if len(content) > MAX_GRAPH_BYTES:
-        raise InvalidInput(f"{place}: must be at most {MAX_GRAPH_BYTES >> 20} MiB, got {len(content) >> 20} MiB")
+        raise InvalidInput(f"{place}: must be at most {short_bytes(MAX_GRAPH_BYTES)}, got {short_bytes(len(content))}")
     if not content.strip():
         raise InvalidInput(f"{place}: the file is empty; it must hold a graph in GraphML")
     depth = elements = 0

@@ -20,6 +20,7 @@ from hetplanner.cluster.spreadsheet import guarded, unguarded
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, read_text
+from hetplanner.units import short_bytes
 
 TableSource = str | os.PathLike[str] | tuple[str, bytes]
 """A file's path, or a name with the content (an upload)."""
@@ -79,7 +80,7 @@ def read_source(source: TableSource) -> tuple[str, bytes]:
     if isinstance(source, tuple):
         name, data = source
         if len(data) > MAX_TABLE_BYTES:
-            raise InvalidInput(f"{one_line(name)}: must be at most {MAX_TABLE_BYTES >> 20} MiB")
+            raise InvalidInput(f"{one_line(name)}: must be at most {short_bytes(MAX_TABLE_BYTES)}")
         return one_line(name), data
     return one_line(Path(source).name), read_text(source, MAX_TABLE_BYTES)
 

@@ -36,6 +36,7 @@ from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
 from hetplanner.schema import checked
 from hetplanner.swarm.asked import PeerAct
+from hetplanner.units import short_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -277,8 +278,8 @@ def _request(home: Path, method: str, path: str, body: object, timeout_s: float,
         raise _NobodyAnswersError("no agent is running; `hetplanner agent` starts one")
     content = None if body is None else json.dumps(body).encode()
     if content is not None and len(content) > MAX_REQUEST_BYTES:
-        size, most = len(content) >> 20, MAX_REQUEST_BYTES >> 20
-        raise InvalidInput(f"plan: must be at most {most} MiB as a file, is {size} MiB")
+        size, most = short_bytes(len(content)), short_bytes(MAX_REQUEST_BYTES)
+        raise InvalidInput(f"plan: must be at most {most} as a file, is {size}")
     transport = httpx.HTTPTransport(uds=os.fspath(address))
     try:
         with httpx.Client(transport=transport, base_url="http://agent", timeout=timeout_s) as client:

@@ -372,7 +372,7 @@ def _grad_norm(records: list[StepRecord]) -> float | None:
 
 def _memory_samples(telemetry: RankTelemetry, step: int) -> list[Sample]:
     record = telemetry.steps[step]
-    found = [Sample(telemetry.rank, "memory (MiB)", record.end_s, record.memory_bytes / 2**20)]
+    found = [Sample(telemetry.rank, "memory (MB)", record.end_s, record.memory_bytes / 1e6)]
     if record.device_bytes:
-        found.append(Sample(telemetry.rank, "accelerator memory (MiB)", record.end_s, record.device_bytes / 2**20))
+        found.append(Sample(telemetry.rank, "accelerator memory (MB)", record.end_s, record.device_bytes / 1e6))
     return found

@@ -86,7 +86,7 @@ def test_memory_is_a_line_a_rank_in_the_colour_of_its_stage(tmp_path):
     run, _ = a_run(tmp_path)
     for rank in range(4):
         for step in range(3):
-            more = {"memory_bytes": (rank + 1) * 2**20, "device_bytes": 2**20 if rank == 3 else 0}
+            more = {"memory_bytes": (rank + 1) * 10**6, "device_bytes": 10**6 if rank == 3 else 0}
             write(tmp_path, rank, step_record(rank, step, 4, step + 1.0) | more)
     live = RunMemory()
     live.update(run.read_all())

@@ -272,19 +272,19 @@ def test_queue_depths_and_memory_come_with_the_trace(run_dir):
     for rank in range(NUM_RANKS):
         span = Span(rank, "forward", 0, 0, 0.0, 0.5, stage=0).to_dict()
         write(run_dir, rank, {"type": "span"} | span | (depth if rank == 1 else {}))
-        more = {"grad_square": 4.0, "in_flight": rank, "held": 7 - rank, "device_bytes": 2**20 * (rank == 3)}
+        more = {"grad_square": 4.0, "in_flight": rank, "held": 7 - rank, "device_bytes": 10**6 * (rank == 3)}
         write(run_dir, rank, step_record(rank, 0, NUM_RANKS, 1.0) | more | {"grad_norm": None})
     run = Run(run_dir)
     samples = run.trace().samples
     assert {(s.name, s.value, s.time_s) for s in samples if s.rank == 1} == {
         ("micro-batches in flight", 2.0, 0.5), ("receives posted", 3.0, 0.5), ("messages held", 1.0, 0.5),
-        ("memory (MiB)", 1000 / 2**20, 1.0),
+        ("memory (MB)", 1000 / 1e6, 1.0),
     }  # fmt: skip
-    assert [s.value for s in samples if s.name == "accelerator memory (MiB)"] == [1.0]
+    assert [s.value for s in samples if s.name == "accelerator memory (MB)"] == [1.0]
     counters = [e for e in run.trace().to_perfetto()["traceEvents"] if e["ph"] == "C"]
     assert {"name": "messages held", "pid": 1, "ts": 0.5e6, "args": {"value": 1.0}}.items() <= counters[2].items()
     (step,) = run.steps()
-    assert (step.grad_norm, step.in_flight, step.held, step.device_bytes) == (4.0, 3, 7, 2**20)
+    assert (step.grad_norm, step.in_flight, step.held, step.device_bytes) == (4.0, 3, 7, 10**6)
 
 
 def test_links_add_up_over_their_lines(run_dir):

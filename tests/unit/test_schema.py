@@ -48,7 +48,7 @@ def test_nesting_up_to_the_limit_and_brackets_in_strings_are_fine():
 
 def test_a_text_above_the_limit_is_not_parsed(monkeypatch):
     monkeypatch.setattr("hetplanner.schema.MAX_FILE_BYTES", 2**20)
-    assert "must be at most 1 MiB" in refused(parse_json, "[" + "1," * 2**20 + "1]", "x.json")
+    assert "must be at most 1.05 MB" in refused(parse_json, "[" + "1," * 2**20 + "1]", "x.json")
 
 
 def test_paths_that_hold_no_file(tmp_path):

@@ -102,7 +102,7 @@ def test_what_is_refused_gets_no_tick():
     ("messages", "words"),
     [
         # 52 MB once ended in silence: the browser's own refusal raised in the server.
-        ([{"status": "error", "error": "File 'a.npy' (52 MB) exceeds the limit"}], "at most 16 MiB"),
+        ([{"status": "error", "error": "File 'a.npy' (52 MB) exceeds the limit"}], "at most 16.8 MB"),
         ([BEGIN, piece("a.npy", b"0" * (MAX_UPLOAD_BYTES + 1)), END], "split it"),
         ([BEGIN, *(piece(f"{i}.csv", b"1") for i in range(MAX_FILES + 1)), END], "nothing was read"),
         ([BEGIN, END], "the file is empty"),

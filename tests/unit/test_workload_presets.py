@@ -220,7 +220,7 @@ def test_bad_paths(tmp_path):
     for text, says in (
         ("[]", "must be a JSON object"),
         ("{", "config.json:1: not JSON"),
-        (json.dumps(GPT2 | {"notes": "x" * 2**21}), "at most 1 MiB"),
+        (json.dumps(GPT2 | {"notes": "x" * 2**21}), "at most 1.05 MB"),
     ):
         bad.write_text(text)
         assert says in refused(load_workload, str(bad))

@@ -7,13 +7,13 @@ import numpy as np
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs.reader import RunReader
 
-MIB = 2**20
+MEGABYTE = 1e6
 
 
 def memory_lines(run: RunReader) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A line for every rank: resident memory of its process, and what it holds on an accelerator if it holds any.
 
-    Every line has xs (steps), ys (MiB; float64 arrays), colour (of its first stage), rank, stage, label.
+    Every line has xs (steps), ys (MB; float64 arrays), colour (of its first stage), rank, stage, label.
     """
     resident, device = [], []
     for telemetry in run.ranks:
@@ -28,7 +28,7 @@ def memory_lines(run: RunReader) -> tuple[list[dict[str, Any]], list[dict[str, A
             "stage": ", ".join(map(str, stages)),
             "label": f"stage {', '.join(map(str, stages))}",
         }
-        resident.append(facts | {"ys": held_bytes / MIB})
+        resident.append(facts | {"ys": held_bytes / MEGABYTE})
         if device_bytes.any():
-            device.append(facts | {"ys": device_bytes / MIB})
+            device.append(facts | {"ys": device_bytes / MEGABYTE})
     return resident, device

@@ -23,7 +23,7 @@ class RunMemory(LiveFigure):
             x_range=Range1d(0, 1),
             y_range=Range1d(0, 1),
             x_axis_label="step",
-            y_axis_label="MiB",
+            y_axis_label="MB",
         )
         self.source, self.device_source = empty_source(*LINE_NAMES), empty_source(*LINE_NAMES)
         lines = [
@@ -34,7 +34,7 @@ class RunMemory(LiveFigure):
             self.figure.add_tools(
                 HoverTool(
                     renderers=[renderer],
-                    tooltips=[("rank", "@rank"), ("stage", "@stage"), (words, "$y{0,0} MiB at step $x{0}")],
+                    tooltips=[("rank", "@rank"), ("stage", "@stage"), (words, "$y{0,0} MB at step $x{0}")],
                     line_policy="nearest",
                     visible=False,
                 )

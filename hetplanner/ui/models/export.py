@@ -21,6 +21,7 @@ from hetplanner.schema import one_line, parse_json
 from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import counted, shape_text
+from hetplanner.units import short_bytes
 
 MAX_SHOWN = 300_000
 MAX_PLAN_BYTES = 4 * 2**20
@@ -92,7 +93,7 @@ def checked_plan(content: bytes, place: str) -> AnyPlan:
     """A plan of either mode that its devices can hold, with an estimate. Raises InvalidInput, Infeasible."""
     if len(content) > MAX_PLAN_BYTES:
         raise InvalidInput(
-            f"{place}: must be at most {MAX_PLAN_BYTES >> 20} MiB; use the command line for larger plans"
+            f"{place}: must be at most {short_bytes(MAX_PLAN_BYTES)}; use the command line for larger plans"
         )
     plan = any_plan_from_data(parse_json(content, place), place)
     try:

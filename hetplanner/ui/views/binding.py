@@ -9,10 +9,13 @@ import panel_material_ui as pmui
 import param
 
 from hetplanner.ui.models.session import Session
+from hetplanner.units import short_bytes
 
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_FILES = 8
-TOO_LARGE = f"nothing was read: all files together must be at most {MAX_UPLOAD_BYTES >> 20} MiB, {MAX_FILES} at a time"
+TOO_LARGE = (
+    f"nothing was read: all files together must be at most {short_bytes(MAX_UPLOAD_BYTES)}, {MAX_FILES} at a time"
+)
 EMPTY = "the file is empty; write or save it again, and choose it once more"
 
 
