@@ -34,7 +34,7 @@ def launcher() -> dict[str, Any]:
             "title": NAME,
             "path_info": PATH,
             "icon_path": str(Path(__file__).with_name("jupyter_icon.svg")),
-            "category": "Other",
+            "category": "Notebook",  # of other tiles JupyterLab shows no icon
         },
     }
 

@@ -53,8 +53,11 @@ def answers(page: Page | FrameLocator) -> None:
 def test_the_launcher_s_tile_opens_the_dashboard_for_who_is_logged_in_alone(lab: Lab, browser: Browser) -> None:
     complaints: list[str] = []
     page = opened(lab, browser, "lab", complaints)
+    tile = page.locator(".jp-LauncherCard", has_text="hetplanner")
+    tile.locator("img").wait_for(timeout=PATIENCE_MS)
+    assert tile.locator("img").evaluate("one => one.decode().then(() => one.naturalWidth > 0)")
     with page.context.expect_page(timeout=PATIENCE_MS) as popup:
-        page.locator(".jp-LauncherCard", has_text="hetplanner").click(timeout=PATIENCE_MS)
+        tile.click()
     planner = popup.value
     sockets: list[str] = []
     planner.on("websocket", lambda one: sockets.append(one.url))
