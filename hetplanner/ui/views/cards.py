@@ -210,8 +210,9 @@ def progress_bar(share: float | None) -> str:
     """HTML: a bar that is filled so far; None: nothing is known yet."""
     filled = 0.0 if share is None else share
     faint = "color-mix(in srgb, var(--panel-primary-color) 28%, transparent)"
+    facts = f'role="progressbar" aria-label="Progress" aria-valuenow="{100 * filled:.0f}"'
     return (
-        f'<div role="progressbar" aria-valuenow="{100 * filled:.0f}" style="height:4px;background:{faint}">'
+        f'<div {facts} style="height:4px;background:{faint}">'
         f'<div style="height:4px;width:{100 * filled:.1f}%;background:var(--panel-primary-color)"></div></div>'
     )
 

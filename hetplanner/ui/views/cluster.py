@@ -59,7 +59,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
         layout="fit_data_stretch",
         sizing_mode="stretch_width",
         selectable=False,
-        formatters={"used": {"type": "tickCross"}},
+        formatters={"used": {"type": "lookup", "true": "✓", "false": "✗"}},
         margin=(4, 12, 12, 12),
     )
 

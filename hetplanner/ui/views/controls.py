@@ -136,7 +136,8 @@ button { padding: 0 11px; cursor: pointer; font-weight: 500; }
 button:hover:not(:disabled) { background: color-mix(in srgb, var(--panel-primary-color) 12%, transparent); }
 button:disabled { opacity: .4; cursor: default; }
 button.primary { border-color: var(--panel-primary-color); color: var(--panel-primary-color); }
-button.pressed { background: var(--panel-primary-color); border-color: var(--panel-primary-color); color: #fff; }
+button.pressed { background: var(--panel-primary-color); border-color: var(--panel-primary-color);
+  color: var(--panel-on-primary-color); }
 button:focus-visible, input:focus-visible, select:focus-visible { outline: 2px solid var(--panel-primary-color);
   outline-offset: 1px; }
 input, select { width: 100%; padding: 0 8px; }

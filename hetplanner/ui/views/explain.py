@@ -29,6 +29,8 @@ EMPTY_WHATIF = (
     " it can, so a search under the same changes may do better."
 )
 _CHOOSE = "choose …"
+_NO_STEPS = ".bk-spin-btn { display: none !important }"
+"""Its buttons for a step up and down have no names; the arrow keys do the same."""
 _ARROW = """select.bk-input { background-image: url('data:image/svg+xml;utf8,<svg version="1.1" viewBox="0 0 25 20"\
  xmlns="http://www.w3.org/2000/svg"><path d="M 0,0 25,0 12.5,20 Z" fill="gray"/></svg>') !important }"""
 """A list's arrow: Panel's is black, on dark pages too."""
@@ -115,7 +117,9 @@ class WhatIfCard:
 
     def _number(self, name: str, label: str) -> Any:
         bounds = self.model.param[name].bounds
-        return pn.widgets.FloatInput(name=label, start=bounds[0], end=bounds[1], width=130, margin=(4, 6))
+        return pn.widgets.FloatInput(
+            name=label, start=bounds[0], end=bounds[1], width=130, margin=(4, 6), stylesheets=[_NO_STEPS]
+        )
 
     def _select(self, label: str, options: list[str], width: int) -> Any:
         # A plain one opens at once.

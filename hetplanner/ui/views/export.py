@@ -109,10 +109,12 @@ class ExportView(PageView):
         elif self.model.form == "tree":
             set_html(self.text, f'<div style="{CODE_STYLE};{_HEIGHT}">{tree_html(plan_to_data(plan))}</div>')
         else:
-            set_html(self.text, f'<pre style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
+            set_html(self.text, f'<pre tabindex="0" style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
         lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan))
         for pane, text in zip(self.snippets, lines, strict=True):
-            set_html(pane, f'<pre style="{CODE_STYLE};max-height:420px;overflow:auto">{escape(text)}</pre>')
+            set_html(
+                pane, f'<pre tabindex="0" style="{CODE_STYLE};max-height:420px;overflow:auto">{escape(text)}</pre>'
+            )
 
 
 def peers_html(plan: ElasticPlan) -> str:

@@ -65,6 +65,7 @@ function row(field, id, send) {
     label.htmlFor = id
     made.node.dataset.name = field.name
   }
+  if (!field.label) made.node.setAttribute("aria-label", field.hint)
   node.title = field.hint
   words.append(label, hint)
   node.append(words, made.node, error)

@@ -68,7 +68,13 @@ SCRIPTS = {
 """What mends Bokeh and Panel in the browser; needs no route of its own."""
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
-    "dark": {"palette": {"primary": {"main": "#4593d0"}, "background": {"default": "#14181d", "paper": "#1b2028"}}},
+    "dark": {
+        "palette": {
+            "primary": {"main": "#4593d0", "contrastText": "#0c1116"},
+            "error": {"main": "#ff7b72"},
+            "background": {"default": "#14181d", "paper": "#1b2028"},
+        }
+    },
 }
 _VIEWS: dict[str, Callable[[PlannerApp], PageView]] = {
     "cluster": ClusterView,
@@ -160,6 +166,8 @@ class Page(pmui.Page):
     in its list of views when the session ends, and hold the whole document with all that it refers to.
     """
 
+    # The browser takes None for the default, a bar without a name.
+    busy_indicator: Any = param.Selector(default="none", objects=["none", "linear", "circular"])
     on_theme: Callable[[bool], None] = staticmethod(lambda dark: None)
     notices: pmui.NotificationArea | None = None
 
@@ -219,7 +227,8 @@ class Shell:
             sidebar_width=300,
             main=[self.alarm, self.tabs, PlanLine(app).view, self.deck.view],
             theme_config=THEME,
-            busy_indicator=None,
+            busy_indicator="none",
+            sidebar_resizable=False,  # its handle has a name but no role
         )
         self.notices = self.page.notices = pmui.NotificationArea(
             js_events={"connection_lost": {"type": "error", "message": LOST}}

@@ -194,5 +194,8 @@ def command_words(proposal: Proposal) -> str:
         parts.append(
             f'<p style="margin:6px 0"><b>Host {host}</b> runs {processes}, on the loopback interface only:</p>'
         )
-        parts.append(f'<pre style="{CODE_STYLE};max-height:170px;overflow:auto">{html.escape(command.script())}</pre>')
+        parts.append(
+            f'<pre tabindex="0" style="{CODE_STYLE};max-height:170px;overflow:auto">'
+            f"{html.escape(command.script())}</pre>"
+        )
     return _block("".join(parts))

@@ -72,5 +72,5 @@ class TextSection(Section):
             self.words.set("A process of its own loads the model and writes on from the prompt; it takes some seconds.")
         style = f"{FONT}font-size:13px;color:{COLOURS['bad']}"
         set_html(self.error, f'<div style="{style}" role="alert">{escape(text.error)}</div>' if text.error else "")
-        shown = f'<pre style="{CODE_STYLE}" data-generated>{escape(text.text)}</pre>' if text.text else ""
+        shown = f'<pre tabindex="0" style="{CODE_STYLE}" data-generated>{escape(text.text)}</pre>' if text.text else ""
         set_html(self.output, shown)

@@ -1,0 +1,70 @@
+"""The pages by the rules of axe-core: names, roles, contrast, in both themes, with a plan in hand."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+WIDTHS = {"light": 1280, "dark": 1920}
+NOT_OURS = {
+    # Tabulator puts the element that scrolls its rows between the grid and these.
+    ("aria-required-children", "tabulator"),
+    # Bokeh gives a slider's handle no name.
+    ("aria-input-field-name", "noUi-handle"),
+}
+"""Rules that a published widget breaks by itself: rule, and a class of the element."""
+
+
+def violations(page) -> list[str]:
+    """What is serious or critical and is not excused: rule, element, what is wrong."""
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+        if not any(one["id"] == rule and name in node["html"] for rule, name in NOT_OURS)
+    ]
+
+
+def test_no_page_breaks_a_serious_rule(server, visit):
+    one = visit(server.url)
+    page = one.page
+    for label, choice in (("Sample cluster", "laptop_8_cities"), ("Model", "tiny-gpt")):
+        page.get_by_label(label, exact=True).filter(visible=True).first.click()
+        page.get_by_role("menuitem", name=choice, exact=True).click()
+    one.sees("laptop_8_cities: ")
+    for name, value in (("stages", "2"), ("replicas", "4"), ("budget_s", "1")):
+        page.locator(f"#setting-{name}").fill(value)
+        page.keyboard.press("Tab")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.sees("The choice that gains most is made first")
+    page.evaluate(AXE)
+    broken: dict[str, list[str]] = {}
+    for theme, width in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": 1000})
+        for tab, shown in (
+            ("1 Cluster", "Links, row to column"),
+            ("2 Plan", "Why this plan"),
+            ("3 Simulate", "at its simulated peak"),
+            ("4 Run", "No run yet"),
+            ("5 Export", "tiny-gpt on laptop_8_cities, 2 stages"),
+        ):
+            one.tab(tab)
+            one.sees(shown)
+            broken |= {f"{theme}, {tab}": found for found in [violations(page)] if found}
+        one.tab("4 Run")
+        page.get_by_role("button", name="Rehearse here").filter(visible=True).click()
+        one.sees("Launch the rehearsal?")
+        broken |= {f"{theme}, dialog": found for found in [violations(page)] if found}
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        page.get_by_role("dialog").wait_for(state="hidden")
+        if theme == "light":
+            page.get_by_role("button", name="Toggle theme").click()
+            page.wait_for_function("document.documentElement.classList.contains('dark')")
+            page.wait_for_timeout(1000)  # colours fade
+    assert not broken, "\n".join(f"{where}:\n  " + "\n  ".join(found) for where, found in broken.items())
