@@ -65,7 +65,7 @@ class ConvergenceCurve(LiveFigure):
         legend = self._add_legend(
             [
                 ("best", [self._best]),
-                ("population: median, 10 to 90 %", [self._median, self._band]),
+                ("population", [self._median, self._band]),
                 ("baselines", [self._levels]),
                 ("lower bound", [self._bound]),
                 ("earlier searches", [self._earlier]),

@@ -218,9 +218,9 @@ def progress_bar(share: float | None) -> str:
 
 
 def chip(text: str) -> str:
-    """HTML: a word in a frame, on the primary colour."""
+    """HTML: a word in a frame, on the header."""
     look = (
-        f"{FONT}font-size:13px;color:var(--panel-on-primary-color);border:1px solid currentColor;border-radius:16px;"
+        f"{FONT}font-size:13px;color:#fff;border:1px solid currentColor;border-radius:16px;"
         "padding:5px 11px;white-space:nowrap"
     )
     return f'<div style="{look}">{escape(text)}</div>'

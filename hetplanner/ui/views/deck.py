@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import param
+
 from hetplanner.ui.views.island import Island
 
 _SHOWN = {
@@ -17,11 +19,42 @@ _AWAY = _SHOWN | {"position": "absolute", "top": "-100000px", "content-visibilit
 `visibility`: all elements inherit it, so that the styles of all would be computed again."""
 
 
+class Place(Island):
+    """What is in sight, or out of it.
+
+    Bokeh measures a legend behind a layout, for the next one, and one that is out of sight has no size: when its page
+    returns it stands below its figure, over what follows. Such figures are laid out once more.
+    """
+
+    shown = param.Boolean(default=False, doc="Whether it is in sight.")
+
+    _esm = """
+    const SETTLED_MS = [80, 500]
+    function layLegendsOut() {
+      for (const {type, id} of Bokeh.documents.flatMap((one) => [...one._all_models.values()])) {
+        if (type !== "Legend") continue
+        const legend = Bokeh.index.find_one_by_id(id)
+        if (!legend?.el.checkVisibility({contentVisibilityAuto: true})) continue
+        const bottom = (view) => view.el.getBoundingClientRect().bottom
+        if (bottom(legend) > bottom(legend.plot_view) + 1) legend.request_layout()
+      }
+    }
+    export function render({ model }) {
+      const box = document.createElement("div")
+      box.append(...model.get_child("parts"))
+      model.on("shown", () => {
+        if (model.shown) for (const after of SETTLED_MS) setTimeout(layLegendsOut, after)
+      })
+      return box
+    }
+    """
+
+
 class Deck:
     """Named places, filled when their time comes. `view` goes to the page; a place has the CSS class `KIND-NAME`."""
 
     def __init__(self, kind: str, names: Iterable[str]) -> None:
-        self._cards = {name: Island(styles=_AWAY, css_classes=[f"{kind}-{name}"]) for name in names}
+        self._cards = {name: Place(styles=_AWAY, css_classes=[f"{kind}-{name}"]) for name in names}
         self.view = Island(*self._cards.values(), styles={"position": "relative"})
 
     @property
@@ -36,4 +69,4 @@ class Deck:
     def show(self, name: str) -> None:
         """Brings a place in sight, and the others out of it."""
         for other, card in self._cards.items():
-            card.styles = _SHOWN if other == name else _AWAY
+            card.param.update(styles=_SHOWN if other == name else _AWAY, shown=other == name)

@@ -73,7 +73,14 @@ THEME = {
             "primary": {"main": "#4593d0", "contrastText": "#0c1116"},
             "error": {"main": "#ff7b72"},
             "background": {"default": "#14181d", "paper": "#1b2028"},
-        }
+        },
+        "components": {
+            "MuiAppBar": {
+                "styleOverrides": {
+                    "root": {"backgroundColor": "#1c4d7a", "backgroundImage": "none", "color": "#ffffff"},
+                }
+            }
+        },
     },
 }
 _VIEWS: dict[str, Callable[[PlannerApp], PageView]] = {
