@@ -65,6 +65,6 @@ def test_no_page_breaks_a_serious_rule(server, visit):
         page.get_by_role("dialog").wait_for(state="hidden")
         if theme == "light":
             page.get_by_role("button", name="Toggle theme").click()
-            page.wait_for_function("document.documentElement.classList.contains('dark')")
-            page.wait_for_timeout(1000)  # colours fade
+            page.wait_for_function("Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)")
+            page.wait_for_timeout(2000)  # colours fade
     assert not broken, "\n".join(f"{where}:\n  " + "\n  ".join(found) for where, found in broken.items())

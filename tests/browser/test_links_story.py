@@ -57,7 +57,7 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
     typed(latency, "33")
     expect(page.get_by_label("latency site-1 → site-0")).to_have_value("33")
     one.sees("specified 2")
-    page.get_by_label("Paste a cluster file").fill(
+    page.get_by_label("Paste a file").fill(
         "\tsite-0\tsite-1\tsite-2\nsite-0\t1\t2\t3\nsite-1\t4\t5\t6\nsite-2\t7\t8\t9"
     )
     page.get_by_role("button", name="Import pasted text").click()

@@ -47,7 +47,8 @@ class ExchangePart:
         self.bar_words = [self._file_error.view, self._file_note.view]
         self._options = Controls(self._press, margin=(4, 12))
         self._text = pmui.TextAreaInput(
-            label="Paste a cluster file, a graph, a table with names, or what nvidia-smi -L or iperf3 -J printed",
+            label="Paste a file or a tool's output",
+            placeholder="a cluster file, a graph, a table with names, or what nvidia-smi -L or iperf3 -J printed",
             rows=4,
             max_length=MAX_PASTED,
             size="small",

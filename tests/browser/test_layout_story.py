@@ -1,0 +1,74 @@
+"""What is drawn stays inside the window and inside its box, at all widths, in both themes, with a plan in hand."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+WIDTHS = (900, 1280, 1920, 2560)
+# Every element that can be seen, through shadow roots: words that are cut, controls outside the window, legends that
+# stand over what follows their figure.
+CUT_JS = """() => {
+  const found = []
+  const seen = (e) => e.checkVisibility({contentVisibilityAuto: true, visibilityProperty: true})
+  const name = (e) => `${e.tagName} ${e.className?.baseVal ?? e.className} "${e.textContent.trim().slice(0, 40)}"`
+  const own = (e) => [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.data.trim())
+  const scrolls = (e) => {
+    for (; e; e = e.assignedSlot ?? e.parentNode ?? null) {
+      if (e instanceof ShadowRoot) e = e.host
+      if (!(e instanceof Element)) continue
+      if (/auto|scroll/.test(getComputedStyle(e).overflowX) && e !== document.scrollingElement) return true
+    }
+    return false
+  }
+  const walk = (root) => {
+    for (const e of root.querySelectorAll("*")) {
+      if (e.shadowRoot) walk(e.shadowRoot)
+      if (["STYLE", "SCRIPT", "OPTION", "PRE"].includes(e.tagName) || !seen(e)) continue
+      const box = e.getBoundingClientRect()
+      if (!box.width || !box.height || box.bottom < -1000) continue
+      const style = getComputedStyle(e)
+      const hides = style.overflowX !== "visible" && !/auto|scroll/.test(style.overflowX)
+      if (own(e) && hides && e.scrollWidth > e.clientWidth + 1) found.push(`cut: ${name(e)}`)
+      const acts = /^(BUTTON|INPUT|SELECT|TEXTAREA)$/.test(e.tagName) && e.type !== "file"
+      if ((acts || own(e)) && (box.right > innerWidth + 1 || box.left < -1) && !scrolls(e))
+        found.push(`outside: ${name(e)} ${Math.round(box.left)} to ${Math.round(box.right)}`)
+    }
+  }
+  walk(document)
+  for (const model of Bokeh.documents.flatMap((one) => [...one._all_models.values()])) {
+    const legend = model.type === "Legend" ? Bokeh.index.find_one_by_id(model.id) : null
+    if (!legend || !seen(legend.el)) continue
+    const over = legend.el.getBoundingClientRect().bottom - legend.plot_view.el.getBoundingClientRect().bottom
+    if (over > 1) found.push(`legend: ${legend.el.textContent.slice(0, 60)} by ${Math.round(over)}`)
+  }
+  const wide = document.scrollingElement.scrollWidth
+  if (wide > innerWidth + 1) found.push(`page: ${wide} wide`)
+  return found
+}"""
+
+
+def test_nothing_is_cut_or_outside_the_window(server, visit):
+    one = visit(server.url)
+    page = one.page
+    for name, value in (("stages", "8"), ("replicas", "8"), ("budget_s", "1")):
+        page.locator(f"#setting-{name}").fill(value)
+        page.keyboard.press("Tab")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.sees("The choice that gains most is made first")
+    broken: dict[str, list[str]] = {}
+    for theme in ("light", "dark"):
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 1000})
+            for tab in ("1 Cluster", "2 Plan", "3 Simulate", "4 Run", "5 Export"):
+                one.tab(tab)
+                page.wait_for_timeout(1500)  # figures and legends follow the width
+                found = page.evaluate(CUT_JS)
+                if found:
+                    broken[f"{theme}, {width}, {tab}"] = found
+        if theme == "light":
+            page.get_by_role("button", name="Toggle theme").click()
+            page.wait_for_function("Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)")
+    assert not broken, "\n".join(f"{where}:\n  " + "\n  ".join(found) for where, found in broken.items())
