@@ -94,6 +94,10 @@ class PlanView(PageView):
         self.tried.set_dark(dark)
         self.light.recolour()
 
+    def beat(self) -> None:
+        """See PageView."""
+        self.tried.beat()
+
     def _wire(self) -> None:
         model = self.model
         on_click(self.rehearse, lambda _: self.app.rehearse())

@@ -6,10 +6,7 @@ from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.plots.live import TriedShapes
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.views.cards import Words, card, chart
-from hetplanner.ui.views.later import Later
 
-AFTER_MS = 400
-"""What a reload shows first is in sight by then."""
 EMPTY = "When a search of several shapes has ended, this shows what the best plan of each was worth."
 
 
@@ -27,14 +24,19 @@ class TriedCard:
         self._is_dark = False
         self._words = Words(EMPTY, margin=(2, 14, 8, 14))
         self.card = card("Shapes tried", self._words.view)
-        self._show_later = Later(AFTER_MS)(self._show)
-        model.param.watch(self.show, ["state", "job_id"])
-        self.show()
+        self._is_due = True
+        model.param.watch(self._put_off, ["state", "job_id"])
 
-    def show(self, *_: Any) -> None:
-        """Shows the search in hand, a moment later."""
+    def _put_off(self, *_: Any) -> None:
+        self._is_due = True
+
+    def beat(self) -> None:
+        """Shows the search in hand, if it is another or has ended since; the page is in sight by then."""
+        if not self._is_due:
+            return
+        self._is_due = False
         if len(self._model.tried) > 1:
-            self._show_later()
+            self._show()
         elif self._figure is not None:
             self._figure.update([])
             self._words.set(EMPTY)
