@@ -183,7 +183,8 @@ def test_the_search_counts_the_same_dollars(seed, shape, recompute):
     plan = dense_plan(species.layout(candidate), problem, Provenance())
     estimate = estimate_plan(plan)
     hours, egress = dollars(plan, estimate.step_s)
-    assert candidate.value == pytest.approx(hours + egress, rel=1e-4)
+    per_mtoken = 1e6 / problem.workload.tokens_per_step
+    assert candidate.value == pytest.approx((hours + egress) * per_mtoken, rel=1e-4)
 
 
 def test_an_unknown_price_leaves_egress_known():
