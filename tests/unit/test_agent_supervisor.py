@@ -112,7 +112,9 @@ def test_launched_processes_do_not_think_they_are_ranks_of_another_run(supervise
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "other")
     supervisor = supervise("slow-start")
     run_id = supervisor.submit(plan, LONG).run
-    env = psutil.Process(supervisor.status(run_id).pid).environ()
+    process = psutil.Process(supervisor.status(run_id).pid)
+    patience.until(process.environ, "the environment of the process stays empty")  # exec fills it after Popen returns
+    env = process.environ()
     assert "MASTER_PORT" not in env
     assert "TORCHELASTIC_RUN_ID" not in env
     assert env["HETPLANNER_RUN"] == str(find_run(run_id, home)[1].path)
