@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from hetplanner.launchers.interface import HostCommand, LaunchRequest
+from hetplanner.liveness.processes import RUN_MARK
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.processes import RUN_MARK
 
 SCRIPT = Path(__file__).with_name("fake_ranks.py")
 

@@ -4,10 +4,13 @@ The agent makes the file (in /dev/shm where there is one) and names it in the en
 record: a thread counts heartbeats; the training loop says what it does, which costs it some 50 ns. No torch.
 """
 
+import contextlib
 import errno
 import logging
 import mmap
 import os
+import secrets
+import stat
 import statistics
 import struct
 import threading
@@ -36,6 +39,9 @@ ACTIVITIES = (
     "done",
 )
 """What a rank can be at, in the order of its life (training and checkpointing take turns)."""
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "hetplanner-"
+"""Of the file's name."""
 BEAT_S = 0.1
 VERSION = 1
 EVERYONE = 0xFFFF_FFFF
@@ -141,6 +147,21 @@ class Beat:
     exit_code: int | None
     signum: int
     sender: int
+
+
+def new_heartbeats(run_dir: Path) -> str:
+    """A path for a run's heartbeats that nobody can foresee: in shared memory where the system has some."""
+    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else run_dir
+    return str(folder / f"{PREFIX}{secrets.token_hex(8)}")
+
+
+def remove_heartbeats(path: Path) -> None:
+    """Removes a file of heartbeats, and nothing else that may be there."""
+    with contextlib.suppress(OSError):
+        info = path.lstat()
+        ours = stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid()
+        if ours and path.name.startswith(PREFIX):
+            path.unlink()
 
 
 def create_heartbeats(path: Path, num_ranks: int) -> None:

@@ -26,12 +26,12 @@ from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
 from hetplanner.launchers.registry import make_launcher
+from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.files import AnyPlan, any_plan_from_data
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
 from hetplanner.runs.offers import settle
-from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.protocol import (
     CALLER_HEADER,
     MAX_REQUEST_BYTES,

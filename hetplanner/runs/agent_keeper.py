@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hetplanner.errors import HetplannerError
 from hetplanner.liveness.process_facts import process_facts
+from hetplanner.liveness.processes import is_same_process
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.home import AGENT_FILE, agent_directory
-from hetplanner.runs.processes import is_same_process
 
 log = logging.getLogger(__name__)
 

@@ -254,7 +254,7 @@ def _last_words(log: Path, before_bytes: int, exit_code: int | None) -> str:
 
 def _shut_down(home: Path, ask: Callable[[], object]) -> None:
     """Asks the agent to end, and waits for its process: its lock is held beyond its socket."""
-    from hetplanner.runs.processes import created_unix_s
+    from hetplanner.liveness.processes import created_unix_s
 
     info = find_agent(home)
     began_s = created_unix_s(info.pid) if info else None

@@ -1,31 +1,26 @@
 """A run in the hands of the agent: its processes, how far they have come, what is put away before they start again."""
 
 import contextlib
-import os
-import secrets
 import signal
-import stat
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from hetplanner.liveness.heartbeat import Beat, create_heartbeats
+from hetplanner.liveness.heartbeat import Beat, create_heartbeats, remove_heartbeats
+from hetplanner.liveness.processes import created_unix_s, is_same_process, processes_of_run, send_signal
 from hetplanner.liveness.ranks import LivenessWatch, Lost
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, rank_labels
 from hetplanner.runs.conditions import Conditions
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.leftovers import remove_leftovers
-from hetplanner.runs.processes import created_unix_s, is_same_process, processes_of_run, send_signal
 from hetplanner.runs.status import RunStatus
 from hetplanner.runs.status_file import StatusFile
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runs.telemetry import PHASES, RankTelemetry
 
-SHARED_MEMORY = Path("/dev/shm")
-HEARTBEATS_PREFIX = "hetplanner-"
 _PHASE_BYTES = 2**20
 
 
@@ -128,14 +123,8 @@ class OwnedRun:
 
     def remove_heartbeats(self) -> None:
         """When the run is over."""
-        if self.status.heartbeats is None:
-            return
-        path = Path(self.status.heartbeats)
-        with contextlib.suppress(OSError):
-            info = path.lstat()
-            ours = stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid()
-            if ours and path.name.startswith(HEARTBEATS_PREFIX):
-                path.unlink()
+        if self.status.heartbeats is not None:
+            remove_heartbeats(Path(self.status.heartbeats))
 
     # -- how far it has come ----------------------------------------------------------------------
 
@@ -173,12 +162,6 @@ class OwnedRun:
             self.directory.launcher_log.replace(self.directory.path / f"launcher-{attempt}.txt")
         self.telemetry, self.process, self.lost, self.alone_since_s = [], None, None, None
         self.terminate_at_s = self.kill_at_s = None
-
-
-def new_heartbeats(run_dir: Path) -> str:
-    """A path for a run's heartbeats that nobody can foresee: in shared memory where the system has some."""
-    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else run_dir
-    return str(folder / f"{HEARTBEATS_PREFIX}{secrets.token_hex(8)}")
 
 
 def launched(status: RunStatus, process: "subprocess.Popen[bytes]", now_unix_s: float) -> RunStatus:

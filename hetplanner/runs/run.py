@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.liveness.processes import is_same_process
 from hetplanner.plan.trace import Trace
 from hetplanner.runs.agent_keeper import AgentKeeper, agent_pid
 from hetplanner.runs.directory import find_run, list_run_ids
 from hetplanner.runs.home import home_directory
-from hetplanner.runs.processes import is_same_process
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.swarm.asked import PeerAct

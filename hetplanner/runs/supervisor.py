@@ -25,7 +25,8 @@ from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.disk import check_disk, disk_need
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
 from hetplanner.launchers.registry import make_launcher
-from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE
+from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, new_heartbeats
+from hetplanner.liveness.processes import send_signal, start_in_session
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -35,9 +36,8 @@ from hetplanner.runs.directory import create_run_directory, find_run, list_run_i
 from hetplanner.runs.ending import Departure, End, judge_end
 from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.memory_events import new_oom_kills, oom_kills
-from hetplanner.runs.owned import OwnedRun, launched, new_heartbeats
+from hetplanner.runs.owned import OwnedRun, launched
 from hetplanner.runs.peer_requests import check_peer
-from hetplanner.runs.processes import send_signal, start_in_session
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.swarm.asked import Asked, PeerAct, ask

@@ -15,9 +15,9 @@ from fake_launcher import SCRIPT
 from playwright.sync_api import expect
 from served_dashboard import TOKEN, Server
 
+from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
-from hetplanner.runs.processes import processes_of_run
 from hetplanner.ui.models.export import plan_text
 
 pytestmark = pytest.mark.browser

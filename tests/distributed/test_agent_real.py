@@ -17,11 +17,11 @@ from patience import HANG_S, stretched, until
 
 from hetplanner.launchers.capacity import estimated_rank_bytes
 from hetplanner.launchers.local import LocalLauncher
+from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.directory import create_run_directory
-from hetplanner.runs.processes import processes_of_run
 from hetplanner.runs.reader import RunReader
 from hetplanner.workload.presets import preset
 

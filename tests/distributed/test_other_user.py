@@ -20,10 +20,10 @@ from patience import until
 from swarm_runs import events_of, small_spec, start_swarm
 
 from hetplanner.launchers.isolate import CLONE_NEWNET, why_open
+from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
 from hetplanner.runs.home import socket_path
-from hetplanner.runs.processes import processes_of_run
 from hetplanner.runs.run import Run
 from hetplanner.swarm.wire.certificates import run_certificates
 from hetplanner.workload.presets import preset

@@ -14,11 +14,11 @@ from factories import chain_plan, small_cluster
 from fake_launcher import processes_under
 from patience import HANG_S, until
 
+from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
-from hetplanner.runs.processes import processes_of_run
 from hetplanner.runs.run import open_run
 
 pytestmark = pytest.mark.distributed

@@ -9,9 +9,9 @@ from factories import chain_plan, swarm_plan
 from hetplanner.cli.peers import join
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.isolate import MODULE
+from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
-from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.swarm.wire.certificates import run_certificates
 

@@ -6,11 +6,11 @@ import threading
 
 from factories import chain_plan
 
+from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent_keeper import AgentKeeper
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import AGENT_FILE, agent_directory
-from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.models.agent import LOOK_EVERY_S, AgentWatch, start_line
 

@@ -14,13 +14,13 @@ from test_runs_life import audit, span_line
 from test_ui_models import SAMPLES, TOKEN, FakeService, errors
 
 from hetplanner.errors import RunError
+from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
 from hetplanner.runs.directory import create_run_directory, save_config
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.offers import offers_file
-from hetplanner.runs.processes import created_unix_s
 from hetplanner.runs.series import prices_of
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.ui import watch
