@@ -57,6 +57,15 @@ def sites_cluster(
     return checked(Cluster, data, "sites", from_file=True)
 
 
+def hosted(hosts: dict[str, str]) -> Cluster:
+    """Devices of one site, each on the host that is given for it."""
+    base = sites_cluster([len(hosts)])
+    return base.replace(
+        hosts=tuple(Host(id=name, site=base.sites[0].name) for name in sorted(set(hosts.values()))),
+        devices=tuple(base.devices[0].replace(id=device, host=host) for device, host in hosts.items()),
+    )
+
+
 def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int = 2) -> Workload:
     """A GPT of hidden size 32 with tied embeddings, in float32."""
     config = TransformerConfig(vocab=256, max_seq_len=32, hidden=32, layers=layers, heads=2, ffn=64)

@@ -1,5 +1,6 @@
-"""Joining the process group: gloo, on loopback when all ranks are on this machine."""
+"""Joining the process group: gloo, on loopback when all ranks are on this machine, else at one address a host."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -12,7 +13,11 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
 
+LOOPBACKS = ("127.0.0.1", "localhost", "::1")
+LONGEST_QUEUE = 1024
+"""Connections that wait for the store; every rank of a run opens one at the same time."""
 HUNG_PEER_S = 600.0
 """A peer that is silent this long is given up; one that dies is noticed within milliseconds."""
 SIOCGIFADDR = 0x8915
@@ -21,7 +26,16 @@ SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This process among the others, from torchrun's environment."""
+    """This process among the others, from torchrun's environment.
+
+    Attributes:
+        rank: torchrun's; the plan's once the host is known (`on_host`).
+        address, port: where all ranks meet.
+        agent_store: torchrun's agent has opened the store there.
+        is_first: whether torchrun counts it as rank 0, whose machine has that address.
+        host: which of the plan's hosts its machine is, as its launcher says.
+        own_address: at which the other hosts reach its machine, as its launcher says.
+    """
 
     rank: int
     world_size: int
@@ -30,11 +44,14 @@ class Place:
     agent_store: bool
     local_world_size: int = 0
     local_rank: int = 0
+    is_first: bool = True
+    host: str | None = None
+    own_address: str | None = None
 
     @property
     def is_loopback(self) -> bool:
         """Whether the ranks meet at this machine's loopback address."""
-        return self.address in ("127.0.0.1", "localhost", "::1")
+        return self.address in LOOPBACKS
 
     @property
     def is_one_machine(self) -> bool:
@@ -53,6 +70,9 @@ def place_from_environment() -> Place:
             os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             int(os.environ.get("LOCAL_WORLD_SIZE", "0")),
             int(os.environ.get("LOCAL_RANK", os.environ["RANK"])),
+            int(os.environ["RANK"]) == 0,
+            os.environ.get(HOST_VARIABLE) or None,
+            os.environ.get(ADDRESS_VARIABLE) or None,
         )
     except (KeyError, ValueError) as error:
         raise InvalidInput(
@@ -61,25 +81,22 @@ def place_from_environment() -> Place:
         ) from None
 
 
-def loopback_listener(port: int) -> socket.socket:
-    """A socket bound to 127.0.0.1; TCPStore by itself would listen on every interface."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(128)
-    return listener
+def store_at(address: str, port: int, timeout: timedelta, *, is_master: bool) -> TCPStore:
+    """A TCPStore at an address of IPv4; port 0 takes a free one.
 
+    Its master listens at that address alone, where torch's own would listen on every interface.
 
-def loopback_store(port: int, world_size: int | None, timeout: timedelta, *, is_master: bool) -> TCPStore:
-    """A TCPStore at 127.0.0.1:port that listens on loopback only; port 0 takes a free one."""
+    Raises:
+        InvalidInput: the master's address is none of this machine's, or its port is in use.
+    """
     if not is_master:
-        return TCPStore("127.0.0.1", port, world_size, is_master=False, timeout=timeout, wait_for_workers=False)
-    listener = loopback_listener(port)
+        return TCPStore(address, port, None, is_master=False, timeout=timeout, wait_for_workers=False)
+    listener = _listener(address, port)
     # The store's daemon owns the descriptor from here on.
     return TCPStore(
-        "127.0.0.1",
+        address,
         listener.getsockname()[1],
-        world_size,
+        None,
         is_master=True,
         timeout=timeout,
         wait_for_workers=False,
@@ -87,13 +104,51 @@ def loopback_store(port: int, world_size: int | None, timeout: timedelta, *, is_
     )
 
 
+def _listener(address: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(LONGEST_QUEUE)
+    except OSError as error:
+        listener.close()
+        raise InvalidInput(f"{address}:{port}: {_why_not_bound(error, address)}") from None
+    found = listener.getsockname()[0]
+    if address not in LOOPBACKS and found.startswith("127."):
+        listener.close()
+        raise InvalidInput(f"{address}: is {found} on this machine, where no other host reaches it; give its address")
+    return listener
+
+
+def _why_not_bound(error: OSError, address: str) -> str:
+    name = socket.gethostname()
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"the port is in use on {name}; end what listens there, or give another port"
+        case errno.EADDRNOTAVAIL:
+            return f"{name} has no such address; the first host of the plan opens the store at an address of its own"
+        case _:
+            return f"cannot be opened on {name}: {error.strerror or error}"
+
+
 def open_store(place: Place) -> Store:
-    """The store at which the ranks meet: the agent's, or one of rank 0's own."""
+    """The store at which the ranks meet: the agent's, or one of the first rank's own. Raises InvalidInput."""
     timeout = timedelta(seconds=HUNG_PEER_S)
-    is_master = place.rank == 0 and not place.agent_store
-    if place.is_loopback:
-        return loopback_store(place.port, None, timeout, is_master=is_master)
-    return TCPStore(place.address, place.port, None, is_master=is_master, timeout=timeout, wait_for_workers=False)
+    address = "127.0.0.1" if place.is_loopback else place.address
+    return store_at(address, place.port, timeout, is_master=place.is_first and not place.agent_store)
+
+
+def claim_rank(place: Place, store: Store) -> None:
+    """Refuses a second process for one rank. Raises InvalidInput, with both machines."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    mine = f"{socket.gethostname()}, process {os.getpid()}"
+    first = store.compare_set(f"hetplanner/{attempt}/rank/{place.rank}", "", mine).decode(errors="replace")
+    if first != mine:
+        host = f" of host {place.host!r:.80}" if place.host else ""
+        raise InvalidInput(
+            f"rank {place.rank}{host}: was started twice, by {first:.200} and by {mine}; give every machine its own"
+            f" {HOST_VARIABLE}"
+        )
 
 
 def join(place: Place, store: Store, *, loopback: bool) -> None:
@@ -101,7 +156,7 @@ def join(place: Place, store: Store, *, loopback: bool) -> None:
     torch.set_num_threads(1)
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    elif interface := interface_towards(place.address, place.port):
+    elif interface := _interface(place):
         # Left to themselves both look for an interface by rules of their own, which may be another one.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
@@ -116,6 +171,19 @@ def join(place: Place, store: Store, *, loopback: bool) -> None:
         )
     except (RuntimeError, dist.DistError) as error:
         raise RunError(f"rank {place.rank}: cannot join the others at {place.address}:{place.port}: {error}") from error
+
+
+def _interface(place: Place) -> str | None:
+    """Name of the interface on which this machine talks to the others. Raises InvalidInput."""
+    if place.own_address is None:
+        return interface_towards(place.address, place.port)
+    interface = interface_of(place.own_address)
+    if interface is None:
+        raise InvalidInput(
+            f"rank {place.rank}: {socket.gethostname()} has no interface with the address {place.own_address:.80};"
+            f" correct {ADDRESS_VARIABLE}"
+        )
+    return interface
 
 
 def interface_towards(address: str, port: int) -> str | None:

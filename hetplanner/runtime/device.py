@@ -6,6 +6,8 @@ from hashlib import sha256
 import torch
 import torch.distributed as dist
 
+from hetplanner.cluster.catalog import DeviceKind, find_kind
+from hetplanner.cluster.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
@@ -17,14 +19,43 @@ def choose_device(plan: Plan, config: TrainConfig, place: Place) -> torch.device
     """The rank's device, see `TrainConfig.device_for`; torch takes it for its own where none is named.
 
     Raises:
-        InvalidInput: a GPU was asked for, and torch sees none.
+        InvalidInput: a GPU was asked for, and torch sees none; or, on several machines, what is there is of another
+            kind than planned.
     """
     cluster = plan.problem.cluster
     kind = cluster.devices[cluster.device_index(plan.ranks[place.rank])].kind
     device = named_device(config.device_for(kind), place.local_rank)
+    if not place.is_one_machine and config.device == "auto":
+        _check_kind(device, kind, f"rank {place.rank} (device {plan.ranks[place.rank]})")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
+
+
+def _check_kind(device: torch.device, planned: str, who: str) -> None:
+    """Refuses a GPU of another kind than planned, or a processor in its place. Raises InvalidInput."""
+    host, wanted = socket.gethostname(), find_kind(planned)
+    if wanted is None:
+        return
+    if device.type == "cpu" and wanted.grade != "cpu":
+        raise InvalidInput(
+            f"{who}: the plan has a {planned} on {host}, where torch sees no GPU; install a torch with CUDA, or train"
+            " with --device cpu"
+        )
+    found, name = _found_kind(device)
+    if found is not None and found != wanted:
+        raise InvalidInput(
+            f"{who}: the plan has a {wanted.name} on {host}, which has a {found.name} ({name}); correct the cluster"
+            " file and plan again, or train with --device cuda"
+        )
+
+
+def _found_kind(device: torch.device) -> tuple[DeviceKind | None, str]:
+    """The catalog's kind of a GPU, None for others and unknown ones; and what its driver calls it."""
+    if device.type == "cpu":
+        return None, ""
+    properties = torch.cuda.get_device_properties(device)
+    return kind_of_gpu(Gpu(properties.name, properties.total_memory / 2**30)), properties.name
 
 
 def named_device(name: str, turn: int = 0) -> torch.device:

@@ -1,9 +1,9 @@
-"""A torchrun rendezvous that listens on loopback only: `--rdzv-backend=hetplanner-loopback`.
+"""A torchrun rendezvous that listens at one address only: `--rdzv-backend=hetplanner`.
 
 torch's own backends open their store on every interface of the machine, and the elastic one unpickles what it
-finds there. This one is static (ranks are fixed by node rank, nobody joins later) and bound to 127.0.0.1. With
-several agents on one machine, each gets its node rank by `--rdzv-conf=rank=R` (torchrun hands `--node-rank` to its
-own static backend only).
+finds there and orders hosts by name. This one is static: node ranks are fixed, nobody joins later, and the first node
+opens the store at the endpoint's address alone. Each node gets its rank by `--rdzv-conf=rank=R` (torchrun hands
+`--node-rank` to its own static backend only). `hetplanner-loopback` is the same on 127.0.0.1 only.
 """
 
 import os
@@ -19,22 +19,23 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.connect import loopback_store
+from hetplanner.runtime.connect import LOOPBACKS, store_at
 
-BACKEND = "hetplanner-loopback"
+BACKEND, ON_LOOPBACK = "hetplanner", "hetplanner-loopback"
 TIMEOUT_S = 600.0
 
 
-class LoopbackRendezvous(RendezvousHandler):
-    """Static ranks around a store on 127.0.0.1; node rank 0 holds the store."""
+class StaticRendezvous(RendezvousHandler):
+    """Static ranks around a store at one address; node rank 0 holds the store."""
 
-    def __init__(self, port: int, rank: int, num_nodes: int, run_id: str) -> None:
-        self.port, self.rank, self.num_nodes, self.run_id = port, rank, num_nodes, run_id
+    def __init__(self, backend: str, address: str, port: int, rank: int, num_nodes: int, run_id: str) -> None:
+        self.backend, self.address, self.port = backend, address, port
+        self.rank, self.num_nodes, self.run_id = rank, num_nodes, run_id
         self._store: PrefixStore | None = None
 
     def get_backend(self) -> str:
-        """Name of the backend."""
-        return BACKEND
+        """The name by which torchrun was asked for it."""
+        return self.backend
 
     @property
     def use_agent_store(self) -> bool:
@@ -45,10 +46,11 @@ class LoopbackRendezvous(RendezvousHandler):
         """Opens the store (once) and returns the fixed rank."""
         if self._store is None:
             # No check of the number of clients: the ranks connect to this store as well.
-            inner = loopback_store(self.port, None, timedelta(seconds=TIMEOUT_S), is_master=self.rank == 0)
+            timeout = timedelta(seconds=TIMEOUT_S)
+            inner = store_at(self.address, self.port, timeout, is_master=self.rank == 0)
             self.port = inner.port
             self._store = PrefixStore(self.run_id, inner)
-        meeting = RendezvousStoreInfo("127.0.0.1", self.port)
+        meeting = RendezvousStoreInfo(self.address, self.port)
         return RendezvousInfo(self._store, self.rank, self.num_nodes, meeting)
 
     def is_closed(self) -> bool:
@@ -74,8 +76,13 @@ class LoopbackRendezvous(RendezvousHandler):
 def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
     """Builds the handler from torchrun's flags. Raises InvalidInput."""
     address, port = parse_rendezvous_endpoint(parameters.endpoint or "127.0.0.1:0", 0)
-    if address not in ("127.0.0.1", "localhost"):
-        raise InvalidInput(f"--rdzv-endpoint: {BACKEND} serves 127.0.0.1 only, got {address!r:.60}; use 127.0.0.1:PORT")
+    if address in LOOPBACKS:
+        address = "127.0.0.1"
+    elif parameters.backend == ON_LOOPBACK:
+        raise InvalidInput(
+            f"--rdzv-endpoint: {ON_LOOPBACK} serves 127.0.0.1 only, got {address!r:.60}; for hosts take"
+            f" --rdzv-backend={BACKEND}"
+        )
     num_nodes = parameters.max_nodes
     rank = int(parameters.config.get("rank", os.environ.get("PET_NODE_RANK", 0 if num_nodes == 1 else -1)))
     if not 0 <= rank < num_nodes:
@@ -84,8 +91,8 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
             " add --rdzv-conf=rank=R"
         )
     if num_nodes > 1 and port == 0:
-        raise InvalidInput("--rdzv-endpoint: several agents must share one port; use 127.0.0.1:PORT")
-    return LoopbackRendezvous(port, rank, num_nodes, parameters.run_id)
+        raise InvalidInput(f"--rdzv-endpoint: several agents must share one port; use {address}:PORT")
+    return StaticRendezvous(parameters.backend, address, port, rank, num_nodes, parameters.run_id)
 
 
 def get_handler() -> object:

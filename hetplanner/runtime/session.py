@@ -6,6 +6,7 @@
 import gc
 import logging
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -20,12 +21,13 @@ from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import EVERYONE, Heartbeat
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
-from hetplanner.runtime.connect import Place, agree, join, open_store
+from hetplanner.runtime.connect import Place, agree, claim_rank, join, open_store
 from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
@@ -107,6 +109,8 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
+        if not self.place.is_loopback:
+            check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
             check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
         if self.config.emulate_links and not self.place.is_one_machine:
@@ -123,7 +127,9 @@ class Session:
         self._enter("connecting")
         if self.place.rank == 0 and self.config.emulate_links:
             create_clocks(self.plan.problem.cluster, self.plan.ranks, self.run_dir)
-        join(self.place, store or open_store(self.place), loopback=self.place.is_one_machine)
+        store = store or open_store(self.place)
+        claim_rank(self.place, store)
+        join(self.place, store, loopback=self.place.is_one_machine)
         agree((self.plan.digest() + self.config.model_dump_json()).encode(), "plan and settings")
         self._enter("building")
         executor = self._build()

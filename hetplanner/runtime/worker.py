@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,18 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("-o", "--output", type=Path, help="the run's folder (default: PLAN's name with -run)")
     return parser.parse_args(arguments)
+
+
+def planned_rank(plan_file: Path) -> int:
+    """The plan's rank of this process: by the host that the launcher names, else torchrun's. Raises InvalidInput."""
+    host = os.environ.get("HETPLANNER_HOST")
+    if not host:
+        return int(os.environ.get("RANK", "0"))
+    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.placement import rank_on_host
+
+    local_rank, num_processes = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    return rank_on_host(load_plan(plan_file), host, local_rank, num_processes)
 
 
 def run_directory(arguments: argparse.Namespace) -> tuple[Path, bool]:
@@ -116,10 +129,14 @@ def main(arguments: list[str] | None = None) -> int:
     block_signals()
     os.umask(0o077)  # what a run writes is its user's
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    rank, attempt = int(os.environ.get("RANK", "0")), int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+    terminal = os.dup(2)
+    try:
+        rank = planned_rank(parsed.plan)
+    except InvalidInput as error:
+        return _fail(None, error, terminal)
     run_dir, given = run_directory(parsed)
     run_dir.mkdir(parents=True, exist_ok=True)
-    terminal = os.dup(2)
     redirect_output(run_dir, rank)
     heartbeat = Heartbeat.of_rank(rank, attempt)
     code = _run_rank(parsed, run_dir, given, heartbeat, terminal, rank, attempt)
@@ -151,7 +168,8 @@ def _run_rank(
         from hetplanner.runtime.connect import place_from_environment
         from hetplanner.runtime.session import Session
 
-        session = Session(plan, config, place_from_environment(), run_dir, telemetry, watcher, heartbeat, attempt)
+        place = replace(place_from_environment(), rank=rank)
+        session = Session(plan, config, place, run_dir, telemetry, watcher, heartbeat, attempt)
         steps = session.run()
         if steps < config.steps:
             asked = watcher.request.name.lower()

@@ -24,12 +24,12 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import tensor_codec
 from hetplanner.elastic.identity import Member, Seat, Stamp
-from hetplanner.runtime.connect import loopback_store
+from hetplanner.runtime.connect import store_at
 from hetplanner.runtime.wire import CPU
 from hetplanner.swarm.collective import Carriers, Collective
 from hetplanner.swarm.engine import Sum
 from hetplanner.swarm.links import Links
-from hetplanner.swarm.wire.endpoint import Lost, is_loopback
+from hetplanner.swarm.wire.endpoint import Lost
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +100,7 @@ class Averager:
         """The port of this peer's own store, made when it is first wanted."""
         with self._lock:
             if self._store is None:
-                if is_loopback(self._host):
-                    self._store = loopback_store(0, None, self._timeout, is_master=True)
-                else:
-                    self._store = TCPStore(
-                        self._host, 0, None, is_master=True, timeout=self._timeout, wait_for_workers=False
-                    )
+                self._store = store_at(self._host, 0, self._timeout, is_master=True)
             return self._store.port
 
     def drop(self) -> None:
@@ -160,9 +155,7 @@ class Averager:
     def _meet(self, address: str, is_mine: bool, port_of: Callable[[str], int]) -> Store:
         """A connection of this meeting's own: nobody else can ask by one that waits for somebody who is gone."""
         host, port = address.rpartition(":")[0], self.open_store() if is_mine else port_of(address)
-        if is_loopback(host):
-            return loopback_store(port, None, self._timeout, is_master=False)
-        return TCPStore(host, port, None, is_master=False, timeout=self._timeout, wait_for_workers=False)
+        return store_at(host, port, self._timeout, is_master=False)
 
     def _sum(self, collective: Collective, tensor: Tensor) -> Tensor:
         """The sum over the group, as it is; maybe in place."""

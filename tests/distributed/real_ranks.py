@@ -18,7 +18,7 @@ from patience import HANG_S, stretched, until
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.connect import loopback_store
+from hetplanner.runtime.connect import store_at
 
 _CONTEXT = mp.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hetplanner.runtime.session", "hetplanner.plan.files"])
@@ -103,7 +103,7 @@ def start_ranks(
     fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
     (run_dir / "run.json").write_text(json.dumps(fields))
     world = num_ranks or len(plan.ranks)
-    store = loopback_store(0, None, timedelta(seconds=60), is_master=True)
+    store = store_at("127.0.0.1", 0, timedelta(seconds=60), is_master=True)
     processes = [
         _CONTEXT.Process(target=_rank, args=(str(run_dir), rank, world, store.port, fault), name=f"rank-{rank}")
         for rank in range(world)

@@ -22,7 +22,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.sample import load_model
 from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan, small_cluster
+from tests.factories import chain_plan, hosted, small_cluster
 
 pytestmark = pytest.mark.distributed
 
@@ -163,9 +163,19 @@ def test_wrong_number_of_ranks_is_refused(tmp_path: Path) -> None:
 
 
 def torchrun(
-    plan: Path, out: Path, port: int, *more: str, steps: int, nodes: int = 1, node: int = 0, ranks: int = 4, cwd=None
+    plan: Path,
+    out: Path,
+    port: int,
+    *more: str,
+    steps: int,
+    nodes: int = 1,
+    node: int = 0,
+    ranks: int = 4,
+    cwd=None,
+    host: str | None = None,
 ) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner-loopback"]
+    backend = "hetplanner-loopback" if host is None else "hetplanner"
+    command = [sys.executable, "-m", "torch.distributed.run", f"--rdzv-backend={backend}"]
     command += [f"--rdzv-endpoint=127.0.0.1:{port}", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"]
     command += [f"--rdzv-conf=rank={node}"] if nodes > 1 else []
     command += [
@@ -179,7 +189,7 @@ def torchrun(
         str(out),
         *more,
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"HETPLANNER_HOST": host} if host else {})
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -226,6 +236,42 @@ def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
         sum('"type": "step"' in x for x in (run_dir / f"rank-{r}.jsonl").read_text().splitlines()) for r in range(4)
     ]
     assert steps == [3, 3, 3, 3]
+
+
+def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
+    """The plan's ranks 0 and 2 are on one host, 1 and 3 on another: torchrun would number them 0, 1 and 2, 3."""
+    plan = chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"}))
+    save_plan(plan, tmp_path / "plan.json")
+    run_dir, port = tmp_path / "run", free_loopback_port()
+    agents = [
+        torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, host=host)
+        for n, host in enumerate("ab")
+    ]
+    try:
+        outputs = [agent.communicate(timeout=HANG_S)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill() if agent.poll() is None else None
+    assert [a.returncode for a in agents] == [0, 0], outputs
+    alone = start_ranks(plan, TrainConfig(steps=3), tmp_path / "alone")
+    assert alone.wait(HANG_S) == [0] * 4
+    for rank, ((stage, _),) in enumerate(plan.places_of_rank):
+        lines = [json.loads(line) for line in (run_dir / f"rank-{rank}.jsonl").read_text().splitlines()]
+        assert [line["stages"] for line in lines if line["type"] == "profile"] == [[stage]]
+        losses = [line["loss_sum"] for line in lines if line["type"] == "step"]
+        assert losses == [line["loss_sum"] for line in alone.lines(rank, "step")]
+
+
+def test_a_torchrun_on_a_host_that_the_plan_does_not_know_ends_in_one_line(tmp_path: Path) -> None:
+    plan = chain_plan([2, 2], [4], cluster=hosted({"d0": "a", "d1": "a", "d2": "a", "d3": "b"}))
+    save_plan(plan, tmp_path / "plan.json")
+    unknown, too_few = "HETPLANNER_HOST: 'c' is no host of the plan (a, b)", "use --nproc-per-node=3"
+    for host, ranks, message in (("c", 1, unknown), ("a", 2, too_few)):
+        agent = torchrun(tmp_path / "plan.json", tmp_path / "run", 0, steps=1, ranks=ranks, host=host)
+        output = agent.communicate(timeout=HANG_S)[0]
+        assert agent.returncode != 0
+        assert message in output
+    assert not (tmp_path / "run").exists()
 
 
 def test_hosts_with_other_data_under_the_same_name_are_told_so(tmp_path: Path) -> None:

@@ -203,12 +203,13 @@ def test_a_message_is_proven_delivered_only_after_it_was_taken(schedule: str) ->
     assert len(first) == (9 if schedule != "interleaved" else 27)
 
 
-def parameters(endpoint: str, nodes: int = 1, **config: object) -> RendezvousParameters:
-    return RendezvousParameters("hetplanner-loopback", endpoint, "run", nodes, nodes, **config)
+def parameters(endpoint: str, nodes: int = 1, backend: str = "hetplanner", **config: object) -> RendezvousParameters:
+    return RendezvousParameters(backend, endpoint, "run", nodes, nodes, **config)
 
 
-def test_rendezvous_listens_on_loopback_only() -> None:
-    handler = create_handler(parameters("127.0.0.1:0"))
+@pytest.mark.parametrize("backend", ["hetplanner", "hetplanner-loopback"])
+def test_rendezvous_listens_on_its_address_only(backend: str) -> None:
+    handler = create_handler(parameters("127.0.0.1:0", backend=backend))
     info = handler.next_rendezvous()
     assert (info.rank, info.world_size) == (0, 1)
     info.store.set("key", "value")
@@ -222,7 +223,7 @@ def test_rendezvous_listens_on_loopback_only() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (parameters("192.168.0.1:29500"), "serves 127.0.0.1 only"),
+        (parameters("192.168.0.1:29500", backend="hetplanner-loopback"), "serves 127.0.0.1 only.*--rdzv-backend=hetp"),
         (parameters("127.0.0.1:29500", 2), "must be this agent's node rank"),
         (parameters("127.0.0.1:29500", 2, rank=2), "must be this agent's node rank"),
         (parameters("127.0.0.1:0", 2, rank=0), "must share one port"),

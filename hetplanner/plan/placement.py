@@ -1,0 +1,87 @@
+"""Which ranks a host runs, and whether a process runs where the plan has it."""
+
+from difflib import get_close_matches
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+
+HOST_VARIABLE = "HETPLANNER_HOST"
+"""Tells a worker which of the plan's hosts its machine is."""
+ADDRESS_VARIABLE = "HETPLANNER_ADDRESS"
+"""Tells a worker the address at which the other hosts reach its machine."""
+
+
+def host_of_rank(plan: Plan, rank: int) -> str:
+    """Id of the host that the plan has a rank on."""
+    cluster = plan.problem.cluster
+    return cluster.host_of(plan.ranks[rank]).id
+
+
+def ranks_by_host(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The plan's hosts in order of their lowest rank, each with its ranks in ascending order.
+
+    The position of a host is torchrun's node rank; a process's local rank is its position among the host's ranks.
+    """
+    found: dict[str, list[int]] = {}
+    for rank in range(len(plan.ranks)):
+        found.setdefault(host_of_rank(plan, rank), []).append(rank)
+    return {host: tuple(ranks) for host, ranks in found.items()}
+
+
+def rank_on_host(plan: Plan, host: str, local_rank: int, num_processes: int) -> int:
+    """The plan's rank of a process.
+
+    Args:
+        plan: what is run.
+        host: id of the host that the process runs on.
+        local_rank: its number on that host.
+        num_processes: started there.
+
+    Raises:
+        InvalidInput: the plan has no such host, or another number of devices there.
+    """
+    hosts = ranks_by_host(plan)
+    if host not in hosts:
+        near = get_close_matches(host, hosts, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"{HOST_VARIABLE}: {host!r:.80} is no host of the plan ({_listed(hosts)}){hint}")
+    ranks = hosts[host]
+    if num_processes != len(ranks):
+        devices = ", ".join(plan.ranks[rank] for rank in ranks[:8])
+        raise InvalidInput(
+            f"host {host}: {num_processes} processes were started, but the plan has {len(ranks)} devices there"
+            f" ({devices}); use --nproc-per-node={len(ranks)} on this host"
+        )
+    return ranks[local_rank]
+
+
+def check_host(plan: Plan, rank: int, said: str | None, hostname: str) -> None:
+    """Refuses a process on another machine than the plan has its rank on.
+
+    Args:
+        plan: what is run, over several machines.
+        rank: the plan's rank that the process would take.
+        said: the host that its launcher says this machine is; None: nobody does.
+        hostname: what the machine calls itself, with or without domain.
+
+    Raises:
+        InvalidInput: it is another host, or cannot be told; with both names.
+    """
+    hosts, planned = ranks_by_host(plan), host_of_rank(plan, rank)
+    found = next((name for name in (hostname, hostname.partition(".")[0]) if name in hosts), None)
+    if found is None and said is None:
+        raise InvalidInput(
+            f"rank {rank}: the plan has it on host {planned!r:.80}, and this machine is called {hostname!r:.80}, which"
+            f" is no host of the plan ({_listed(hosts)}); set {HOST_VARIABLE} to the host that it stands for"
+        )
+    here = found or said
+    if here != planned or (said is not None and said != planned):
+        raise InvalidInput(
+            f"rank {rank}: runs on host {here!r:.80}, but the plan has it (device {plan.ranks[rank]}) on"
+            f" {planned!r:.80}; give every host its own {HOST_VARIABLE}, as `hetplanner train --dry-run` prints it"
+        )
+
+
+def _listed(hosts: dict[str, tuple[int, ...]]) -> str:
+    names = ", ".join(list(hosts)[:8])
+    return names if len(hosts) <= 8 else f"{names} and {len(hosts) - 8} more"
