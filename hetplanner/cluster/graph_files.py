@@ -39,7 +39,7 @@ def cluster_from_node_link(data: object, place: str = "graph") -> Cluster:
     assert isinstance(data, Mapping)  # told by `is_node_link`
     nodes, edges = data["nodes"], next(data[name] for name in _LISTS if name in data)
     about = data.get("graph")
-    graph = nx.DiGraph() if data.get("directed") else nx.Graph()
+    graph = nx.MultiDiGraph() if data.get("directed") else nx.MultiGraph()
     if isinstance(about, Mapping):
         graph.graph["name"] = about.get("name")
     _check_entries(nodes, "nodes", ("id",), MAX_DEVICES, place)
@@ -53,8 +53,8 @@ def cluster_from_node_link(data: object, place: str = "graph") -> Cluster:
             if edge[end] not in graph:
                 raise InvalidInput(f"{place}: edges[{i}].{end}: there is no node {edge[end]!r:.60}; correct the name")
         said = {key: value for key, value in edge.items() if key not in ("source", "target", "key")}
-        graph.add_edge(edge["source"], edge["target"])
-        graph.edges[edge["source"], edge["target"]].update(said)
+        key = graph.add_edge(edge["source"], edge["target"])
+        graph.edges[edge["source"], edge["target"], key].update(said)
     return cluster_from_networkx(graph, place)
 
 

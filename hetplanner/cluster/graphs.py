@@ -20,7 +20,7 @@ from hetplanner.cluster.device_table import COLUMNS, Inventory, inventory_from_r
 from hetplanner.cluster.distance import distance_link
 from hetplanner.cluster.inference import infer_links
 from hetplanner.cluster.model import MAX_DEVICES, Cluster, LinkValue, Site, Source
-from hetplanner.cluster.plausibility import note_cluster
+from hetplanner.cluster.plausibility import note_cluster, note_rates, note_twice
 from hetplanner.cluster.table_export import gbit_s_text, ms_text
 from hetplanner.cluster.tables import GBIT_S
 from hetplanner.errors import InvalidInput, one_line
@@ -51,7 +51,7 @@ class _Nodes(NamedTuple):
 
 @reader("graph", name="graph")
 def cluster_from_networkx(graph: "nx.Graph", place: str = "graph") -> Cluster:
-    """The cluster that a graph draws, as the module says; directed or not, with parallel edges the last one wins.
+    """The cluster that a graph draws, as the module says; directed or not; of parallel edges the last one holds.
 
     Args:
         graph: of NetworkX.
@@ -166,6 +166,8 @@ def _read_edges(graph: "nx.Graph", nodes: _Nodes, inventory: Inventory, place: s
     sites = {site.name: site for site in inventory.sites}
     found: dict[Ends, dict[str, Any]] = {}
     strange: set[str] = set()
+    rates: list[tuple[str, Any]] = []
+    said: list[tuple[str, str, tuple[float, float]]] = []
     for start, end, data in graph.edges(data=True):
         ends = nodes.names[start], nodes.names[end]
         if (ends[0] in nodes.devices) != (ends[1] in nodes.devices):
@@ -177,12 +179,17 @@ def _read_edges(graph: "nx.Graph", nodes: _Nodes, inventory: Inventory, place: s
         if ends[0] == ends[1] and ends[0] in nodes.devices:
             continue
         strange.update(str(key) for key in data if key not in _EDGE_ATTRIBUTES)
-        for a, b in {ends} if graph.is_directed() else {ends, ends[::-1]}:
+        words = f"{ends[0]!r:.60} to {ends[1]!r:.60}"
+        rates += [(f"edge {words}", data.get("bandwidth"))] if ends[0] not in nodes.devices else []
+        for a, b in dict.fromkeys((ends,) if graph.is_directed() else (ends, ends[::-1])):
             between = sites.get(site_of.get(a, a)), sites.get(site_of.get(b, b))
             if None in between:
                 raise InvalidInput(f"{place}: the site of the edge {a!r:.60} to {b!r:.60} has no device; give it some")
             found[a, b] = _link_fields(data, between, f"{place}: edge {a!r:.60} to {b!r:.60}")
+        said.append(("edges", f"from {words}", (found[ends]["latency"], found[ends]["bandwidth"])))
     _note_strange(place, "edge", strange)
+    note_rates(rates, place)
+    note_twice(said, place)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from hetplanner.cluster.link_edits import Numbers, Per, set_links
 from hetplanner.cluster.model import Cluster
 from hetplanner.cluster.places import meaning
+from hetplanner.cluster.plausibility import note_links
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import parse_json
@@ -89,7 +90,7 @@ def set_measured(cluster: Cluster, measured: Measured, start: str, end: str) -> 
             numbers |= {(b, a): (None, measured.back)} if measured.back else {}
     kind: Per = "site" if per == "site" else "device"
     try:
-        return set_links(cluster, kind, numbers, source="measured", when=measured.words)
+        return _noted(cluster, set_links(cluster, kind, numbers, source="measured", when=measured.words))
     except InvalidInput:  # a new link: its latency is half a round trip, either way
         if measured.latency_s is None:
             raise
@@ -97,7 +98,12 @@ def set_measured(cluster: Cluster, measured: Measured, start: str, end: str) -> 
     for (a, b), (_, bandwidth) in numbers.items():
         new |= {(b, a): (measured.latency_s, bandwidth)} if (b, a) not in numbers else {}
         new[a, b] = (measured.latency_s, bandwidth)
-    return set_links(cluster, kind, new, source="measured", when=measured.words)
+    return _noted(cluster, set_links(cluster, kind, new, source="measured", when=measured.words))
+
+
+def _noted(before: Cluster, after: Cluster) -> Cluster:
+    note_links(after, "iperf3", before)
+    return after
 
 
 def _end(cluster: Cluster, text: str, side: str) -> tuple[str, str]:

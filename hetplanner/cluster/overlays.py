@@ -11,9 +11,10 @@ import numpy as np
 from hetplanner.cluster.device_table import inventory_of
 from hetplanner.cluster.inference import infer_links
 from hetplanner.cluster.link_edits import Numbers, set_links
-from hetplanner.cluster.matrices import Matrix, Quantity, TableSource, read_matrix
+from hetplanner.cluster.matrices import Matrix, Quantity, TableSource, read_matrix, read_source
 from hetplanner.cluster.model import Cluster, Source
 from hetplanner.cluster.places import meaning
+from hetplanner.cluster.plausibility import note_links
 from hetplanner.cluster.tables import GBIT_S, read_overrides
 from hetplanner.errors import InvalidInput
 
@@ -44,6 +45,7 @@ def laid_onto(like: Cluster, tables: Mapping[str, TableSource], round_trip: bool
     if "overrides" in tables:
         for per in ("site", "host", "device"):
             result = set_links(result, per, read_overrides(tables["overrides"], per, round_trip), source=source)
+    note_links(result, next(read_source(table)[0] for table in tables.values()), like)
     return result
 
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hetplanner.cluster.model import Cluster, LinkValue
+from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import note
 from hetplanner.units import parse_bytes_per_s, short_rate, short_seconds
@@ -19,6 +19,10 @@ MAX_NOTED = 3
 """Of one kind; the others are counted."""
 _IN_BYTES = re.compile(r"\s*[0-9.eE+-]+\s*[kKMGTP]B/s\s*")
 _SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "FULLWIDTH")
+Numbers = tuple[float, float]
+"""One-way latency in seconds, bandwidth in bytes per second."""
+NamedLink = tuple[str, str, Numbers]
+"""The kind of a link, its ends in words, and its numbers."""
 
 
 def note_file(data: Any, place: str) -> None:
@@ -64,17 +68,7 @@ def note_rates(found: Iterable[tuple[str, Any]], place: str) -> None:
 
 def note_cluster(cluster: Cluster, place: str) -> None:
     """Notes latencies that no link has, links given twice with unlike numbers, and names of mixed scripts."""
-    links = list(_named_links(cluster))
-    _note_all(
-        [
-            f"{where}: {ends}: a one-way latency of {short_seconds(link.latency)} is more than any link has;"
-            f" if ms were meant, write {short_seconds(link.latency / 1000)}"
-            for where, ends, link in links
-            if link.latency > SLOW_S
-        ],
-        place,
-    )
-    _note_all(_contradictions(links), place)
+    note_links(cluster, place)
     names = [("sites", s.name) for s in cluster.sites]
     names += [("hosts", h.id) for h in cluster.hosts] + [("devices", d.id) for d in cluster.devices]
     mixed = {(what, name): _scripts_of(name) for what, name in names if not name.isascii()}
@@ -88,31 +82,48 @@ def note_cluster(cluster: Cluster, place: str) -> None:
     )
 
 
-def _named_links(cluster: Cluster) -> Iterable[tuple[str, str, LinkValue]]:
+def note_links(cluster: Cluster, place: str, before: Cluster | None = None) -> None:
+    """Notes latencies that no link has, and links given twice with unlike numbers; not those of the cluster before."""
+    known = set(_named_links(before)) if before is not None else set()
+    links = [each for each in _named_links(cluster) if each not in known]
+    _note_all(
+        [
+            f"{where}: {ends}: a one-way latency of {short_seconds(latency)} is more than any link has;"
+            f" if ms were meant, write {short_seconds(latency / 1000)}"
+            for where, ends, (latency, _) in links
+            if latency > SLOW_S
+        ],
+        place,
+    )
+    note_twice(links, place)
+
+
+def _named_links(cluster: Cluster) -> Iterable[NamedLink]:
     for link in cluster.site_links:
-        yield "site_links", f"from {link.from_site!r:.60} to {link.to_site!r:.60}", link
+        yield "site_links", f"from {link.from_site!r:.60} to {link.to_site!r:.60}", (link.latency, link.bandwidth)
     for inside in cluster.host_links:
-        yield "host_links", f"inside {inside.host!r:.60}", inside
+        yield "host_links", f"inside {inside.host!r:.60}", (inside.latency, inside.bandwidth)
     for pair in cluster.device_links:
-        yield "device_links", f"from {pair.from_device!r:.60} to {pair.to_device!r:.60}", pair
+        yield "device_links", f"from {pair.from_device!r:.60} to {pair.to_device!r:.60}", (pair.latency, pair.bandwidth)
 
 
-def _contradictions(links: Iterable[tuple[str, str, LinkValue]]) -> list[str]:
-    held: dict[tuple[str, str], LinkValue] = {}
+def note_twice(links: Iterable[NamedLink], place: str) -> None:
+    """Notes links that are given twice with unlike numbers."""
+    held: dict[tuple[str, str], Numbers] = {}
     found = []
-    for kind, ends, link in links:
+    for kind, ends, numbers in links:
         before = held.get((kind, ends))
-        if before is not None and (before.latency, before.bandwidth) != (link.latency, link.bandwidth):
+        if before is not None and before != numbers:
             found.append(
-                f"{kind}: the link {ends} is given twice, {_numbers(before)} and then {_numbers(link)}; the later one"
+                f"{kind}: the link {ends} is given twice, {_words(before)} and then {_words(numbers)}; the later one"
                 " holds, remove one"
             )
-        held[kind, ends] = link
-    return found
+        held[kind, ends] = numbers
+    _note_all(found, place)
 
 
-def _numbers(link: LinkValue) -> str:
-    return f"{short_rate(link.bandwidth)} with {short_seconds(link.latency)}"
+def _words(numbers: Numbers) -> str:
+    return f"{short_rate(numbers[1])} with {short_seconds(numbers[0])}"
 
 
 def _scripts_of(name: str) -> list[str]:

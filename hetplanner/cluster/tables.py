@@ -37,7 +37,7 @@ from hetplanner.cluster.matrices import (
     read_source,
 )
 from hetplanner.cluster.model import Cluster, DeviceLink, Host, HostLink, LinkValue, Site, SiteLink, Source
-from hetplanner.cluster.plausibility import note_cluster, note_file, note_rates
+from hetplanner.cluster.plausibility import note_cluster, note_file, note_rates, note_twice
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import (
@@ -180,6 +180,8 @@ def cluster_from_site_json(text: str | bytes, place: str = "site tables") -> Clu
     data = check_format(parse_json(text, place), "site-tables", SITE_TABLES_VERSION, place)
     tables = checked(SiteTables, data, place, from_file=True)
     note_file(data, place)
+    rates = [(f"overrides[{i}].bandwidth", each["bandwidth"]) for i, each in enumerate(data.get("overrides", ()))]
+    _note_overrides(tables.overrides, rates, place)
     devices, hosts = expand_devices(tables.devices, tables.hosts, place)
     names = [site.name for site in tables.sites]
     bandwidth = matrix_from_rows(tables.bandwidth_gbit_s, f"{place}: bandwidth_gbit_s", "bandwidth")
@@ -265,11 +267,12 @@ def _site_links(
     source: Source,
     when: str | None,
 ) -> dict[str, list[LinkValue]]:
-    """Links of every pair of sites that has both numbers, and of the overrides, strongest last."""
+    """Links of every pair of sites that has both numbers, and of the overrides; the last one of a pair holds."""
     known = {"source": source, "when": when}
     latency_s_SS = _seconds(latency_SS, round_trip)
-    links: dict[str, list[LinkValue]] = {"site_links": [], "host_links": [], "device_links": []}
     of_sites: dict[tuple[str, str], LinkValue] = {}
+    of_hosts: dict[str, LinkValue] = {}
+    of_devices: dict[tuple[str, str], LinkValue] = {}
     for a, b in np.argwhere(np.isfinite(bandwidth_SS) & np.isfinite(latency_SS)):
         value = {"latency": float(latency_s_SS[a, b]), "bandwidth": float(bandwidth_SS[a, b]) * GBIT_S}
         of_sites[names[a], names[b]] = SiteLink(from_site=names[a], to_site=names[b], **value, **known)
@@ -278,14 +281,15 @@ def _site_links(
         if pair.per == "site":
             of_sites[pair.start, pair.end] = SiteLink(from_site=pair.start, to_site=pair.end, **value)
         elif pair.per == "device":
-            links["device_links"].append(DeviceLink(from_device=pair.start, to_device=pair.end, **value))
+            of_devices[pair.start, pair.end] = DeviceLink(from_device=pair.start, to_device=pair.end, **value)
         elif pair.start == pair.end:
-            links["host_links"].append(HostLink(host=pair.start, **value))
+            of_hosts[pair.start] = HostLink(host=pair.start, **value)
         else:
             raise InvalidInput(
                 f"overrides[{i}]: per host, from and to must be one host, got {pair.start!r:.60} and {pair.end!r:.60}"
             )
-    return links | {"site_links": list(of_sites.values())}
+    lists = [list(links.values()) for links in (of_sites, of_hosts, of_devices)]
+    return dict(zip(("site_links", "host_links", "device_links"), lists, strict=True))
 
 
 @reader("table of overrides", at="source")
@@ -315,9 +319,18 @@ def _read_overrides(source: TableSource) -> tuple[Override, ...]:
         if len(row) != len(header):
             raise InvalidInput(f"{place}: row {i}: must have {len(header)} cells, has {len(row)}")
     fields = {"overrides": [dict(zip(header, row, strict=True)) for row in rows[1:]]}
-    of_sites = [(f"row {i}", row["bandwidth"]) for i, row in enumerate(fields["overrides"], 2) if row["per"] == "site"]
-    note_rates(of_sites, place)
-    return checked(_Overrides, fields, place, from_file=True).overrides
+    overrides = checked(_Overrides, fields, place, from_file=True).overrides
+    _note_overrides(overrides, [(f"row {i}", row["bandwidth"]) for i, row in enumerate(fields["overrides"], 2)], place)
+    return overrides
+
+
+def _note_overrides(overrides: Sequence[Override], rates: Sequence[tuple[str, str]], place: str) -> None:
+    """Notes rates of sites' links in bytes per second (given as where, text), and pairs with unlike numbers."""
+    note_rates((rate for o, rate in zip(overrides, rates, strict=True) if o.per == "site"), place)
+    note_twice(
+        ((f"{o.per} overrides", f"from {o.start!r:.60} to {o.end!r:.60}", (o.latency, o.bandwidth)) for o in overrides),
+        place,
+    )
 
 
 OVERRIDE_COLUMNS = ("per", "from", "to", "bandwidth", "latency")

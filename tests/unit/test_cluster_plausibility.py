@@ -107,6 +107,96 @@ def test_an_override_of_two_sites_replaces_their_link(tmp_path):
     assert cluster.link("a", "b").latency == 0.007
 
 
+SITE_TABLES = {
+    "site_bandwidth.csv": b",A,B\nA,1,1\nB,1,1\n",
+    "site_latency.csv": b",A,B\nA,1,5\nB,5,1\n",
+    "devices.csv": b"id,kind,site\na,T4,A\nb,T4,B\n",
+}
+OVERRIDES = (
+    b"per,from,to,bandwidth,latency\nsite,A,B,2 Gbit/s,7 ms\nsite,A,B,3 GB/s,7 ms\ndevice,a,b,1 GB/s,1 ms\n"
+    b"device,a,b,2 GB/s,1 ms\ndevice,a,b,2 GB/s,1 ms\n"
+)
+ON_OVERRIDES = [
+    "overrides.csv: row 3: '3 GB/s' is 24 Gbit/s; if 3 Gbit/s was meant, write that",
+    "overrides.csv: site overrides: the link from 'A' to 'B' is given twice, 2 Gbit/s with 7 ms and then 24 Gbit/s"
+    " with 7 ms; the later one holds, remove one",
+    "overrides.csv: device overrides: the link from 'a' to 'b' is given twice, 8 Gbit/s with 1 ms and then 16 Gbit/s"
+    " with 1 ms; the later one holds, remove one",
+]
+
+
+def notes_of_uploads(files, like=None):
+    noted: list[str] = []
+    with noting(noted.append):
+        cluster = cluster_from_uploads(files, like=like)
+    return cluster, noted
+
+
+def test_overrides_are_looked_at_in_new_clusters_and_over_one_in_hand():
+    cluster, noted = notes_of_uploads(SITE_TABLES | {"overrides.csv": OVERRIDES})
+    assert noted == ON_OVERRIDES
+    assert len(cluster.device_links) == 1
+    assert notes_of_uploads({"overrides.csv": OVERRIDES}, cluster)[1] == ON_OVERRIDES
+
+
+def test_tables_over_a_cluster_are_doubted_for_what_they_change():
+    before, _ = notes_of_uploads(SITE_TABLES)
+    slowed, noted = notes_of_uploads({"site_latency.csv": b",A,B\nA,1,67000\nB,5,1\n"}, before)
+    assert [text.split(";")[0] for text in noted] == [
+        "site_latency.csv: site_links: from 'A' to 'B': a one-way latency of 67 s is more than any link has"
+    ]
+    assert notes_of_uploads({"site_latency.csv": b",A,B\nA,1,67000\nB,6,1\n"}, slowed)[1] == []
+
+
+def test_overrides_of_a_site_tables_file_are_looked_at():
+    tables = {
+        "format": "hetplanner/site-tables@1",
+        "name": "two",
+        "sites": SITES,
+        "devices": [{"id": name, "kind": "T4", "site": name} for name in "AB"],
+        "bandwidth_gbit_s": [[1, 1], [1, 1]],
+        "latency_ms": [[1, 5], [5, 1]],
+        "overrides": [
+            {"per": "site", "from": "A", "to": "B", "bandwidth": bandwidth, "latency": "5 ms"}
+            for bandwidth in ("2 Gbit/s", "1 GB/s")
+        ],
+    }
+    _, noted = notes_of_uploads({"t.json": json.dumps(tables).encode()})
+    assert [text.split(",")[0] for text in noted] == [
+        "t.json: overrides[1].bandwidth: '1 GB/s' is 8 Gbit/s; if 1 Gbit/s was meant",
+        "t.json: site overrides: the link from 'A' to 'B' is given twice",
+    ]
+
+
+GRAPHML = """<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+ <key id="b" for="edge" attr.name="bandwidth" attr.type="string"/>
+ <key id="l" for="edge" attr.name="latency" attr.type="string"/>
+ <graph edgedefault="undirected"><node id="Oslo"/><node id="Rome"/>
+ <edge source="Oslo" target="Rome"><data key="b">1 Gbit/s</data><data key="l">20 ms</data></edge>
+ <edge source="Rome" target="Oslo"><data key="b">1 GB/s</data><data key="l">67 s</data></edge></graph></graphml>"""
+EDGES = [
+    {"source": "Oslo", "target": "Rome", "bandwidth": "1 Gbit/s", "latency": "20 ms"},
+    {"source": "Rome", "target": "Oslo", "bandwidth": "1 GB/s", "latency": "67 s"},
+]
+NODE_LINK = json.dumps({"nodes": [{"id": "Oslo"}, {"id": "Rome"}], "links": EDGES})
+
+
+@pytest.mark.parametrize(("name", "text"), [("g.graphml", GRAPHML), ("g.json", NODE_LINK)])
+def test_edges_of_graphs_are_looked_at(name, text):
+    cluster, noted = notes_of_uploads({name: text.encode()})
+    assert cluster.link("Oslo", "Rome").latency == cluster.link("Rome", "Oslo").latency == 67
+    assert noted[1:] == [
+        f"{name}: edge 'Oslo' to 'Rome': '1 GB/s' is 8 Gbit/s; if 1 Gbit/s was meant, write that",
+        f"{name}: edges: the link from 'Oslo' to 'Rome' is given twice, 1 Gbit/s with 20 ms and then 8 Gbit/s with"
+        " 67 s; the later one holds, remove one",
+        *(
+            f"{name}: site_links: from {a!r} to {b!r}: a one-way latency of 67 s is more than any link has; if ms were"
+            " meant, write 67 ms"
+            for a, b in (("Oslo", "Rome"), ("Rome", "Oslo"))
+        ),
+    ]
+
+
 def test_validate_tells_and_lists(tmp_path):
     file = tmp_path / "c.json"
     file.write_text(file_of([LINK | {"bandwidth": "1.12 GB/s"}]))
