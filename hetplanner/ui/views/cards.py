@@ -119,24 +119,29 @@ def page(*rows: Any) -> Island:
 
 
 HELP_STYLE = """<style>
-.help { display: inline-block; position: relative; margin-left: 6px; width: 15px; height: 15px; border-radius: 50%;
-  border: 1px solid currentColor; font: 11px/14px Roboto, Helvetica, Arial, sans-serif; text-align: center;
-  cursor: help }
-.help > span { display: none; position: absolute; z-index: 9; top: 20px; left: -8px; width: 230px; padding: 8px 10px;
-  text-align: left; font-size: 12.5px; line-height: 1.4; border-radius: 6px; background: var(--panel-surface-color);
+.help { margin: 0 0 0 6px; padding: 0; width: 17px; height: 17px; border-radius: 50%; vertical-align: baseline;
+  border: 1px solid currentColor; font: 11px/14px Roboto, Helvetica, Arial, sans-serif; background: none;
+  color: inherit; cursor: help }
+.words { inset: auto; margin: 6px 0; width: 250px; padding: 8px 10px; position-area: bottom span-right;
+  position-try-fallbacks: flip-inline, flip-block; text-align: left;
+  font: 12.5px/1.4 Roboto, Helvetica, Arial, sans-serif; border-radius: 6px; background: var(--panel-surface-color);
   color: var(--panel-on-surface-color); border: 1px solid currentColor }
-.help:hover > span, .help:focus > span { display: block }
-.help svg { display: block; margin-top: 6px }
+.words svg { display: block; margin-top: 6px }
 </style>"""
 
 
 def help_mark(name: str) -> str:
-    """HTML: a "?" that shows what a word of the glossary means; '' for other words. Needs HELP_STYLE once."""
+    """HTML: a "?" whose click shows what a word of the glossary means; '' for other words. Needs HELP_STYLE once.
+
+    The words are a popover: no card cuts them off, and none stands over them.
+    """
     term = GLOSSARY.get(name)
     if term is None:
         return ""
-    words = f"<span role='tooltip'>{escape(term.sentence)}{term.picture()}</span>"
-    return f'<span class="help" tabindex="0" aria-label="What is {escape(name)}?">?{words}</span>'
+    target = f"help-{escape(name.replace(' ', '-'))}"
+    words = f'<span class="words" id="{target}" popover>{escape(term.sentence)}{term.picture()}</span>'
+    facts = f'aria-label="What is {escape(name)}?" title="{escape(term.sentence)}"'
+    return f'<button type="button" class="help" popovertarget="{target}" {facts}>?</button>{words}'
 
 
 class MetricRow:
