@@ -1,0 +1,30 @@
+"""Every "?" of a page shows its words in full: inside the window, and nothing stands over them."""
+
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+UNCOVERED_JS = """words => {
+  const box = words.getBoundingClientRect(), root = words.getRootNode()
+  const inside = box.left >= 0 && box.top >= 0 && box.right <= innerWidth && box.bottom <= innerHeight
+  const corners = [[box.left + 9, box.top + 9], [box.right - 9, box.top + 9], [box.left + 9, box.bottom - 9]]
+  return inside && corners.every(([x, y]) => words.contains(root.elementFromPoint(x, y)))
+}"""
+
+
+@pytest.mark.parametrize(("width", "tab", "least"), [(900, "2 Plan", 8), (1280, "2 Plan", 8), (1280, "3 Simulate", 4)])
+def test_the_words_behind_every_mark_can_be_read(server, visit, width, tab, least):
+    one = visit(server.url)
+    one.page.set_viewport_size({"width": width, "height": 800})
+    one.tab(tab)
+    one.sees("Idle")
+    marks = one.page.get_by_role("button", name="What is ").filter(visible=True)
+    expect(marks.nth(least - 1)).to_be_visible()
+    for mark in marks.all():
+        mark.click()
+        words = one.page.locator(".words:popover-open")
+        expect(words).to_have_text(mark.get_attribute("title"))
+        assert words.evaluate(UNCOVERED_JS), mark.get_attribute("aria-label")
+        one.page.keyboard.press("Escape")
+        expect(words).to_have_count(0)
