@@ -72,7 +72,7 @@ GLOSSARY = {
     ),
     "Tightest memory": Term(
         "The device that the plan fills most: weights, gradients, optimizer state, and all micro-batches that may be in"
-        " flight at its stage; beside it what the device has."
+        " flight at its stage; beside it the device's memory less what driver and libraries take."
     ),
     "Memory in use": Term(
         "The most that a device holds at one time of the simulated step, where it comes nearest to its memory. It is"
@@ -87,7 +87,7 @@ GLOSSARY = {
         " the search holds, the baselines and the lower bound."
     ),
     "Stage × replica": Term(
-        "One column a pipeline, one row a stage: the device that computes this stage for this replica, in the colour of"
+        "One column a stage, one row a replica: the device that computes this stage for this replica, in the colour of"
         " its site."
     ),
     "Shapes tried": Term(
@@ -99,7 +99,7 @@ GLOSSARY = {
     ),
     "Memory per device": Term(
         "What the plan allows for on each device: weights, gradients, optimizer state and the activations of all"
-        " micro-batches that may be in flight; the line is what the device has."
+        " micro-batches that may be in flight; the line is the device's memory less what driver and libraries take."
     ),
     "Late deliveries": Term("Messages that the emulated links handed over too late: this machine was busy."),
     "rank order": Term("The best plan whose devices serve stages in the order of the file, in any shape."),
