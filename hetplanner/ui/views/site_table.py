@@ -16,7 +16,7 @@ _LINE = "color-mix(in srgb, var(--panel-on-surface-color) 17%, transparent)"
 _STYLE = f"""
 .box {{ overflow: auto; max-height: 420px; font: 12px Roboto, Helvetica, Arial, sans-serif; }}
 table {{ border-collapse: separate; border-spacing: 0; width: 100%; color: var(--panel-on-surface-color); }}
-th {{ font-weight: 500; padding: 3px 6px; text-align: left; max-width: 110px; overflow-wrap: anywhere;
+th {{ font-weight: 500; padding: 3px 6px; text-align: left; max-width: 110px; overflow-wrap: break-word;
   background: var(--panel-surface-color); position: sticky; }}
 thead th {{ max-width: 66px; padding: 3px 4px; top: 0; z-index: 1; text-align: right;
   border-bottom: 1px solid {_LINE}; }}
