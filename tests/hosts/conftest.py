@@ -1,0 +1,17 @@
+"""Beds of hosts for tests: only root makes them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from host_bed import HostBed
+from hosts.netns import CAN_MAKE, NEEDS_ROOT
+
+
+@pytest.fixture
+def make_bed() -> Iterator[Callable[..., HostBed]]:
+    """Makes beds, as `HostBed` does; they are gone after the test, whatever became of it."""
+    if not CAN_MAKE:
+        pytest.skip(NEEDS_ROOT)
+    with ExitStack() as beds:
+        yield lambda *args, **more: beds.enter_context(HostBed(*args, **more))
