@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.output import AsJson, bold, console, print_json, table
 from hetplanner.cli.problem import listed
 from hetplanner.errors import InvalidInput
 from hetplanner.units import short_rate, short_seconds
@@ -113,7 +113,7 @@ def _errors(found: Calibration) -> dict[str, float]:
 
 def _print(found: Calibration, fitted: Cluster) -> None:
     """Fitted values with their uncertainty, then predictions against measurements."""
-    console.print(f"[bold]{found.description}[/bold]")
+    console.print(bold(found.description))
     print_fit(found, fitted)
     _print_checks(found)
 
@@ -148,8 +148,8 @@ def print_fit(found: Calibration, fitted: Cluster) -> None:
             f" overlap {found.transfer.overlap:.3g}{overlap}"
         )
     console.print(
-        "[dim]± standard error; ~ not told apart by these measurements, so near what was assumed."
-        f" Cluster: {fitted.name}[/dim]"
+        f"± standard error; ~ not told apart by these measurements, so near what was assumed. Cluster: {fitted.name}",
+        style="dim",
     )
 
 
@@ -196,7 +196,7 @@ def _show_published(name: str, others: list[Any], as_json: bool) -> None:
         print_json(found.to_data())
         return
     _print_published(found)
-    console.print(f"[dim]{published_runs().provenance}[/dim]")
+    console.print(published_runs().provenance, style="dim")
 
 
 def _print_published(found: PublishedFit) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.output import AsJson, bold, console, print_json, table
 from hetplanner.reading import noting
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
@@ -27,9 +27,9 @@ def show(file: ClusterFile, as_json: AsJson = False) -> None:
     if as_json:
         print_json(cluster_to_data(cluster) | {"devices": _devices(cluster), "egress_prices": egress_rows(cluster)})
         return
-    console.print(f"[bold]{cluster.name}[/bold]  {cluster.description}")
+    console.print(bold(cluster.name), cluster.description, sep="  ")
     if cluster.provenance:
-        console.print(f"[dim]{cluster.provenance}[/dim]")
+        console.print(cluster.provenance, style="dim")
     _print_sites(cluster)
     _print_links(cluster)
 
@@ -72,7 +72,7 @@ def _print_sites(cluster: Any) -> None:
         sites.add_row(site.name, str(len(members)), ", ".join(kinds), short_bytes(memory), str(hosts), text)
     console.print(sites)
     for source in sorted(sources - {""}):
-        console.print(f"[dim]egress: {source}[/dim]")
+        console.print(f"egress: {source}", style="dim")
 
 
 def _print_links(cluster: Any) -> None:
@@ -123,7 +123,7 @@ def validate(file: ClusterFile, as_json: AsJson = False) -> None:
         console.print(f"{file}: valid, " + ", ".join(f"{n} {what}" for what, n in counts.items()))
         _print_gaps(cluster)
         for text in warnings:
-            console.print(f"warning: {text}", markup=False)
+            console.print(f"warning: {text}")
 
 
 @app.command()
@@ -255,4 +255,4 @@ def _save(before: Any, after: Any, out: Path, as_json: bool) -> None:
         print_json({"name": after.name, "file": str(out), "new_devices": devices, "changed_links": len(links)})
     else:
         said = f"new devices: {len(devices)} ({', '.join(devices)})" if devices else f"{len(links)} link(s) changed"
-        console.print(f"{after.name}: {said}; wrote {out}", markup=False)
+        console.print(f"{after.name}: {said}; wrote {out}")

@@ -100,8 +100,8 @@ def _print(comparison: Comparison) -> None:
             console.print(f"dollars of some plans are {words}")
     bound = f"lower bound {comparison.lower_bound:.5g}; " if comparison.lower_bound is not None else ""
     console.print(
-        f"[dim]{len(comparison.seeds)} seeds, budget of every search {comparison.budget}; {bound}"
+        f"{len(comparison.seeds)} seeds, budget of every search {comparison.budget}; {bound}"
         f"ratio: the median of {comparison.baseline} over the planner's"
-        + (f" (stopped after {len(comparison.rows)} searches)" if comparison.cancelled else "")
-        + "[/dim]"
+        + (f" (stopped after {len(comparison.rows)} searches)" if comparison.cancelled else ""),
+        style="dim",
     )

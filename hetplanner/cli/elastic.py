@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetplanner.cli.output import console, print_json, table
+from hetplanner.cli.output import bold, console, print_json, table
 from hetplanner.cli.planning import price_text, print_terms, result_data
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.rebalancing import REBALANCER_NAMES, Rebalancing
@@ -107,11 +107,14 @@ def print_elastic(plan: ElasticPlan) -> None:
     estimate, workload = plan.estimate, plan.problem.workload
     assert estimate is not None
     console.print(
-        f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]: elastic,"
-        f" {'+'.join(str(len(stage.peers)) for stage in plan.stages)} peers, rebalancing {plan.rebalancing.policy},"
+        bold(workload.name),
+        "on",
+        bold(f"{plan.problem.cluster.name}:"),
+        f"elastic, {'+'.join(str(len(stage.peers)) for stage in plan.stages)} peers,"
+        f" rebalancing {plan.rebalancing.policy},"
         f" {plan.wiring.trainers * plan.wiring.slots} micro-batches under way"
         f"{', updates delayed by a step' if plan.delayed_updates else ''}"
-        f"{f', rounds of {plan.local_steps} local steps' if plan.is_local else ''}"
+        f"{f', rounds of {plan.local_steps} local steps' if plan.is_local else ''}",
     )
     rows = table("Stages at the start", "stage", "ops", "peers", right=("stage",))
     for s, stage in enumerate(plan.stages):

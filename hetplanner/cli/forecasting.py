@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetplanner.cli.output import console, print_json, progress_line, table
+from hetplanner.cli.output import bold, console, print_json, progress_line, table
 from hetplanner.cli.problem import listed
 from hetplanner.units import parse_seconds, short_seconds
 
@@ -117,8 +117,11 @@ def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], sto
     peers = "+".join(str(len(stage.peers)) for stage in plan.stages)
     what = storm.preemptions or f"preemptions drawn, life {storm.lifetime}"
     console.print(
-        f"[bold]{plan.problem.workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]: a swarm of {peers}"
-        f" peers over {what}, {storm.seeds} seeds, download {short_seconds(_download_s(storm, costs))}"
+        bold(plan.problem.workload.name),
+        "on",
+        bold(f"{plan.problem.cluster.name}:"),
+        f"a swarm of {peers} peers over {what}, {storm.seeds} seeds,"
+        f" download {short_seconds(_download_s(storm, costs))}",
     )
     right = ("tokens/s", "5 % to 95 %", "of a calm swarm", "of the optimal", "of late", "stalled", "moves/h")
     rows = table("Expected throughput", "rebalancing", *right, right=right)
@@ -131,6 +134,7 @@ def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], sto
         )  # fmt: skip
     console.print(rows)
     console.print(
-        f"[dim]calm: {costs.calm_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves and"
-        " downloads free (loose for few peers); late: the best placement of a download ago, less who died since[/dim]"
+        f"calm: {costs.calm_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves and"
+        " downloads free (loose for few peers); late: the best placement of a download ago, less who died since",
+        style="dim",
     )

@@ -117,10 +117,10 @@ def _print(front: ParetoFront) -> None:
     if front.unpriced_egress_bytes:
         console.print(f"dollars are {left_out_text(front.unpriced_egress_bytes)}")
     console.print(
-        f"[dim]{front.evaluations:,} plans scored in {front.seconds:.2f} s, seed {front.seed}; no plan takes less than"
+        f"{front.evaluations:,} plans scored in {front.seconds:.2f} s, seed {front.seed}; no plan takes less than"
         f" {short_seconds(front.least_step_s)} a step or {front.least_usd_per_mtoken:.3g} $ per million tokens"
-        + (" (search was cancelled)" if front.cancelled else "")
-        + "[/dim]"
+        + (" (search was cancelled)" if front.cancelled else ""),
+        style="dim",
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, notices, print_json, table
+from hetplanner.cli.output import AsJson, bold, console, notices, print_json, table
 from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes
 
@@ -100,7 +100,7 @@ def capture_progress() -> "OnProgress":
         nonlocal due_s
         if spent_s >= due_s:
             due_s = spent_s + SAY_EVERY_S
-            notices.print(f"capturing, {spent_s:.0f} s: {doing} (Ctrl-C ends it)", markup=False)
+            notices.print(f"capturing, {spent_s:.0f} s: {doing} (Ctrl-C ends it)")
 
     return show
 
@@ -196,7 +196,7 @@ def capture(
     if as_json:
         print_json(_totals(workload) | {"ops": len(workload.graph.ops), "workload": str(out)})
     else:
-        console.print(_headline(workload))
+        _print_headline(workload)
         console.print(f"workload written to {out}; look at it with: hetplanner workload show {out}")
 
 
@@ -220,21 +220,22 @@ def _is_trainable(workload: "Workload") -> bool:
     return workload.transformer is not None or workload.program is not None
 
 
-def _headline(workload: "Workload") -> str:
+def _print_headline(workload: "Workload") -> None:
     graph, is_text = workload.graph, workload.seq_len > 1
     batch = f"{workload.global_batch} × {workload.seq_len} tokens" if is_text else f"{workload.global_batch} samples"
     only_planned = "" if _is_trainable(workload) else "; it has no program, so it can be planned but not trained"
-    return (
-        f"[bold]{workload.name}[/bold]  {graph.num_params:,} parameters, {len(graph.ops)} operators,"
+    console.print(
+        bold(workload.name),
+        f" {graph.num_params:,} parameters, {len(graph.ops)} operators,"
         f" {graph.num_layers} layers, {workload.dtype}; a step is {batch} in {workload.num_micro_batches}"
-        f" micro-batches{only_planned}"
+        f" micro-batches{only_planned}",
     )
 
 
 def _print(workload: "Workload") -> None:
-    console.print(_headline(workload))
+    _print_headline(workload)
     if workload.provenance:
-        console.print(workload.provenance, style="dim", markup=False)
+        console.print(workload.provenance, style="dim")
     columns = ("parameters", "forward", "backward", "kept", "sent")
     with_reads = workload.captured is not None
     names = ("op", "kind", "layer", *(("also reads",) if with_reads else ()))
@@ -242,15 +243,9 @@ def _print(workload: "Workload") -> None:
     previous = ""
     for op in workload.graph.ops:
         reads = (", ".join(name for name in op.inputs if name != previous),) if with_reads else ()
-        ops.add_row(*(_escaped(cell) for cell in (*_what(op), *reads)), *_costs(op))
+        ops.add_row(*_what(op), *reads, *_costs(op))
         previous = op.name
     console.print(ops)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _what(op: "Op") -> tuple[str, str, str]:

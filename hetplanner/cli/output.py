@@ -10,14 +10,35 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from hetplanner.errors import one_line
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
 
 PIPED_WIDTH = 160
 """Columns when the output goes to a file or a pipe, which has no width of its own."""
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-notices = Console(stderr=True, highlight=False)
+
+class PlainConsole(Console):
+    """Prints text as it stands: names in files may look like Rich's markup, or hold what a terminal obeys."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See Rich's; also titles and cells of tables come here."""
+        return super().render_str(_printable(text), **{**options, "emoji": False, "markup": False})
+
+
+def _printable(text: str) -> str:
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def bold(text: str) -> Text:
+    """A piece of a line, for `console.print`."""
+    return Text(_printable(text), style="bold")
+
+
+console = PlainConsole(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+notices = PlainConsole(stderr=True, highlight=False)
 
 
 def print_json(data: Any) -> None:
@@ -63,7 +84,7 @@ def progress_line(text: str, total: float | None = None) -> Iterator[tuple[Calla
 
     from hetplanner.planners.interrupts import Interrupts
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with (
         Interrupts() as stopped,
         Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress,

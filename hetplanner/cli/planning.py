@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, bar, console, print_json, progress_line, table
+from hetplanner.cli.output import AsJson, bar, bold, console, print_json, progress_line, table
 from hetplanner.cli.problem import Loader, budget_of, takes_problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.planners.registry import planner_names
@@ -150,10 +150,12 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     assert estimate is not None
     workload = plan.problem.workload
     console.print(
-        f"[bold]{workload.name}[/bold] on [bold]{plan.problem.cluster.name}[/bold]:"
-        f" {_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
+        bold(workload.name),
+        "on",
+        bold(f"{plan.problem.cluster.name}:"),
+        f"{_shape_text(plan)}, {plan.schedule}, {plan.reducer}"
         + (f", {_counted(plan.local_steps, 'local step')}" if plan.is_local else "")
-        + (f", {plan.fragments} fragments" if plan.fragments > 1 else "")
+        + (f", {plan.fragments} fragments" if plan.fragments > 1 else ""),
     )
     _print_stages(plan)
     print_terms(estimate)
@@ -173,10 +175,10 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     for note in (*estimate.notes, *([advice] if advice else [])):
         console.print(note)
     console.print(
-        f"[dim]{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
+        f"{result.evaluations:,} plans scored in {result.seconds:.2f} s, seed {result.seed};"
         f" lower bound {result.lower_bound:.5g} {OBJECTIVE_UNITS[objective]}, gap {result.gap:.1%}"
-        + (" (search was cancelled)" if result.cancelled else "")
-        + "[/dim]"
+        + (" (search was cancelled)" if result.cancelled else ""),
+        style="dim",
     )
 
 

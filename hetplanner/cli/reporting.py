@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hetplanner.cli.calibrating import print_fit
-from hetplanner.cli.output import console, table
+from hetplanner.cli.output import bold, console, table
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SHOWN_LINKS = 16
 
 def print_report(found: RunReport, fitted: Cluster | None) -> None:
     """The report as tables, the sentence last."""
-    console.print(f"[bold]{found.run}[/bold]  {found.state}  {found.message}")
+    console.print(bold(found.run), found.state, found.message, sep="  ")
     console.print(f"{found.steps} of {found.planned_steps} steps" + _curves(found))
     _print_terms(found)
     _print_ranks(found.ranks)
@@ -56,7 +56,7 @@ def _print_terms(found: RunReport) -> None:
         seconds = {source: getattr(found.terms[source], name) for source in sources}
         rows.add_row(words, *map(short_seconds, seconds.values()), _difference(seconds))
     steps = {source: found.step_s[source] for source in sources}
-    rows.add_row("[bold]step[/bold]", *map(short_seconds, steps.values()), _difference(steps))
+    rows.add_row(bold("step"), *map(short_seconds, steps.values()), _difference(steps))
     console.print(rows)
 
 
@@ -88,7 +88,7 @@ def _print_links(found: RunReport) -> None:
         rows.add_row(*_link_cells(link))
     console.print(rows)
     if len(found.links) > SHOWN_LINKS:
-        console.print(f"[dim]{len(found.links) - SHOWN_LINKS} more links with --json[/dim]")
+        console.print(f"{len(found.links) - SHOWN_LINKS} more links with --json", style="dim")
 
 
 def _link_cells(link: LinkReport) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, console, print_json, table
+from hetplanner.cli.output import AsJson, bold, console, print_json, table
 from hetplanner.swarm.asked import PeerAct
 from hetplanner.units import short_bytes, short_seconds
 
@@ -81,8 +81,8 @@ def label(
     if as_json:
         print_json({"id": run_id} | said.model_dump(mode="json"))
         return
-    console.print(f"{run_id}: {said.name or 'no name'}", markup=False)
-    console.print("\n".join(filter(None, (", ".join(f"#{tag}" for tag in said.tags), said.notes))), markup=False)
+    console.print(f"{run_id}: {said.name or 'no name'}")
+    console.print("\n".join(filter(None, (", ".join(f"#{tag}" for tag in said.tags), said.notes))))
 
 
 @app.command()
@@ -120,7 +120,7 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"path": str(reader.path)} | status.model_dump(mode="json") | {"summary": summary})
         return
-    console.print(f"[bold]{reader.id}[/bold]  {status.state}  {status.message}")
+    console.print(bold(reader.id), status.state, status.message, sep="  ")
     for text in status.degraded:
         console.print(f"warning: {text}")
     if reader.plan.problem.rehearsal_of:

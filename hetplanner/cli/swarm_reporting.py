@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from hetplanner.cli.output import console, table
+from hetplanner.cli.output import bold, console, table
 from hetplanner.units import short_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ SHOWN_PEERS = 32
 
 def print_swarm_report(found: SwarmReport) -> None:
     """The report as tables, the sentence last."""
-    console.print(f"[bold]{found.run}[/bold]  {found.state}  {found.message}")
+    console.print(bold(found.run), found.state, found.message, sep="  ")
     curve = f", loss {found.losses[0][1]:.4f} → {found.losses[-1][1]:.4f}" if found.losses else ""
     console.print(f"{found.steps} of {found.planned_steps} steps{curve}")
     if found.counts:
@@ -40,15 +38,8 @@ def _print_peers(found: SwarmReport) -> None:
         rates = ("–" if rate is None else f"{rate:.3g}/s" for rate in (peer.speed, peer.expected))
         done = "–" if peer.micro_batches is None else str(peer.micro_batches)
         share = "–" if peer.share is None else f"{peer.share:.1%}"
-        rows.add_row(
-            str(peer.stage), _printable(peer.peer), peer.end, done, share, *rates, short_seconds(peer.served_s)
-        )
+        rows.add_row(str(peer.stage), peer.peer, peer.end, done, share, *rates, short_seconds(peer.served_s))
     if found.peers:
         console.print(rows)
     if len(found.peers) > SHOWN_PEERS:
         console.print(f"… and {len(found.peers) - SHOWN_PEERS} more")
-
-
-def _printable(name: str) -> str:
-    """A stranger's name: no colours of ours, nothing that a terminal obeys."""
-    return escape("".join(char if char.isprintable() else "?" for char in name))

@@ -155,7 +155,7 @@ def test_the_command_prints_and_writes_the_report(tmp_path, monkeypatch):
     swarm_run(folder, story("[red]d9\x1b[2J"), steps=3)
     done = CliRunner().invoke(app, ["runs", "report", str(folder), "--html", str(page)])
     assert done.exit_code == 0, done.output
-    for words in ("[red]d9?[2J", "moved", "reduce", "predicts nothing"):
+    for words in ("[red]d9\\x1b[2J", "moved", "reduce", "predicts nothing"):
         assert words in done.output
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     told = CliRunner().invoke(app, ["runs", "report", str(folder), "--json"])
