@@ -13,6 +13,7 @@ from hetplanner.cluster.places import meaning, place_named
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import note, reader
 from hetplanner.schema import checked
+from hetplanner.units import short_bytes
 
 MAX_TEXT = 2_000_000
 MAX_GPUS = 64
@@ -43,7 +44,9 @@ def read_gpus(text: str, place: str = "nvidia-smi") -> list[Gpu]:
     Raises:
         InvalidInput: no such text, no GPU, or more than `MAX_GPUS`.
     """
-    lines = [line for line in text.strip("\ufeff \r\n").splitlines() if line.strip()] if len(text) <= MAX_TEXT else []
+    if len(text) > MAX_TEXT:
+        raise InvalidInput(f"{place}: must be at most {short_bytes(MAX_TEXT)}; give what nvidia-smi lists for one host")
+    lines = [line for line in text.strip("\ufeff \r\n").splitlines() if line.strip()]
     if not lines or not is_gpu_list(text):
         form = "--query-gpu=name,memory.total --format=csv"
         raise InvalidInput(f"{place}: must be what `nvidia-smi -L` prints, or {form} with its header")
@@ -69,8 +72,13 @@ def _listed(lines: Sequence[str], place: str) -> list[Gpu]:
 
 
 def _queried(lines: Sequence[str], place: str) -> list[Gpu]:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines)]
+    except csv.Error as error:
+        raise InvalidInput(f"{place}: cannot be read as a table: {error}; paste it whole") from None
     column = {name.split(" [")[0]: i for i, name in enumerate(rows[0])}
+    if "name" not in column:
+        raise InvalidInput(f"{place}: row 1: must be the header with a column 'name', got {lines[0]!r:.60}")
     gpus = []
     for i, row in enumerate(rows[1:], start=2):
         if len(row) != len(rows[0]) or not row[column["name"]]:

@@ -5,7 +5,9 @@ elements are bounded before NetworkX sees the file.
 """
 
 import io
+import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import ParseError
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MAX_GRAPH_BYTES = 64 * 2**20
-MAX_ELEMENTS = 8 * MAX_EDGES
+MAX_TAG_BYTES = 100_000
+MAX_OTHERS = 32
+"""Elements beside nodes and edges, for each of these."""
+_MOST = {"node": MAX_DEVICES, "edge": MAX_EDGES}
 _LISTS = ("edges", "links")
 
 
@@ -101,7 +106,7 @@ def _parsed(content: bytes, place: str) -> "nx.Graph":
 
 
 def _check_xml(content: bytes, place: str) -> None:
-    """Refuses what is large, deep, or has a document type, without building more than a path of elements."""
+    """Refuses what is large, deep, or has a document type, before anybody builds the whole tree."""
     from defusedxml.common import DefusedXmlException
     from defusedxml.ElementTree import iterparse
 
@@ -109,16 +114,16 @@ def _check_xml(content: bytes, place: str) -> None:
         raise InvalidInput(f"{place}: must be at most {short_bytes(MAX_GRAPH_BYTES)}, got {short_bytes(len(content))}")
     if not content.strip():
         raise InvalidInput(f"{place}: the file is empty; it must hold a graph in GraphML")
-    depth = elements = 0
+    if re.search(rb"<[^<>]{%d}" % MAX_TAG_BYTES, content):
+        raise InvalidInput(f"{place}: has a tag of more than {short_bytes(MAX_TAG_BYTES)}; write plain nodes and edges")
+    depth, count = 0, Counter[str]()
     try:
         for event, element in iterparse(io.BytesIO(content), ("start", "end"), forbid_dtd=True):
             depth += 1 if event == "start" else -1
-            elements += event == "start"
-            if depth > MAX_DEPTH or elements > MAX_ELEMENTS:
-                raise InvalidInput(
-                    f"{place}: must be nested at most {MAX_DEPTH} deep and hold at most {MAX_ELEMENTS:,} elements;"
-                    " is this a graph?"
-                )
+            if depth > MAX_DEPTH:
+                raise InvalidInput(f"{place}: must be nested at most {MAX_DEPTH} deep; is this a graph?")
+            if event == "start":
+                _count_element(count, element.tag, place)
             if event == "end":
                 element.clear()
     except DefusedXmlException:
@@ -127,10 +132,25 @@ def _check_xml(content: bytes, place: str) -> None:
         ) from None
     except ParseError as error:
         raise InvalidInput(f"{place}: not XML: {one_line(str(error))}; write the GraphML file again") from None
+    except InvalidInput:
+        raise
     except (ValueError, LookupError) as error:  # an encoding that nobody knows
         raise InvalidInput(
             f"{place}: not XML that can be read: {one_line(str(error))[:160]}; save it as UTF-8"
         ) from None
+
+
+def _count_element(count: Counter[str], tag: str, place: str) -> None:
+    kind = tag.rpartition("}")[2]
+    kind = kind if kind in _MOST else "other"
+    count[kind] += 1
+    drawn = count["node"] + count["edge"]
+    if count[kind] > _MOST.get(kind, MAX_OTHERS * (1 + drawn) + 1000):
+        most = ", ".join(f"{number:,} {name}s" for name, number in _MOST.items())
+        raise InvalidInput(
+            f"{place}: has {drawn:,} nodes and edges and {count['other']:,} other elements; a graph has at most {most},"
+            " draw sites in place of devices"
+        )
 
 
 def graphml_text(cluster: Cluster) -> str:

@@ -101,6 +101,9 @@ OUTSIDE = b"""<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><graphml>&a;
         (b"<graphml", "not XML"),
         (b"", "is empty"),
         (b"<html><body/></html>", "not GraphML"),
+        (b"<graphml><graph>" + b"<a/>" * 5_000, "0 nodes and edges and 1,033 other elements"),
+        (b"<graphml><graph>" + b"<node/>" * 5_000, "a graph has at most 4,096 nodes"),
+        (b"<graphml " + b" ".join(b'a%d=""' % i for i in range(20_000)) + b"/>", "has a tag of more than 100 kB"),
         (b'<?xml version="1.0" encoding="nope"?><graphml/>', "not XML"),
         (
             b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="directed"/></graphml>',
@@ -112,6 +115,7 @@ def test_xml_from_strangers(content, words):
     with pytest.raises(InvalidInput, match=r"x\.graphml: ") as caught:
         cluster_from_uploads({"x.graphml": content})
     assert words in str(caught.value)
+    assert str(caught.value).count("x.graphml") == 1
     assert str(caught.value).isprintable()
 
 

@@ -100,6 +100,9 @@ def test_a_link_that_was_not_there_takes_half_the_round_trip():
         ("GPU 0: NVIDIA T400 4GB (UUID: GPU-1)", "site-0", "", "is not in the GPU catalog"),
         ("name, memory.total [MiB]", "site-0", "", "lists 0"),
         ("name, memory.total [MiB]\nTesla T4", "site-0", "", "row 2"),
+        ('"a,name,b"\nTesla T4', "site-0", "", "row 1: must be the header with a column 'name'"),  # KeyError
+        ('name\n"' + "x" * 140_000 + '"', "site-0", "", "cannot be read as a table"),  # csv.Error
+        (LIST * 10_000, "site-0", "", "must be at most 2 MB"),
         (json.dumps(iperf() | {"error": "unable to connect"}), "site-0", "site-1", "unable to connect"),
         (json.dumps(iperf(there=0)), "site-0", "site-1", "measure again"),
         (json.dumps(iperf()), "site-0", "Mars", "to: 'Mars' is no site, host or device"),
