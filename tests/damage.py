@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ def damaged(rng: random.Random, name: str, content: bytes, others: Sequence[byte
     """
     suffix = name.rpartition(".")[2]
     fitting: list[Damage] = [*_ANY]
-    if suffix in ("json", "jsonl", "csv", "npy", "safetensors"):
+    if suffix in _BY_SUFFIX:
         fitting += [_BY_SUFFIX[suffix]] * (2 * len(_ANY))
     if rng.random() < 0.03:
         return rng.choice(others)
@@ -279,7 +280,44 @@ def _change_tensors(rng: random.Random, content: bytes) -> bytes:
     return struct.pack("<Q", length) + header + content[8 + size :]
 
 
+XML_PARTS = re.compile(rb'"[^"<>]*"|(?<=>)[^<>]+(?=<)')
+XML_TEXTS = (b"", b" ", b"-1", b"1e999", b"9" * 5000, b"nan", b"true", b"d\xef\xbc\x90", b"&lt;a&gt;", b"&#0;", b"int")
+
+
+def _change_xml(rng: random.Random, content: bytes) -> bytes:
+    """The value of an attribute or a text changed or exchanged for another one's, or an element doubled or removed."""
+    if rng.random() < 0.3:
+        return _change_rows(rng, content)
+    parts = list(XML_PARTS.finditer(content))
+    if not parts:
+        return _flip(rng, content)
+    part, other = rng.choice(parts), rng.choice(parts)
+    new = rng.choice((*XML_TEXTS, other[0].strip(b'"'), part[0].strip(b'"') * 2))
+    quote = b'"' if part[0].startswith(b'"') else b""
+    return content[: part.start()] + quote + new + quote + content[part.end() :]
+
+
+def _change_rows(rng: random.Random, content: bytes) -> bytes:
+    """A line doubled, removed, moved, or a word of it exchanged for another line's."""
+    lines = content.split(b"\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    action = rng.choice(("double", "remove", "swap", "word", "word"))
+    if action == "double":
+        lines.insert(at, lines[at])
+    elif action == "remove":
+        del lines[at]
+    elif action == "swap":
+        lines[at], lines[other] = lines[other], lines[at]
+    else:
+        words, others = lines[at].split(b" "), lines[other].split(b" ")
+        words[rng.randrange(len(words))] = rng.choice((*XML_TEXTS, rng.choice(others)))
+        lines[at] = b" ".join(words)
+    return b"\n".join(lines)
+
+
 _BY_SUFFIX: dict[str, Damage] = {
+    "graphml": _change_xml,
+    "txt": _change_rows,
     "json": _change_json,
     "jsonl": _change_lines,
     "csv": _change_csv,
