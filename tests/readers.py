@@ -17,6 +17,16 @@ from hetplanner.calibration.model import load_calibration
 from hetplanner.calibration.table_fit import read_table
 from hetplanner.cluster.files import cluster_to_data, load_cluster, save_cluster
 from hetplanner.cluster.graph_files import graphml_text, node_link_json
+from hetplanner.cluster.measured import (
+    LINKS_FILE,
+    Measured,
+    MeasuredLink,
+    MeasuredNic,
+    corrected,
+    differences,
+    load_measured,
+    save_measured,
+)
 from hetplanner.cluster.table_export import export_tables
 from hetplanner.cluster.tables import cluster_from_folder
 from hetplanner.cluster.tool_output import with_tool_output
@@ -30,6 +40,8 @@ from hetplanner.data.registry import check_data, open_data
 from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.elastic.preemptions import load_preemptions
+from hetplanner.launchers.hosts_file import read_hosts
+from hetplanner.launchers.launch_file import Launch, load_launch, save_launch
 from hetplanner.plan.checkpoints import (
     MANIFEST,
     Manifest,
@@ -334,6 +346,17 @@ def _make_shelf(folder: Path) -> None:
     PlanShelf(folder).keep(_plan(), "one")
 
 
+def _make_links(folder: Path) -> None:
+    link = MeasuredLink(from_host="host-0", to_host="host-1", latency_s=0.02, bandwidth_bytes_per_s=6e6)
+    nic = MeasuredNic(host="host-1", in_bytes_per_s=5e6, in_is_shared=True)
+    save_measured(Measured(links=(link,), nics=(nic,), measured_unix_s=1.7e9), folder / LINKS_FILE)
+
+
+def _read_links(folder: Path) -> object:
+    cluster, measured = _plan().problem.cluster, load_measured(folder / LINKS_FILE)
+    return corrected(cluster, measured, cluster.device_ids), differences(cluster, measured)
+
+
 def _apply_calibration(folder: Path) -> object:
     from hetplanner.calibration.model import apply_calibration
 
@@ -380,6 +403,7 @@ PLANS = (
         lambda folder: load_trace(folder / "trace.json"),
         ("plan.trace_files.load_trace", "plan.trace_files.trace_from_json"),
     ),
+    Reader("measured links", _make_links, _read_links, ("cluster.measured.load_measured",)),
     Reader(
         "calibration",
         lambda folder: (folder / "calibration.json").write_text(json.dumps(CALIBRATION)),
@@ -512,6 +536,27 @@ def _make_offers(folder: Path) -> None:
     (folder / "agent.toml").chmod(0o600)
 
 
+HOSTS = """format = "hetplanner/hosts@1"
+port = 29600
+[hosts.gpu-a]
+ssh = "me@gpu-a.lab"
+address = "10.0.0.5"
+python = "/opt/venv/bin/python"
+folder = "~/runs"
+[hosts."a name"]
+ssh = "b"
+"""
+
+
+def _make_hosts(folder: Path) -> None:
+    (folder / "hosts.toml").write_text(HOSTS)
+
+
+def _make_launch(folder: Path) -> None:
+    _make_hosts(folder)
+    save_launch(Launch(launcher="ssh", hosts=read_hosts(folder / "hosts.toml"), run="20261120-a-run"), folder)
+
+
 AUDIT = ({"event": "submit"}, {"event": "restart", "why": "x"}, {"event": "kill", "peer": "d0"}, {"event": "end"})
 
 
@@ -618,6 +663,10 @@ RUNS = (
         ("swarm.spec.read_spec",),
     ),
     Reader("offers", _make_offers, read_offers, ("runs.offers.read_offers",)),
+    Reader(
+        "hosts", _make_hosts, lambda folder: read_hosts(folder / "hosts.toml"), ("launchers.hosts_file.read_hosts",)
+    ),
+    Reader("launch", _make_launch, load_launch, ("launchers.launch_file.load_launch",)),
     Reader("audit log", _make_agent, lambda folder: (audit_records(folder), agent_lives(folder))),
     Reader("draft", _make_draft, _read_draft, ("ui.models.draft_files.read_draft",)),
     Reader("search", _make_search, _read_search, ("ui.search_files.read_search",)),

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from hetplanner.cluster.measured import LINKS_FILE, differences, load_measured
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.model import Plan
@@ -283,6 +284,16 @@ class RunReader:
             return None
         return data if isinstance(data, dict) else None
 
+    def cluster_corrections(self) -> tuple[str, ...]:
+        """What the ranks measured of their links before step 0 and the cluster file says otherwise, in sentences."""
+        path = self.directory.path / LINKS_FILE
+        if not path.exists():
+            return ()
+        try:
+            return differences(self.any_plan.problem.cluster, load_measured(path))
+        except InvalidInput:
+            return ()
+
     def predicted_step_s(self) -> float | None:
         """Seconds of one step as predicted from the ranks' own profile."""
         value = (self.prediction() or {}).get("step_s")
@@ -323,6 +334,7 @@ class RunReader:
             "restarts": self.restarts,
             "resumed_step": resumed[0] if resumed else None,
             "checkpoints_skipped": list(resumed[2]) if resumed else [],
+            "cluster_corrections": list(self.cluster_corrections()),
         }
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from hetplanner.atomic_files import write_whole
+from hetplanner.cluster.files import save_cluster
+from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measured, corrected, save_measured
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig, exchanges_norms
@@ -17,8 +19,19 @@ NUM_STEPS = 4
 """Enough for the ranks' skew at the first step to settle."""
 
 
-def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, object]:
-    """The fields of prediction.json."""
+def predict(
+    plan: Plan, config: TrainConfig, durations: Durations, measured: Measured | None = None
+) -> dict[str, object]:
+    """The fields of prediction.json.
+
+    Args:
+        plan, config: what is trained, and how.
+        durations: what the ranks measured of themselves.
+        measured: what they measured of the links between them; None takes those of the cluster file.
+    """
+    by_file = summarise_plan(plan, durations, steps=NUM_STEPS) if measured is not None else None
+    if measured is not None:
+        plan = with_links(plan, measured)
     summary = summarise_plan(plan, durations, steps=NUM_STEPS)
     clip_s = _clip_seconds(plan) if exchanges_norms(config, plan.problem.workload.dtype) else 0.0
     return {
@@ -30,7 +43,21 @@ def predict(plan: Plan, config: TrainConfig, durations: Durations) -> dict[str, 
         "durations": durations.to_data(),
         "catalog_step_s": summarise_plan(plan, steps=NUM_STEPS).step_s,
         "created_unix_s": time.time(),
-    }
+    } | ({"cluster_file_step_s": by_file.step_s + clip_s} if by_file is not None else {})
+
+
+def with_links(plan: Plan, measured: Measured) -> Plan:
+    """The same plan over the links as they were measured."""
+    cluster = corrected(plan.problem.cluster, measured, plan.ranks)
+    return plan.replace(problem=plan.problem.replace(cluster=cluster))
+
+
+def write_links(plan: Plan, measured: Measured, run_dir: Path) -> None:
+    """Writes links.json, and the cluster file with these numbers in it. Raises InvalidInput."""
+    save_measured(measured, run_dir / LINKS_FILE)
+    when = time.strftime("by a run of %Y-%m-%d", time.gmtime(measured.measured_unix_s))
+    cluster = plan.problem.cluster
+    save_cluster(corrected(cluster, measured, cluster.device_ids, when), run_dir / MEASURED_CLUSTER_FILE)
 
 
 def _clip_seconds(plan: Plan) -> float:

@@ -33,7 +33,7 @@ from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
 MIN_ROUNDS = 3
-NUM_PROBES = 24
+NUM_PROBES, NUM_NETWORK_PROBES = 24, 8
 SHORT_BYTES = 2**10
 MIN_LONG_BYTES, MAX_LONG_BYTES = 2**17, 2**20
 
@@ -185,8 +185,13 @@ class _Rehearsal:
             part.end()
 
 
-def profile_rank(executor: Executor) -> Profile:
-    """Measures this rank; every rank must call it at the same time. Weights and moments end as they began."""
+def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
+    """Measures this rank; every rank must call it at the same time. Weights and moments end as they began.
+
+    Args:
+        executor: the rank's.
+        in_one_machine: messages pass no network; where they do, fewer and shorter ones are sent.
+    """
     rehearsal = _Rehearsal(executor)
     for work in rehearsal.parts.values():  # first calls allocate
         work()
@@ -199,7 +204,7 @@ def profile_rank(executor: Executor) -> Profile:
         rounds += 1
     cores = (time.process_time() - cpu_began) / (time.monotonic() - began)
     rehearsal.end()
-    message_s, byte_s = _message_seconds(executor)
+    message_s, byte_s = _message_seconds(executor, in_one_machine)
     sent, taken, reduced = _mean_bytes(executor)
     return Profile(
         forward_s=tuple(meter.mean_s(f"forward {chunk.stage}") for chunk in executor.chunks),
@@ -227,24 +232,26 @@ def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
     return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), reduced
 
 
-def _message_seconds(executor: Executor) -> tuple[float, float]:
+def _message_seconds(executor: Executor, in_one_machine: bool) -> tuple[float, float]:
     """CPU seconds to hand over one message or to take one, and per byte of it; gloo's thread included.
 
     A straight line through two rings of probes, short and long.
     """
     if len(executor.plan.ranks) == 1:
         return 0.0, 0.0
-    long = max(MIN_LONG_BYTES, min(MAX_LONG_BYTES, _longest_message(executor.plan)))
-    short_s, long_s = _ring_seconds(executor, SHORT_BYTES), _ring_seconds(executor, long)
+    long, count = max(MIN_LONG_BYTES, min(MAX_LONG_BYTES, _longest_message(executor.plan))), NUM_PROBES
+    if not in_one_machine:
+        long, count = MIN_LONG_BYTES, NUM_NETWORK_PROBES
+    short_s, long_s = _ring_seconds(executor, SHORT_BYTES, NUM_PROBES), _ring_seconds(executor, long, count)
     byte_s = max(0.0, (long_s - short_s) / (long - SHORT_BYTES))
     return max(0.0, short_s - SHORT_BYTES * byte_s), byte_s
 
 
-def _ring_seconds(executor: Executor, num_bytes: int) -> float:
+def _ring_seconds(executor: Executor, num_bytes: int, count: int) -> float:
     """CPU seconds per end of a message when every rank sends to the next, all at once."""
     rank, n = executor.rank, len(executor.plan.ranks)
-    transport = Transport(rank, None, window=NUM_PROBES)
-    probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(NUM_PROBES)]
+    transport = Transport(rank, None, window=count)
+    probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(count)]
     transport.expect(probes)
     dist.barrier()
     began = time.process_time()
@@ -252,7 +259,7 @@ def _ring_seconds(executor: Executor, num_bytes: int) -> float:
         transport.send(transport.buffer(num_bytes), (rank + 1) % n, Topic.PROBE, i)
         transport.receive(probe)
     transport.finish()
-    return (time.process_time() - began) / (2 * NUM_PROBES)
+    return (time.process_time() - began) / (2 * count)
 
 
 def _longest_message(plan: Plan) -> int:

@@ -16,10 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store
 
+from hetplanner.cluster.measured import Measured
 from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import EVERYONE, Heartbeat
+from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -27,13 +29,15 @@ from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
+from hetplanner.runtime.clocks import ClockOffset, clock_offset
 from hetplanner.runtime.connect import Place, agree, claim_rank, join, open_store
 from hetplanner.runtime.data import Batches, open_batches
 from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
+from hetplanner.runtime.link_probe import measure_links
 from hetplanner.runtime.posting import sent_messages
-from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_prediction
+from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_links, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
 from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
@@ -191,7 +195,7 @@ class Session:
 
     def _predict(self, executor: Executor) -> None:
         self._enter("profiling")
-        profiles = gather_profiles(profile_rank(executor), self.plan)
+        profiles = gather_profiles(profile_rank(executor, in_one_machine=self.place.is_one_machine), self.plan)
         mine = profiles[self.place.rank]
         self.telemetry.write(
             "profile",
@@ -201,17 +205,26 @@ class Session:
             messages=executor.transport.carrier,
             **{name: getattr(mine, name) for name in mine.__slots__},
         )
+        measured, clock = None, ClockOffset(0.0, 0.0)
+        if not self.place.is_one_machine:
+            clock = clock_offset(self.place.rank, self.place.world_size)
+            measured = measure_links(self.plan, self.place.rank, clock, self.heartbeat.advance)
         self._enter("predicting")
         if self.place.rank == 0:
             on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
-            durations = durations_from(profiles, shared=on_cores)
-            if not (self.run_dir / PREDICTION_FILE).exists():  # after a restart the first one stays
-                try:
-                    write_prediction(predict(self.plan, self.config, durations), self.run_dir)
-                except OSError as error:  # a full disk must not end the training
-                    log.warning("the prediction cannot be written: %s", error)
+            self._write_prediction(durations_from(profiles, shared=on_cores), measured)
         gc.freeze()  # what is alive now stays; later collections need not look at it
-        self._agree_on_origin()
+        self._agree_on_origin(clock)
+
+    def _write_prediction(self, durations: Durations, measured: Measured | None) -> None:
+        if (self.run_dir / PREDICTION_FILE).exists():  # after a restart the first one stays
+            return
+        try:
+            if measured is not None:
+                write_links(self.plan, measured, self.run_dir)
+            write_prediction(predict(self.plan, self.config, durations, measured), self.run_dir)
+        except (OSError, InvalidInput) as error:  # a full disk must not end the training
+            log.warning("the prediction cannot be written: %s", error)
 
     def _restore(self, executor: Executor) -> None:
         """Goes on from a checkpoint, of this run after a restart, or of the run that the settings name.
@@ -229,13 +242,12 @@ class Session:
         self.telemetry.write("resumed", step=found.step, source=source, skipped=list(found.skipped))
         log.info("goes on after step %d of %s", found.step, source)
 
-    def _agree_on_origin(self) -> None:
+    def _agree_on_origin(self, clock: ClockOffset) -> None:
         """All ranks wait for rank 0 (and its prediction) and take one origin for their spans."""
         times = torch.tensor([time.monotonic(), time.time()], dtype=torch.float64)
         dist.broadcast(times, src=0)
         monotonic_s, unix_s = times.tolist()
-        # One machine has one monotonic clock; between machines the broadcast's arrival has to do.
-        self.telemetry.set_origin(monotonic_s if self.place.is_one_machine else time.monotonic(), unix_s)
+        self.telemetry.set_origin(monotonic_s + clock.ahead_s, unix_s, clock.error_s)
 
     # -- steps ------------------------------------------------------------------------------------
 

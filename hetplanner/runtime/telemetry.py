@@ -59,10 +59,10 @@ class Telemetry:
         self.write("phase", name=name, time_s=time.time())
         self.flush()
 
-    def set_origin(self, origin_s: float, unix_s: float) -> None:
-        """The monotonic time (and its unix time) from which spans count."""
+    def set_origin(self, origin_s: float, unix_s: float, error_s: float = 0.0) -> None:
+        """The monotonic time (and its unix time) from which spans count; `error_s`: by how much it may be wrong."""
         self.origin_s = origin_s
-        self.write("origin", unix_s=unix_s)
+        self.write("origin", unix_s=unix_s, **({"error_s": error_s} if error_s else {}))
 
     def span(
         self, kind: str, step: int, micro_batch: int, start_s: float, end_s: float, *, num_bytes: int = 0,
