@@ -11,8 +11,11 @@ function store(dark) {
 }
 
 export function render({model}) {
+  let known = JSON.parse(model.entry).places
   const write = () => {
-    const {search, push} = JSON.parse(model.entry)
+    const {search, places} = JSON.parse(model.entry)
+    const push = places > known
+    known = places
     if (search === location.search) { return }
     const address = location.pathname + search + location.hash
     push ? history.pushState(null, "", address) : history.replaceState(null, "", address)

@@ -21,7 +21,7 @@ class Address(JSComponent):
         on_theme: called with whether the browser wants a dark page: chosen here before, or by its system.
     """
 
-    entry = param.String(default='{"search":"","push":false}')
+    entry = param.String(default='{"search":"","places":0}')
     title = param.String(default="hetplanner")
     dark = param.Boolean(default=False)
 
@@ -31,10 +31,15 @@ class Address(JSComponent):
     def __init__(self, on_move: Callable[[str], object], on_theme: Callable[[bool], object], **params: Any) -> None:
         super().__init__(**{"width": 0, "height": 0, "margin": 0} | params)
         self._on_move, self._on_theme = on_move, on_theme
+        self._places = 0
 
     def write(self, search: str, push: bool) -> None:
-        """Another address; with `push` one that Back leaves, else in place of the one there is."""
-        self.entry = json.dumps({"search": search, "push": push})
+        """Another address; with `push` one that Back leaves, else in place of the one there is.
+
+        Places are counted: of several entries that are written in one answer the browser gets the last alone.
+        """
+        self._places += push
+        self.entry = json.dumps({"search": search, "places": self._places})
 
     def _handle_msg(self, msg: Any) -> None:
         if not isinstance(msg, dict):
