@@ -86,6 +86,7 @@ def test_a_plan_of_the_front_is_chosen_and_taken(app):
     assert app.session.plan == plans[1]
     assert (app.plan.stages, app.plan.replicas) == (0, 0)
     assert app.front.rows  # the front stays
+    assert app.explain.shown in app.explain.kept.names, "a reload finds it"
 
 
 def test_another_page_finds_the_front_and_another_model_hides_it(app):

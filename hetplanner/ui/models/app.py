@@ -6,6 +6,7 @@ from pathlib import Path
 import param
 
 from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.desk import Desk, process_desk
 from hetplanner.ui.jobs import SearchService
@@ -52,7 +53,7 @@ class PlannerApp(param.Parameterized):
         self.carry = CarryModel(self.session, self.plan, desk or process_desk())
         self.free_shape = FreeShapeModel(self.session, self.plan, service)
         self.settings = SettingsForm(self.plan)
-        self.front = FrontModel(self.session, self.plan, service)
+        self.front = FrontModel(self.session, self.plan, service, self.take_from_front)
         self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
         self.simulate = SimulateModel(self.session, lambda: desk or process_desk("long"))
         self.export = ExportModel(self.session, self.open_plan)
@@ -129,6 +130,10 @@ class PlannerApp(param.Parameterized):
             self.simulate.save()
             if changed:
                 self.open_plan(plan, f"{self.explain.kept.suggest(plan)} derived")
+
+    def take_from_front(self, plan: Plan) -> None:
+        """The plan that is chosen on the front becomes the plan in hand."""
+        self.open_plan(plan, f"{self.explain.kept.suggest(plan)} of the front")
 
     def rehearse(self) -> None:
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""

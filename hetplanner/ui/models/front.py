@@ -1,5 +1,6 @@
 """The front of step time and dollars: its search, its points, and the one that a person looks at."""
 
+from collections.abc import Callable
 from typing import Any
 
 import param
@@ -29,9 +30,12 @@ class FrontModel(param.Parameterized):
     clock_changed = param.Event(doc="What the search says has changed.")
     chosen: Any = param.Integer(default=None, allow_None=True, doc="Row of the point that is looked at.")
 
-    def __init__(self, session: Session, plan: PlanModel, service: SearchService) -> None:
+    def __init__(
+        self, session: Session, plan: PlanModel, service: SearchService, on_take: Callable[[Plan], object]
+    ) -> None:
+        """`on_take` makes a plan the one in hand."""
         super().__init__()
-        self.session, self.plan, self._service = session, plan, service
+        self.session, self.plan, self._service, self._on_take = session, plan, service, on_take
         self._job: SearchJob | None = None
         self._cursor = 0
         self._last: dict[str, Any] = {}
@@ -153,7 +157,7 @@ class FrontModel(param.Parameterized):
         with self.session.reporting():
             plan = self.chosen_plan
             if plan is not None and not self.plan.searching:
-                self.plan.show(plan)
+                self._on_take(plan)
 
     # -- what the card says -----------------------------------------------------------------------
 
