@@ -441,9 +441,9 @@ class PlanModel(ProblemSettings):
         last = self.points[-1]
         offset_s = self._job.request.offset_s if self._job else 0.0
         before_s = last.searched_s - offset_s - last.spent_s
-        before = f", after {before_s:.0f} s without kernels" if before_s >= 1 else ""
         said = {"done": "Done", "stopped": "Stopped", "failed": "Failed"}[self.state]
-        return f"{said}: {last.evaluations:,} placements in {last.spent_s:.1f} s{before}"
+        text = f"{said}: {last.evaluations:,} placements in {last.searched_s - offset_s:.1f} s"
+        return f"{text}; {before_s:.0f} s of them before kernels were ready" if before_s >= 1 else text
 
 
 def _when_text(unix_s: float) -> str:
