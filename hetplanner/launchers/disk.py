@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,6 +77,11 @@ def disk_need(plan: AnyPlan, config: TrainConfig) -> DiskNeed:
     steps = config.steps
     telemetry = _event_bytes(plan) * steps if isinstance(plan, ElasticPlan) else _telemetry_bytes(plan, steps)
     return DiskNeed(checkpoint, config.checkpoints_kept, model, parts, telemetry + SMALL_FILES_BYTES)
+
+
+def need_of_head(need: DiskNeed) -> DiskNeed:
+    """What a run over hosts writes on the machine that it is started from: the checkpoints are theirs."""
+    return replace(need, checkpoint=0, kept=0)
 
 
 def state_bytes(plan: AnyPlan, config: TrainConfig) -> tuple[int, int, int]:

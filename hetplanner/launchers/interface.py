@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
 SWARM_MODULE = "hetplanner.swarm.rehearse"
+HEAD_MODULE = "hetplanner.hosts.head"
 """Launchers name workers by these strings and never import them: planning machines may have no torch."""
 
 ATTEMPT_VARIABLE = "HETPLANNER_ATTEMPT"
@@ -49,17 +51,34 @@ class LaunchRequest:
 
     Attributes:
         warnings: one line each of what a person should know before they launch it.
+        starter: what this machine runs to have all commands started; None: it runs the one command itself.
+        starts: whether it can be started from here, and not only pasted.
     """
 
     launcher: str
     run_dir: Path
     commands: tuple[HostCommand, ...]
     warnings: tuple[str, ...] = ()
+    starter: HostCommand | None = None
+    starts: bool = True
 
     @property
     def num_ranks(self) -> int:
         """Ranks over all hosts."""
         return sum(command.num_ranks for command in self.commands)
+
+    @property
+    def started_here(self) -> HostCommand:
+        """The one command that this machine runs. Raises InvalidInput where there is none."""
+        if not self.starts:
+            raise InvalidInput(
+                f"launcher: {self.launcher} starts no process; paste its lines (--dry-run) on the hosts, or take"
+                " --launcher ssh"
+            )
+        if self.starter is not None:
+            return self.starter
+        (command,) = self.commands
+        return command
 
     def script(self) -> str:
         """Shell text that a person could paste: one command per host."""

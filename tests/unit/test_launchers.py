@@ -4,14 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from factories import chain_plan
+from factories import chain_plan, hosted, swarm_plan
 
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
+from hetplanner.launchers.hosts_file import HostEntry, Hosts
 from hetplanner.launchers.interface import HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
-from hetplanner.launchers.registry import LAUNCHERS, make_launcher
+from hetplanner.launchers.registry import LAUNCHERS, OVER_HOSTS, make_launcher
 from hetplanner.plan.train import TrainConfig
 
 RUN_DIR = Path("/tmp/a run's directory")
@@ -53,12 +54,85 @@ def test_the_text_of_a_request_is_its_script(launcher, plan):
 
 def test_the_worker_is_named_by_a_string_with_the_plan_file(launcher, plan):
     for command in launcher.request(plan, RUN_DIR, TrainConfig()).commands:
-        assert command.argv[-3:] == ("-m", "hetplanner.runtime.worker", str(RUN_DIR / "plan.json"))
+        *_, option, module, plan_file = command.argv
+        assert (option, module) == ("-m", "hetplanner.runtime.worker")
+        assert plan_file.endswith(f"/{RUN_DIR.name}/plan.json")
+
+
+def test_one_command_of_this_machine_starts_all_or_the_launcher_says_that_none_does(launcher, plan):
+    request = launcher.request(plan, RUN_DIR, TrainConfig())
+    if not request.starts:
+        with pytest.raises(InvalidInput, match=f"launcher: {launcher.name} starts no process; paste its lines"):
+            request.started_here  # noqa: B018
+        return
+    assert request.started_here.host == "localhost"
+    assert sys.executable in request.started_here.argv
+    assert any(str(RUN_DIR) in word for word in request.started_here.argv)
 
 
 def test_an_unknown_launcher_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidInput, match=r"launcher: must be one of local, got 'k8s; rm -rf /'"):
+    with pytest.raises(InvalidInput, match=r"launcher: must be one of local, ssh, torchrun, got 'k8s; rm -rf /'"):
         make_launcher("k8s; rm -rf /")
+
+
+# -- over hosts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=sorted(OVER_HOSTS))
+def over_hosts(request):
+    """Makes a launcher over the hosts of `small_cluster`."""
+    hosts = Hosts(port=29_600, hosts={"host-0": HostEntry(ssh="me@a.lab", address="10.0.0.5", python="~/v/bin/python")})
+    return make_launcher(request.param, hosts)
+
+
+def test_every_host_gets_its_ranks_its_number_and_one_endpoint(over_hosts):
+    plan = chain_plan(shares=(2, 2), cuts=(4,), cluster=hosted({"d0": "b", "d1": "a", "d2": "a", "d3": "b"}))
+    request = make_launcher(over_hosts.name).request(plan, RUN_DIR, TrainConfig())
+    assert [(c.host, c.num_ranks) for c in request.commands] == [("b", 2), ("a", 2)]
+    for node, command in enumerate(request.commands):
+        assert command.argv[1:-3] == (
+            *("-m", "torch.distributed.run", "--rdzv-backend=hetplanner", "--rdzv-endpoint=b:29500", "--nnodes=2"),
+            *(f"--node-rank={node}", f"--rdzv-conf=rank={node}", "--nproc-per-node=2"),
+            *("--max-restarts=0", "--log-dir=/dev/null"),
+        )
+        assert command.env["HETPLANNER_HOST"] == command.env["HETPLANNER_ADDRESS"] == command.host
+
+
+def test_a_hosts_file_gives_address_port_and_python(over_hosts, plan):
+    first, second, *_ = over_hosts.request(plan, RUN_DIR, TrainConfig()).commands
+    assert first.argv[0] == "v/bin/python"  # from the home folder, where a session of ssh begins
+    assert "--rdzv-endpoint=10.0.0.5:29600" in first.argv
+    assert first.env["HETPLANNER_ADDRESS"] == "10.0.0.5"
+    assert (second.argv[0], second.env["HETPLANNER_ADDRESS"]) == ("python3", "host-1")
+    assert "--rdzv-endpoint=10.0.0.5:29600" in second.argv
+
+
+def test_a_launch_over_hosts_says_that_traffic_is_not_encrypted_and_which_address_is_public(over_hosts, plan):
+    (text,) = over_hosts.request(plan, RUN_DIR, TrainConfig()).warnings
+    assert "neither encrypted nor authenticated" in text
+    public = make_launcher(over_hosts.name, Hosts(hosts={"host-1": HostEntry(address="93.184.216.34")}))
+    (text,) = public.request(plan, RUN_DIR, TrainConfig()).warnings
+    assert text.startswith("host host-1: 93.184.216.34 is a public address, and traffic")
+    alone = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted(dict.fromkeys(("d0", "d1", "d2", "d3"), "a")))
+    assert make_launcher(over_hosts.name).request(alone, RUN_DIR, TrainConfig()).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        ({"config": TrainConfig(emulate_links=True)}, "emulate_links: hosts have links of their own"),
+        ({"plan": swarm_plan((1, 1), (4,))}, "plan: a swarm is launched on this machine only"),
+    ],
+)
+def test_what_cannot_run_over_hosts_is_refused(over_hosts, plan, change, law):
+    given = {"plan": plan, "config": TrainConfig()} | change
+    with pytest.raises(InvalidInput, match=law):
+        over_hosts.request(given["plan"], RUN_DIR, given["config"])
+
+
+def test_hosts_for_a_launcher_of_this_machine_are_refused():
+    with pytest.raises(InvalidInput, match="hosts: launcher local runs on this machine alone; take --launcher ssh"):
+        make_launcher("local", Hosts())
 
 
 # -- local ----------------------------------------------------------------------------------------

@@ -1,0 +1,203 @@
+"""The hosts file: how each host of a plan is reached. TOML, written by a person.
+
+    format = "hetplanner/hosts@1"
+    ssh_config = "~/.ssh/lab_config"       # else the user's own configuration of ssh
+    port = 29500                           # of the store, on the plan's first host
+    [hosts.gpu-a]                          # a host of the plan
+    ssh = "me@gpu-a.lab"                   # what `ssh` is given; default: the host's name
+    address = "10.0.0.5"                   # where the other hosts reach it; default: the host part of `ssh`
+    python = "/opt/venv/bin/python"        # with hetplanner; default "python3"
+    folder = "~/hetplanner-runs"           # where runs write there
+
+A host of the plan that is not listed is called by its own name.
+"""
+
+import hashlib
+import ipaddress
+import re
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import ranks_by_host
+from hetplanner.reading import reader
+from hetplanner.schema import Name, Noun, check_format, checked, one_line, read_text
+
+HOSTS_VERSION = 1
+MAX_HOSTS_BYTES = 2**20
+MAX_HOSTS = 4096
+DEFAULT_PORT = 29_500
+DEFAULT_FOLDER = "~/hetplanner-runs"
+_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
+def _target(text: str) -> str:
+    if not _TARGET.fullmatch(text):
+        raise ValueError(
+            f"must be HOST or USER@HOST of letters, digits and . _ -, got {text!r:.80}; for ports, jump hosts and keys"
+            " give ssh_config"
+        )
+    return text
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(f"must be an IPv4 address or a name that has one, got {text!r:.80}")
+    return text
+
+
+def _program(text: str) -> str:
+    if not text.isprintable() or text.strip() != text or text.startswith("-"):
+        raise ValueError(f"must be a program's name or path, got {text!r:.80}")
+    return text
+
+
+def _folder(text: str) -> str:
+    if not text.isprintable() or not (text.startswith(("/", "~/"))):
+        raise ValueError(f"must be an absolute path, or begin with ~/, got {text!r:.80}")
+    return text.rstrip("/") or "/"
+
+
+Target = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_target)]
+Address = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_address)]
+Program = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_program)]
+HostFolder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_folder)]
+
+
+class HostEntry(Noun):
+    """How one host is reached, see the module; None: by its name."""
+
+    ssh: Target | None = None
+    address: Address | None = None
+    python: Program = "python3"
+    folder: HostFolder = DEFAULT_FOLDER
+
+
+class Hosts(Noun):
+    """Content of a hosts file.
+
+    Attributes:
+        ssh_config: absolute path of a configuration for ssh; None: the user's own.
+        port: of the store at which all ranks meet, on the plan's first host.
+        hosts: by the plan's names.
+    """
+
+    ssh_config: Annotated[str, Field(max_length=4000)] | None = None
+    port: Annotated[int, Field(strict=True, ge=1024, le=65_535)] = DEFAULT_PORT
+    hosts: Annotated[dict[Name, HostEntry], Field(max_length=MAX_HOSTS)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlacedHost:
+    """A host of a plan, its ranks, and how it is reached.
+
+    Attributes:
+        name: the plan's.
+        node: its number among the plan's hosts, torchrun's node rank.
+        ranks: the plan's, ascending.
+    """
+
+    name: str
+    node: int
+    ranks: tuple[int, ...]
+    ssh: str
+    address: str
+    python: str
+    folder: str
+
+    @property
+    def run_folder(self) -> str:
+        """The folder of this host's runs alone, since hosts may share a disk; it may begin with ~/."""
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", self.name).strip("-")[:60]
+        if slug != self.name:  # two names may have one slug
+            slug = f"{slug or 'host'}-{hashlib.sha256(self.name.encode()).hexdigest()[:8]}"
+        return f"{self.folder.rstrip('/')}/{slug}"
+
+    @property
+    def program(self) -> str:
+        """`python`, as a shell in the user's home folder takes it when it is quoted."""
+        return from_home(self.python)
+
+
+def from_home(path: str) -> str:
+    """A path that may begin with ~/, as it is called from the home folder: ssh begins there, and quotes keep ~."""
+    return path.removeprefix("~/")
+
+
+@reader("hosts file", at="path")
+def read_hosts(path: Path) -> Hosts:
+    """The hosts in a file; a relative `ssh_config` lies beside it. Raises InvalidInput."""
+    text = read_text(path, MAX_HOSTS_BYTES)
+    place = path.name
+    try:
+        data = tomllib.loads(text.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(one_line(f"{path}: not TOML: {error}")) from None
+    except ValueError:  # Python reads no whole number of more than some thousand digits
+        raise InvalidInput(one_line(f"{path}: holds a number of too many digits")) from None
+    hosts = checked(Hosts, check_format(data, "hosts", HOSTS_VERSION, place), place)
+    if hosts.ssh_config is None:
+        return hosts
+    config = path.absolute().parent / Path(hosts.ssh_config).expanduser()
+    if not config.is_file():
+        raise InvalidInput(f"{place}: ssh_config: {config} is no file; correct it, or remove the line")
+    return hosts.replace(ssh_config=str(config))
+
+
+def place_hosts(plan: Plan, hosts: Hosts) -> tuple[PlacedHost, ...]:
+    """The plan's hosts in the order of their node rank, each with how it is reached.
+
+    Raises:
+        InvalidInput: the file names hosts that the plan's cluster does not have, two have one address, or a name that
+            is no name for ssh is not listed.
+    """
+    _refuse_unknown(plan, hosts)
+    placed = [_placed(name, node, ranks, hosts) for node, (name, ranks) in enumerate(ranks_by_host(plan).items())]
+    for field in ("address", "ssh"):
+        known: dict[str, str] = {}
+        for host in placed:
+            value = getattr(host, field)
+            other = known.setdefault(value, host.name)
+            if other != host.name:
+                raise InvalidInput(
+                    f"hosts: {other} and {host.name} have one {field}, {value}; give each its own in the hosts file"
+                )
+    return tuple(placed)
+
+
+def _refuse_unknown(plan: Plan, hosts: Hosts) -> None:
+    known = [host.id for host in plan.problem.cluster.hosts]
+    for name in hosts.hosts:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            listed = f"{', '.join(known[:8])}{', …' if len(known) > 8 else ''}"
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {listed}"
+            raise InvalidInput(f"hosts.{name:.80}: the plan's cluster has no such host; {hint}")
+
+
+def _placed(name: str, node: int, ranks: tuple[int, ...], hosts: Hosts) -> PlacedHost:
+    entry = hosts.hosts.get(name, HostEntry())
+    if entry.ssh is None and not _TARGET.fullmatch(name):
+        raise InvalidInput(
+            f'hosts: {name!r:.80} is no name that ssh takes; list it in the hosts file, with ssh = "USER@HOST"'
+        )
+    ssh = entry.ssh or name
+    address = entry.address or ssh.rpartition("@")[2]
+    if not _ADDRESS.fullmatch(address):
+        raise InvalidInput(f"hosts.{name:.80}: {address!r:.80} is no address; give one in the hosts file")
+    return PlacedHost(name, node, ranks, ssh, address, entry.python, entry.folder)
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the internet's; a name is not looked up."""
+    try:
+        return ipaddress.ip_address(address).is_global
+    except ValueError:
+        return False
