@@ -5,9 +5,11 @@ its launcher's tree *and* every process that carries the run's mark in its envir
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +18,12 @@ import psutil
 RUN_MARK = "HETPLANNER_RUN"
 """Environment variable that names the run directory a process belongs to."""
 
+_PR_SET_PDEATHSIG = 1
 _TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
 
 def start_in_session(
-    argv: Sequence[str], env: Mapping[str, str], run_dir: Path, log: Path
+    argv: Sequence[str], env: Mapping[str, str], run_dir: Path, log: Path, *, ends_with_parent: bool = False
 ) -> "subprocess.Popen[bytes]":
     """Starts a program, without a shell, as leader of a new session; its output is appended to `log`.
 
@@ -29,6 +32,7 @@ def start_in_session(
         env: variables on top of this process's own.
         run_dir: working directory, and the mark by which the run's processes are found.
         log: gets standard output and error.
+        ends_with_parent: it is sent SIGTERM when the thread that calls this ends, which must be the only one (Linux).
 
     Raises:
         OSError: when the program cannot be started.
@@ -48,7 +52,14 @@ def start_in_session(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
+            preexec_fn=_end_with_parent if ends_with_parent else None,
         )
+
+
+def _end_with_parent() -> None:
+    """In the new process: has the kernel tell it when its parent is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def created_unix_s(pid: int) -> float | None:

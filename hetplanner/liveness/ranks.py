@@ -110,15 +110,24 @@ def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
         ranks: those of this attempt.
         names: of the ranks, for messages: device and host.
     """
-    living = [(rank, seen) for rank, seen in enumerate(ranks) if seen.beat.pid and seen.beat.exit_code is None]
-    for rank, seen in living:
+    for rank, seen in _living(ranks):
         why = _why_lost(seen)
         if why:
             return Lost(rank, f"rank {rank} ({names[rank]}) {why}")
-    if living and all(_stands(seen) for _, seen in living):
-        words = "; ".join(f"rank {rank} {_at(seen.beat)}" for rank, seen in living[:8])
-        return Lost(None, f"no rank gets on any more, and none is known to be at fault: {words}")
-    return None
+    words = standing(ranks)
+    return Lost(None, f"no rank gets on any more, and none is known to be at fault: {words}") if words else None
+
+
+def standing(ranks: Sequence[Seen]) -> str:
+    """Where all living ranks stand, if none gets on any more; empty where one does, or there are none."""
+    living = _living(ranks)
+    if not living or not all(_stands(seen) for _, seen in living):
+        return ""
+    return "; ".join(f"rank {rank} {_at(seen.beat)}" for rank, seen in living[:8])
+
+
+def _living(ranks: Sequence[Seen]) -> list[tuple[int, Seen]]:
+    return [(rank, seen) for rank, seen in enumerate(ranks) if seen.beat.pid and seen.beat.exit_code is None]
 
 
 def warnings(ranks: Sequence[Seen | None], names: Sequence[str]) -> tuple[str, ...]:
@@ -193,10 +202,18 @@ class LivenessWatch:
         path: the file of heartbeats.
         names: of the ranks: device and host.
         timer: seconds that never jump.
+        knows_all: all ranks are this machine's; else those that stand may wait for one of another machine.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], timer: Callable[[], float] = time.monotonic) -> None:
-        self.path, self.names, self._timer = path, names, timer
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        timer: Callable[[], float] = time.monotonic,
+        *,
+        knows_all: bool = True,
+    ) -> None:
+        self.path, self.names, self._timer, self._knows_all = path, names, timer, knows_all
         self._looked_s: float | None = None
         self._seen: list[Seen | None] = [None] * len(names)
         self._launcher: tuple[ProcessFacts, float] | None = None
@@ -215,7 +232,13 @@ class LivenessWatch:
             facts = process_facts(beat.pid, beat.born_ticks) if beat.pid else None
             self._seen[rank] = look(self._seen[rank], beat, facts, elapsed_s)
         lost = judge([seen for seen in self._seen if seen is not None], self.names) if beats else None
+        if lost is not None and lost.rank is None and not self._knows_all:
+            lost = None
         return lost or self._look_at_launcher(launcher_pid, elapsed_s)
+
+    def standing(self) -> str:
+        """Where this machine's ranks stand, if the last look found that none gets on; else empty."""
+        return standing([seen for seen in self._seen if seen is not None])
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for every rank that the last look found silent or without progress."""

@@ -1,0 +1,323 @@
+"""The head of a run over hosts: `python -m hetplanner.hosts.head RUN_DIR`, what an agent starts as it does torchrun.
+
+It asks all hosts, starts them, brings their files back, passes on a stop or a preemption, and ends with 0 if all
+torchruns did; its last line says why else, with the host's name. Its exit codes are those of `errors`.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hetplanner.atomic_files import write_whole
+from hetplanner.errors import HetplannerError, InvalidInput, RunError, one_line
+from hetplanner.hosts.asking import question, resumed_run
+from hetplanner.hosts.checks import Found, problems, told_at_once, warnings
+from hetplanner.hosts.connection import Unreachable
+from hetplanner.hosts.host_run import HostRun
+from hetplanner.hosts.mirror import Mirror, host_log, wanted_files
+from hetplanner.hosts.outcome import Outcome, judge, summary_lines
+from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
+from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
+from hetplanner.launchers.launch_file import load_launch
+from hetplanner.launchers.ssh import SshLauncher
+from hetplanner.plan.files import load_plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import DAMAGED
+from hetplanner.schema import check_format, checked, parse_json, read_text
+from hetplanner.units import short_seconds
+
+log = logging.getLogger(__name__)
+
+STATES_FILE = "hosts.json"
+"""What is known of the hosts, for the agent and for readers of clocks."""
+TICK_S = 0.05
+PING_S = 1.0
+REPEAT_S = 0.5
+QUIET_S = 5.0
+"""A host that was not heard of for so long is told of."""
+LOST_AFTER_S = 45.0
+"""It is given up; its node process ends by itself a little later (`sending.LEASE_S`)."""
+RETURN_S = 180.0
+"""When a run is started again, a host that may be restarting is waited for."""
+OTHERS_S, OTHERS_SAVING_S = 6.0, 30.0
+"""After one host has ended, the others have so long to end by themselves; longer where they save what they hold."""
+STOP_S = 4.0
+END_S = 5.0
+FLUSH_S = 0.7
+"""A host whose processes were ended has so long to send the rest of its logs."""
+STEADY_S = 60.0
+"""Ranks that stand may wait for a network that was cut: only after so long without a break nobody gets on."""
+
+
+class Head:
+    """One attempt of a run over hosts.
+
+    Args:
+        run_dir: with plan.json, run.json and launch.json.
+        attempt: how often the run was started again.
+
+    Raises:
+        InvalidInput: a file is damaged, or the hosts do not fit the plan.
+    """
+
+    def __init__(self, run_dir: Path, attempt: int) -> None:
+        self.run_dir, self.attempt = run_dir, attempt
+        self.plan = load_plan(run_dir / "plan.json")
+        self.config = _settings(run_dir)
+        launch = load_launch(run_dir)
+        self.hosts = launch.hosts or Hosts()
+        self.run = launch.run or run_dir.name
+        self.placed = place_hosts(self.plan, self.hosts)
+        request = SshLauncher(self.hosts, self.run).request(self.plan, run_dir, self.config)
+        self._resume = resumed_run(self.config)
+        self._known = _known_states(run_dir)
+        on = {rank: host.name for host in self.placed for rank in host.ranks}
+        self.names = [f"{device}, host {on[rank]}" for rank, device in enumerate(self.plan.ranks)]
+        self.runs = [self._host_run(host, cmd) for host, cmd in zip(self.placed, request.commands, strict=True)]
+        self._asked: str = ""
+        self._written: Any = None
+        self._next_s = dict.fromkeys(("ping", "repeat", "write"), 0.0)
+
+    def _host_run(self, host: PlacedHost, command: HostCommand) -> HostRun:
+        port = self.hosts.port if not self.attempt else None  # of an earlier attempt something may still listen
+        folder = f"{host.run_folder}/{self.run}"
+        asked = question(self.plan, self.config, host, port, self._resume)
+        asked |= {"run_folder": folder, "attempt": self.attempt}
+        lost = {str(k): int(v) for k, v in self._known.get(host.name, {}).get("lost_bytes", {}).items()}
+        mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
+
+        def order(found: Found) -> tuple[dict[str, Any], bytes]:
+            return self._order(host, command, folder, found)
+
+        patience_s = RETURN_S if self.attempt else 0.0
+        return HostRun(host, self.hosts.ssh_config, asked, order, mirror, patience_s)
+
+    def _order(self, host: PlacedHost, command: HostCommand, folder: str, found: Found) -> tuple[dict[str, Any], bytes]:
+        """What starts a host's part."""
+        plan = read_text(self.run_dir / "plan.json")
+        config = self.config.replace(resume=f"../{self._resume}" if self._resume else None)  # beside the run, on all
+        fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
+        header = {
+            "folder": folder,
+            "attempt": self.attempt,
+            "argv": list(command.argv[1:-1]),
+            "env": dict(command.env) | ({ATTEMPT_VARIABLE: str(self.attempt)} if self.attempt else {}),
+            "ranks": list(host.ranks),
+            "num_ranks": len(self.plan.ranks),
+            "names": self.names,
+            "address": found.facts.address if found.facts else host.address,
+            "port": self.hosts.port if host.node == 0 else None,
+            "plan_bytes": len(plan),
+        }
+        return header, plan + json.dumps(fields, indent=1).encode() + b"\n"
+
+    # -- from start to end ------------------------------------------------------------------------
+
+    def go(self) -> Outcome:
+        """Runs the attempt to its end.
+
+        Raises:
+            InvalidInput: hosts cannot run it, with all that is wrong.
+            RunError: a host that ran it before does not come back.
+        """
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._told_to_end)
+        for run in self.runs:
+            run.begin()
+        try:
+            if not self._wait_for_facts():
+                return Outcome(0, "stopped before it started")
+            for run in self.runs:
+                self._put_log_away(run.host)
+                run.go.set()
+            outcome = self._follow()
+            self._end_all(outcome)
+            return outcome
+        finally:
+            self._write_states()
+            with ThreadPoolExecutor(len(self.runs)) as pool:
+                list(pool.map(HostRun.close, self.runs))
+
+    def _told_to_end(self, signum: int, frame: object) -> None:
+        self._asked = self._asked or "preempt"
+
+    def _look_for_stop(self) -> str:
+        """What the head was asked for: stop, preempt, or nothing."""
+        if self._asked != "stop" and (self.run_dir / "stop").exists():
+            self._asked = "stop"
+        return self._asked
+
+    def _wait_for_facts(self) -> bool:
+        """Waits until all hosts have said what they are; False: the head was asked to end. Raises when one is unfit."""
+        while any(run.found is None and not run.refused for run in self.runs):
+            if self._look_for_stop():
+                return False
+            self._keep_in_touch()
+            time.sleep(TICK_S)
+        found = [run.found or Found(run.host, error=RunError(run.refused)) for run in self.runs]
+        told = problems(self.plan, self.config, found, metadata.version("hetplanner"))
+        away = [each.host.name for each in found if isinstance(each.error, Unreachable)]
+        if told and self.attempt and len(away) == len(told):
+            raise RunError(f"host {told[0][0]} has not come back for {short_seconds(RETURN_S)}: {told[0][1]}")
+        if told:
+            raise InvalidInput(told_at_once(told))
+        for text in warnings(found):
+            log.warning("%s", text)
+        return True
+
+    def _put_log_away(self, host: PlacedHost) -> None:
+        """What an earlier attempt's torchrun said stays under another name."""
+        path = self.run_dir / host_log(host.node)
+        if self.attempt and path.exists():
+            path.replace(path.with_name(f"host-{host.node}-{self.attempt - 1}.txt"))
+
+    def _follow(self) -> Outcome:
+        """Until all have ended well, or one has not and the others had time to end, too."""
+        told_s: float | None = None
+        first_end_s: float | None = None
+        while True:
+            self._keep_in_touch()
+            asked = self._look_for_stop()
+            now_s = time.monotonic()
+            if asked:
+                told_s = told_s or now_s
+                self._repeat(asked)
+            outcome = judge(self.runs, self.names, LOST_AFTER_S, STEADY_S)
+            if all(run.done for run in self.runs):
+                return Outcome(0, "stopped") if asked == "stop" else outcome or Outcome(0, "finished")
+            if asked == "stop":
+                if told_s is not None and now_s - told_s > STOP_S:
+                    return _stopped_without(self.runs)
+            elif outcome is not None:
+                first_end_s = first_end_s or now_s
+                grace_s = OTHERS_SAVING_S if outcome.is_preemption else OTHERS_S
+                if outcome.is_final or now_s - first_end_s > grace_s:
+                    return outcome
+            time.sleep(TICK_S)
+
+    def _end_all(self, outcome: Outcome) -> None:
+        """No process stays on a host that can be reached; then the agent is told which ranks ended how."""
+        deadline_s = time.monotonic() + END_S
+        while (left := [run for run in self.runs if _has_processes(run)]) and time.monotonic() < deadline_s:
+            self._repeat("end", left)
+            self._keep_in_touch()
+            time.sleep(TICK_S)
+        if outcome.code:
+            for line in summary_lines(self.runs):
+                sys.stdout.write(line + "\n")
+
+    # -- in touch ---------------------------------------------------------------------------------
+
+    def _is_time(self, what: str, every_s: float) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._next_s[what]:
+            return False
+        self._next_s[what] = now_s + every_s
+        return True
+
+    def _keep_in_touch(self) -> None:
+        if self._is_time("ping", PING_S):
+            for run in self.runs:
+                run.ping()
+        if self._is_time("write", PING_S):
+            self._write_states()
+
+    def _repeat(self, what: str, runs: Sequence[HostRun] | None = None) -> None:
+        if self._is_time("repeat", REPEAT_S):
+            for run in self.runs if runs is None else runs:
+                if run.started and not run.done:
+                    run.tell(what)
+
+    def _write_states(self) -> None:
+        data = {
+            "format": "hetplanner/hosts-state@1",
+            "hosts": {run.host.name: _state_of(run) for run in self.runs},
+            "warnings": [text for run in self.runs for text in host_warnings(run)],
+        }
+        if data != self._written:
+            try:
+                write_whole(self.run_dir / STATES_FILE, json.dumps(data, indent=1) + "\n", mode=0o600)
+                self._written = data
+            except OSError as error:
+                log.warning("%s cannot be written: %s", STATES_FILE, error)
+
+
+def _has_processes(run: HostRun) -> bool:
+    """Whether a host that can be reached may have processes of the run, or logs of them to send."""
+    if not run.started or run.done or run.refused or run.unheard_s() > LOST_AFTER_S:
+        return False
+    return run.ended_s is None or time.monotonic() - run.ended_s < FLUSH_S
+
+
+def _state_of(run: HostRun) -> dict[str, Any]:
+    """What readers may want to know of a host."""
+    clock = None if run.clock_error_s == float("inf") else round(run.clock_s, 4)
+    return {
+        "connected": run.is_connected,
+        "clock_s": clock,
+        "clock_error_s": None if clock is None else round(run.clock_error_s, 4),
+        "lost_bytes": {name: count for name, count in run.mirror.lost.items() if count},
+    }
+
+
+def host_warnings(run: HostRun) -> list[str]:
+    """Sentences about a host that the run goes on without, or that holds it up."""
+    texts = [f"host {run.host.name}: {text}" for text in (run.state.warnings if run.state else ())]
+    if run.started and not run.done and run.unheard_s() > QUIET_S:
+        about = 5 * int(run.unheard_s() / 5)
+        texts.append(
+            f"host {run.host.name} has not been heard of for {about} s; its ranks may go on, and the run is given up"
+            f" after {LOST_AFTER_S:g} s"
+        )
+    if not run.started and run.found is None and run.unheard_s() > QUIET_S:
+        texts.append(f"host {run.host.name} cannot be reached yet; it is waited for")
+    texts += [f"host {run.host.name}: {name} has grown too large, its rest is left there" for name in run.mirror.full]
+    return [text[:1900] for text in texts]
+
+
+def _stopped_without(runs: Sequence[HostRun]) -> Outcome:
+    away = [run.host.name for run in runs if not run.done and run.started]
+    words = f"stopped; {', '.join(away)} did not answer, and ends what runs there by itself within a minute"
+    return Outcome(RunError.exit_code, words)
+
+
+def _settings(run_dir: Path) -> TrainConfig:
+    fields = check_format(parse_json(read_text(run_dir / "run.json"), "run.json"), "run", 1, "run.json")
+    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, "run.json")
+
+
+def _known_states(run_dir: Path) -> dict[str, Any]:
+    """What an earlier attempt's head wrote of the hosts."""
+    try:
+        data = parse_json(read_text(run_dir / STATES_FILE), STATES_FILE)
+        return dict(data["hosts"])
+    except (InvalidInput, *DAMAGED):
+        return {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; its last line says how the attempt ended."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m hetplanner.hosts.head RUN_DIR\n")
+        return InvalidInput.exit_code
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    try:
+        outcome = Head(Path(arguments[0]), int(os.environ.get(ATTEMPT_VARIABLE, "0"))).go()
+    except HetplannerError as error:
+        outcome = Outcome(error.exit_code, str(error))
+    sys.stdout.write(one_line(outcome.words)[:1900] + "\n")
+    sys.stdout.flush()
+    return outcome.code
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    os._exit(code)  # a thread may still wait for a host that does not answer

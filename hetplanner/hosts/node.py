@@ -1,0 +1,279 @@
+"""What runs on a host: `python -m hetplanner.hosts.node connect`, which ssh starts, and `… run FOLDER`.
+
+`connect` does what frames on its standard input ask for and answers on its standard output; it ends with its ssh.
+`start` begins a node process (`run`), which does not. It imports only what is needed: its answer is waited for.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hetplanner.errors import InvalidInput, RunError
+from hetplanner.hosts.facts import answer, facts, listener, why_not_bound, why_not_reached
+from hetplanner.hosts.framing import MAX_SENT_BYTES, FrameError, FrameWriter, read_frame
+from hetplanner.hosts.sending import (
+    LEASE_S,
+    ORDER_FILE,
+    PID_FILE,
+    SEEN_FILE,
+    STATE_FILE,
+    STOP_FILE,
+    TORCHRUN_LOG,
+    Changes,
+)
+
+SCAN_S = 0.2
+END_S = 4.0
+REMAINS = (STATE_FILE, STOP_FILE, "stop.signalled", TORCHRUN_LOG)
+"""What an attempt leaves that the next one would take for its own."""
+
+
+class Connection:
+    """One ssh's worth of questions and answers.
+
+    Args:
+        source: frames of the head.
+        sink: for frames to the head.
+    """
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source, self._writer = source, FrameWriter(sink)
+        self._heard_s = time.monotonic()
+        self._run_dir: Path | None = None
+        self._listener: socket.socket | None = None
+        self._over = threading.Event()
+        self._asked: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            "ping": self._ping,
+            "check": self._check,
+            "listen": self._listen,
+            "reach": self._reach,
+            "start": self._start,
+            "follow": self._follow,
+            "stop": self._stop,
+            "preempt": self._preempt,
+            "end": self._end,
+        }
+
+    def serve(self) -> None:
+        """Answers until the head is gone."""
+        threading.Thread(target=self._watch_the_head, daemon=True).start()
+        self._writer.greet({"pid": os.getpid()})
+        while (frame := read_frame(self._source, MAX_SENT_BYTES)) is not None:
+            self._heard_s = time.monotonic()
+            header, body = frame
+            act = self._asked.get(str(header.get("do")))
+            if act is None:
+                raise FrameError(f"asked to {header.get('do')!r:.40}, which this version does not know")
+            try:
+                act(header, body)
+            except (InvalidInput, RunError) as error:
+                self._writer.write({"refused": str(error)})
+        self._over.set()
+
+    def _watch_the_head(self) -> None:
+        """A network that is gone keeps pipes open: this process ends by itself."""
+        while time.monotonic() - self._heard_s < LEASE_S:
+            time.sleep(1.0)
+        os._exit(0)
+
+    # -- before a run -----------------------------------------------------------------------------
+
+    def _ping(self, header: dict[str, Any], body: bytes) -> None:
+        if self._run_dir is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._run_dir / SEEN_FILE)
+        self._writer.write({"pong": header["id"], "unix_s": time.time()})
+
+    def _check(self, header: dict[str, Any], body: bytes) -> None:
+        self._writer.write({"facts": facts(header)})
+
+    def _listen(self, header: dict[str, Any], body: bytes) -> None:
+        """Opens a port at which others may try whether they reach this host, until the connection ends."""
+        token = secrets.token_hex(8)
+        try:
+            self._listener = door = listener(header["address"])
+        except OSError as error:
+            raise RunError(f"cannot listen at {header['address']}: {error.strerror}") from None
+
+        def take() -> None:
+            while not self._over.wait(0.01):
+                answer(door, token)
+
+        threading.Thread(target=take, daemon=True).start()
+        self._writer.write({"port": door.getsockname()[1], "token": token})
+
+    def _reach(self, header: dict[str, Any], body: bytes) -> None:
+        found: dict[str, str] = {}
+
+        def attempt(name: str, address: str, port: int, token: str) -> None:
+            if why := why_not_reached(address, port, token, header["timeout_s"]):
+                found[name] = why
+
+        threads = [threading.Thread(target=attempt, args=row, daemon=True) for row in header["others"]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._writer.write({"unreached": found})
+
+    # -- a run ------------------------------------------------------------------------------------
+
+    def _start(self, header: dict[str, Any], body: bytes) -> None:
+        """Begins an attempt; what an earlier one left is ended first."""
+        run_dir = Path(header["folder"]).expanduser()
+        _make_folder(run_dir, is_new=not header["attempt"])
+        end_processes(run_dir)
+        if header["port"] is not None and (why := why_not_bound(header["address"], header["port"])):
+            raise RunError(f"port {header['port']} of {header['address']}: {why}; end what listens there")
+        _write_order(run_dir, header, body)
+        log = (run_dir / "node.txt").open("ab")
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hetplanner.hosts.node", "run", str(run_dir)],
+                cwd=run_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"HETPLANNER_RUN": str(run_dir)},
+            )
+        (run_dir / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
+        threading.Thread(target=process.wait, daemon=True).start()
+        self._writer.write({"started": process.pid})
+
+    def _follow(self, header: dict[str, Any], body: bytes) -> None:
+        """Sends what is new in the run's files from now on, and what its node process says."""
+        run_dir = Path(header["folder"]).expanduser()
+        self._run_dir = run_dir
+        with contextlib.suppress(OSError):
+            (run_dir / SEEN_FILE).touch()
+        changes = Changes(run_dir, header["files"])
+        threading.Thread(target=self._send, args=(run_dir, changes, header["attempt"]), daemon=True).start()
+
+    def _send(self, run_dir: Path, changes: Changes, attempt: int) -> None:
+        told = None
+        try:
+            while not self._over.is_set():
+                lives = _lives(run_dir)
+                state = _state(run_dir, attempt)
+                is_last = state is not None and state["ended"]
+                count = 0
+                for header, piece in changes.frames():
+                    self._writer.write(header, piece)
+                    count += 1
+                if (state, lives) != told:
+                    self._writer.write({"state": state, "lives": lives})
+                    told = state, lives
+                if is_last and not count:
+                    self._writer.write({"done": True})
+                    return
+                self._over.wait(SCAN_S)
+        except (OSError, ValueError):  # the head is gone
+            return
+
+    def _stop(self, header: dict[str, Any], body: bytes) -> None:
+        run_dir = Path(header["folder"]).expanduser()
+        try:
+            (run_dir / STOP_FILE).touch()
+        except OSError:  # a full disk: a signal says the same
+            self._preempt(header, body)
+
+    def _preempt(self, header: dict[str, Any], body: bytes) -> None:
+        pid = _pid(Path(header["folder"]).expanduser())
+        if pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _end(self, header: dict[str, Any], body: bytes) -> None:
+        end_processes(Path(header["folder"]).expanduser())
+        self._writer.write({"ended": True})
+
+
+def end_processes(run_dir: Path) -> None:
+    """Kills every process of a run on this host, and returns when they are gone. Raises RunError."""
+    from hetplanner.liveness.processes import processes_of_run, send_signal
+
+    deadline_s = time.monotonic() + END_S
+    while left := processes_of_run(run_dir):
+        if time.monotonic() > deadline_s:
+            raise RunError(f"{len(left)} processes of {run_dir} do not end; process {left[0].pid} is one")
+        send_signal(left, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _make_folder(run_dir: Path, *, is_new: bool) -> None:
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_new and any(run_dir.iterdir()):
+            raise RunError(f"{run_dir}: holds a run already; remove it, or give another folder in the hosts file")
+    except OSError as error:
+        raise RunError(f"{run_dir}: cannot be made: {error.strerror}") from None
+
+
+def _write_order(run_dir: Path, header: dict[str, Any], body: bytes) -> None:
+    """Plan, settings and what the node process is to do. Raises RunError."""
+    plan = run_dir / "plan.json"
+    order = {name: header[name] for name in ("env", "attempt", "ranks", "num_ranks", "names")}
+    order["argv"] = [sys.executable, *header["argv"], str(plan)]
+    files = {"plan.json": body[: header["plan_bytes"]], "run.json": body[header["plan_bytes"] :]}
+    files |= {ORDER_FILE: json.dumps(order).encode(), SEEN_FILE: b""}
+    try:
+        for name in REMAINS:
+            (run_dir / name).unlink(missing_ok=True)
+        for name, content in files.items():
+            (run_dir / name).write_bytes(content)
+    except OSError as error:
+        raise RunError(f"{run_dir}: cannot be written: {error.strerror}") from None
+
+
+def _state(run_dir: Path, attempt: int) -> dict[str, Any] | None:
+    """What the node process of an attempt last wrote."""
+    try:
+        found: dict[str, Any] = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if found.get("attempt") == attempt else None
+
+
+def _pid(run_dir: Path) -> int | None:
+    """The living node process of a run."""
+    try:
+        pid = int((run_dir / PID_FILE).read_text(encoding="ascii"))
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if os.fsencode(run_dir) in words else None
+
+
+def _lives(run_dir: Path) -> bool:
+    return _pid(run_dir) is not None
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    if arguments[:1] == ["run"] and len(arguments) == 2:
+        from hetplanner.hosts.keeper import keep
+
+        return keep(Path(arguments[1]))
+    if arguments != ["connect"]:
+        sys.stderr.write("usage: python -m hetplanner.hosts.node connect | run FOLDER\n")
+        return InvalidInput.exit_code
+    os.umask(0o077)
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library may print is no frame
+    Connection(sys.stdin.buffer, sink).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
