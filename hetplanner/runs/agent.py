@@ -25,13 +25,14 @@ from tornado.web import Application, RequestHandler
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.launchers.interface import Launcher
+from hetplanner.launchers.launch_file import Launch
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.files import AnyPlan, any_plan_from_data
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.directory import list_run_ids
 from hetplanner.runs.home import AGENT_FILE, agent_directory, home_directory, socket_path
-from hetplanner.runs.offers import settle
+from hetplanner.runs.offers import offered_hosts, settle
 from hetplanner.runs.protocol import (
     CALLER_HEADER,
     MAX_REQUEST_BYTES,
@@ -218,9 +219,10 @@ class RunsHandler(_Handler):
         config, parent = request.config, None
         if request.choice is not None:
             config, parent = settle(request.choice, config, supervisor.home)
+        launch = launch_of(request, supervisor.home)
         out = Path(request.out) if request.out else None
-        await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent)
-        status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller)
+        await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent, launch)
+        status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller, launch=launch)
         return status.model_dump(mode="json")
 
 
@@ -287,12 +289,20 @@ def read_start_request(body: bytes) -> tuple[StartRequest, AnyPlan]:
     return request, any_plan_from_data(request.plan, "request.plan")
 
 
+def launch_of(request: StartRequest, home: Path) -> Launch:
+    """Where a request's run shall be launched. Raises InvalidInput: its hosts are not offered."""
+    hosts = request.hosts
+    if request.choice is not None and request.choice.hosts is not None:
+        hosts = offered_hosts(request.choice.hosts, home)
+    return Launch(launcher=request.launcher, hosts=hosts)
+
+
 def serve_agent(
     home: Path | None = None,
     max_running: int = MAX_RUNNING,
     max_queued: int = MAX_QUEUED,
     idle_exit_s: float = IDLE_EXIT_S,
-    launcher: Callable[[str], Launcher] = make_launcher,
+    launcher: Callable[..., Launcher] = make_launcher,
 ) -> None:
     """Runs the agent in this process until it is shut down, gets SIGTERM or Ctrl-C, or has long been idle.
 

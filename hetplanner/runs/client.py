@@ -17,6 +17,8 @@ import httpx
 
 from hetplanner.data.registry import absolute_data
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.launchers.hosts_file import Hosts
+from hetplanner.launchers.launch_file import LOCAL
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files import AnyPlan, plan_to_data
 from hetplanner.plan.train import TrainConfig
@@ -73,24 +75,30 @@ class AgentClient:
         out: Path | str | None = None,
         launcher: str = "local",
         choice: Choice | None = None,
+        hosts: Hosts | None = None,
     ) -> Run:
         """Hands a run to the agent; it starts at once, or waits in the queue.
 
         Args:
             plan: what to run.
-            config: how; a relative `data` is taken from this process's directory.
+            config: how; a relative `data` is taken from this process's directory, but of a run over hosts it is theirs.
             out: an empty folder for the run, else the home's `runs/`.
-            launcher: name of a launcher of this machine.
+            launcher: where to run: `local` on this machine, or `ssh` on hosts.
             choice: names from the agent's offers instead of paths: what a page asks for.
+            hosts: how `ssh` reaches the plan's hosts; None calls each by its own name.
 
         Raises:
             InvalidInput, Infeasible: plan, data or machine do not allow it.
             RunError: the queue is full, or the agent is gone.
         """
-        config = config.replace(data=absolute_data(config.data))
-        make_launcher(launcher)  # an unknown name is refused here, with the list of those there are
+        chosen = make_launcher(launcher, hosts)  # an unknown name is refused here, with the list of those there are
+        if launcher != LOCAL:
+            chosen.request(plan, Path("/run"), config).started_here  # noqa: B018 (so is what can only be pasted)
+        config = config.replace(data=data_for(launcher, config.data))
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher
+        if hosts is not None:
+            body["hosts"] = hosts.model_dump(mode="json")
         if choice is not None:
             body["choice"] = choice.model_dump(mode="json")
         if out is not None:
@@ -140,6 +148,17 @@ class AgentClient:
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         return _request(self.home, method, path, body, REQUEST_TIMEOUT_S, self.caller)
+
+
+def data_for(launcher: str, data: str | None) -> str | None:
+    """A path of data as its run shall have it: made absolute on this machine, or one of the hosts'.
+
+    Raises:
+        InvalidInput: a relative path, which says nothing on another machine.
+    """
+    if launcher == LOCAL or data is None or data == absolute_data(data) or data.startswith("~/"):
+        return absolute_data(data) if launcher == LOCAL else data
+    raise InvalidInput(f"data: {data!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")
 
 
 def find_agent(home: Path | None = None) -> AgentInfo | None:

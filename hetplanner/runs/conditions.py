@@ -134,6 +134,7 @@ class Conditions:
         plan, config: of the run: how much it writes at once, whether its links are emulated.
         num_ranks: whose telemetry tells of late deliveries.
         timer: seconds that never jump.
+        remote: its ranks are on other machines: their memory and checkpoints are not this one's.
 
     Attributes:
         others: sentences of who watches something else; replaced by them, told behind the rest.
@@ -146,11 +147,13 @@ class Conditions:
         config: TrainConfig,
         num_ranks: int,
         timer: Callable[[], float] = time.monotonic,
+        *,
+        remote: bool = False,
     ) -> None:
         self.others: tuple[str, ...] = ()
-        self._folder, self._timer = folder, timer
+        self._folder, self._timer, self._remote = folder, timer, remote
         checkpoint, model, parts = state_bytes(plan, config)
-        self._needed = max(checkpoint, model + parts)
+        self._needed = max(0 if remote else checkpoint, model + parts)
         names = [f"rank-{rank}.jsonl" for rank in range(num_ranks)] if config.emulate_links else []
         self._tails = [LineTail(folder / name) for name in names]
         self._links: deque[tuple[float, int, int, float]] = deque()
@@ -163,7 +166,8 @@ class Conditions:
         if now - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now
             disk = disk_facts(self._folder, self._needed)
-            self._found = conditions(disk, MemoryFacts(*memory()), self._late_links(now)) + self._of_the_swarm()
+            free_memory = None if self._remote else MemoryFacts(*memory())
+            self._found = conditions(disk, free_memory, self._late_links(now)) + self._of_the_swarm()
         return (*self._found, *self.others)
 
     def _of_the_swarm(self) -> tuple[str, ...]:

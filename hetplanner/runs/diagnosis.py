@@ -18,6 +18,7 @@ from hetplanner.runs.tail import last_lines, text_from
 
 _FAILURE = re.compile(r"^\s*(?:\S+\])?\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _EXIT_CODE = re.compile(r"^\s*(?:\S+\])?\s*exitcode\s*: (-?\d+) ")
+_NAMED = re.compile(r"rank (\d{1,6}) \(")
 _ECHO = re.compile(r"connection (closed|reset|refused)|broken pipe|peer closed|timed out|timeout|socket", re.IGNORECASE)
 TOLD, ECHO, BARE_CODE, OWN_ERROR, KILLED = range(5)
 """Weights of what is found; the greatest is the cause."""
@@ -71,13 +72,15 @@ def diagnose(
     symptoms = [s for rank in range(len(labels)) if (s := _symptom(directory, rank, exits.get(rank), oom))]
     told = exit_code in TOLD_TO_END or any(code in TOLD_TO_END for code in exits.values())
     worst = max(symptoms, key=lambda s: (s.weight, s.rank == next(iter(exits), None), -s.rank), default=None)
-    if worst is None or (worst.weight <= TOLD and exit_code is not None and exit_code < 0):
+    is_told_by_launcher = exit_code in OWN_CODES and worst is not None and worst.weight <= BARE_CODE
+    if worst is None or is_told_by_launcher or (worst.weight <= TOLD and exit_code is not None and exit_code < 0):
         lines = last_lines(directory.launcher_log, NUM_LAST_LINES)
         began = any(directory.telemetry_file(rank).exists() for rank in range(len(labels)))
         would_repeat = not began and exit_code is not None and exit_code > 0 and not told
         would_repeat |= exit_code == InvalidInput.exit_code
         if exit_code in OWN_CODES and lines:  # a launcher of ours says why in its last line
-            return Diagnosis(None, lines[-1][:2000], tuple(lines), would_repeat, told)
+            told = exit_code == Preempted.exit_code
+            return Diagnosis(_rank_in(lines[-1], len(labels)), lines[-1][:2000], tuple(lines), would_repeat, told)
         was = "was " if exit_code is not None and exit_code < 0 else ""
         return Diagnosis(None, f"the launcher {was}{_how_it_ended(exit_code, oom)}", tuple(lines), would_repeat, told)
     lines = last_lines(directory.log_file(worst.rank), NUM_LAST_LINES)
@@ -90,6 +93,12 @@ def diagnose(
         would_repeat=worst.weight == OWN_ERROR,
         told=told and worst.weight <= ECHO,
     )
+
+
+def _rank_in(words: str, num_ranks: int) -> int | None:
+    """The rank that a launcher's last line begins with."""
+    found = _NAMED.match(words)
+    return int(found[1]) if found and int(found[1]) < num_ranks else None
 
 
 def _symptom(directory: RunDirectory, rank: int, exit_code: int | None, oom: str) -> _Symptom | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
+from hetplanner.launchers.launch_file import LAUNCH_FILE, Launch, save_launch
 from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
@@ -97,6 +98,7 @@ def create_run_directory(
     home: Path | None = None,
     *,
     parent: Path | None = None,
+    launch: Launch | None = None,
 ) -> tuple[str, RunDirectory]:
     """Makes the directory of a new run with its plan and configuration.
 
@@ -106,6 +108,7 @@ def create_run_directory(
         out: a folder for this run, made if missing, which must be empty; it is registered under HOME.
         home: None takes `$HETPLANNER_HOME` or the platform's data directory.
         parent: an existing folder for a new folder of the run, which is registered under HOME.
+        launch: how it is launched, saved as `launch.json` unless that is on this machine.
 
     Raises:
         InvalidInput: when `out` or `parent` cannot be used.
@@ -125,6 +128,8 @@ def create_run_directory(
     try:
         save_plan(plan, directory.plan_file)
         save_config(config, directory.config_file)
+        if launch is not None and not launch.is_local:
+            save_launch(launch.replace(run=run_id), path)
     except (InvalidInput, OSError) as error:
         _take_back(directory, runs / run_id, is_own=out is None)
         text = str(error) if isinstance(error, InvalidInput) else f"{path}: cannot be written: {error.strerror}"
@@ -137,6 +142,7 @@ def _take_back(directory: RunDirectory, registered: Path, *, is_own: bool) -> No
     with contextlib.suppress(OSError):
         directory.plan_file.unlink(missing_ok=True)
         directory.config_file.unlink(missing_ok=True)
+        (directory.path / LAUNCH_FILE).unlink(missing_ok=True)
         if registered.is_symlink():
             registered.unlink()
         if is_own:

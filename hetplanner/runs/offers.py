@@ -1,4 +1,4 @@
-"""What the agent offers to a page by name: data to train on, folders to write runs into, earlier runs to go on from.
+"""What the agent offers to a page by name: data, folders to write runs into, hosts, earlier runs to go on from.
 
 A browser never gives a path. It gives names, and the agent looks them up in a file that its user wrote:
 
@@ -7,6 +7,8 @@ A browser never gives a path. It gives names, and the agent looks them up in a f
     wikitext = "/data/wikitext-103.txt"
     [output]
     scratch = "/scratch/runs"
+    [hosts]
+    lab = "/home/me/lab-hosts.toml"
 
 The command line and notebooks of the same user give paths as ever: they could read those files anyway.
 """
@@ -18,6 +20,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from hetplanner.errors import InvalidInput
+from hetplanner.launchers.hosts_file import Hosts, read_hosts
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.runs.directory import RUN_ID, list_run_ids
@@ -46,10 +49,12 @@ class Offers(Noun):
     Attributes:
         data: files or folders to train on, by name.
         output: folders that hold runs, by name; each run gets a new folder inside.
+        hosts: hosts files, by name.
     """
 
     data: Offered = Field(default_factory=dict)
     output: Offered = Field(default_factory=dict)
+    hosts: Offered = Field(default_factory=dict)
 
     @property
     def data_names(self) -> tuple[str, ...]:
@@ -61,6 +66,11 @@ class Offers(Noun):
         """Names of the output folders, in the file's order."""
         return tuple(self.output)
 
+    @property
+    def hosts_names(self) -> tuple[str, ...]:
+        """Names of the hosts files, in the file's order."""
+        return tuple(self.hosts)
+
 
 class Choice(Noun):
     """What a page chose from the offers: names, never paths.
@@ -68,11 +78,13 @@ class Choice(Noun):
     Attributes:
         data: a name of `Offers.data`; None takes what belongs to the model by default.
         output: a name of `Offers.output`; None takes the home's `runs/`.
+        hosts: a name of `Offers.hosts`, to run there by ssh; None runs on the agent's machine.
         resume: id of an earlier run of the same plan to go on from.
     """
 
     data: Name | None = None
     output: Name | None = None
+    hosts: Name | None = None
     resume: Annotated[str, Field(pattern=RUN_ID.pattern)] | None = None
 
 
@@ -132,6 +144,19 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
     if output is not None and not output.is_dir():
         raise InvalidInput(f"output: {choice.output} of {OFFERS_FILE} is no folder; make it, or correct its path")
     return config.replace(data=data and str(data), resume=resume and str(resume)), output
+
+
+def offered_hosts(name: str, home: Path | None = None) -> Hosts:
+    """The hosts in the file that a name stands for.
+
+    Raises:
+        InvalidInput: it is not offered, is not right, or others than this user may write it.
+    """
+    path = _offered("hosts", name, read_offers(home).hosts)
+    assert path is not None
+    if path.exists():
+        refuse_others(path, path.stat())  # it names programs that are run
+    return read_hosts(path)
 
 
 def _offered(kind: str, name: str | None, offered: dict[str, str]) -> Path | None:

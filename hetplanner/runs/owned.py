@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from hetplanner.launchers.launch_file import load_launch
 from hetplanner.liveness.heartbeat import Beat, create_heartbeats, remove_heartbeats
 from hetplanner.liveness.processes import created_unix_s, is_same_process, processes_of_run, send_signal
 from hetplanner.liveness.ranks import LivenessWatch, Lost
@@ -15,6 +16,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, rank_labels
 from hetplanner.runs.conditions import Conditions
 from hetplanner.runs.directory import RunDirectory
+from hetplanner.runs.host_states import read_host_warnings
 from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.status import RunStatus
 from hetplanner.runs.status_file import StatusFile
@@ -32,6 +34,7 @@ class OwnedRun:
         labels: device of every rank.
         names: device and host of every rank, for messages.
         elastic: its launcher starts a swarm.
+        remote: its ranks are on other machines, where its launcher looks at them.
         process: the launcher, when this agent started it; None for an adopted one.
         telemetry: ranks' files, read until all of them train.
         terminate_at_s, kill_at_s: when a stop gets rougher.
@@ -51,6 +54,7 @@ class OwnedRun:
     names: tuple[str, ...]
     elastic: bool
     status: RunStatus
+    remote: bool = False
     process: "subprocess.Popen[bytes] | None" = None
     telemetry: list[RankTelemetry] = field(default_factory=list)
     terminate_at_s: float | None = None
@@ -70,18 +74,23 @@ class OwnedRun:
     @classmethod
     def of(cls, directory: RunDirectory, plan: AnyPlan, status: RunStatus) -> "OwnedRun":
         """A run of a plan."""
-        labels = rank_labels(plan)
+        labels, remote = rank_labels(plan), not load_launch(directory.path).is_local
         if isinstance(plan, ElasticPlan):
             return cls(directory, labels, labels, True, status)
         cluster = plan.problem.cluster
         hosts = [cluster.devices[cluster.device_index(device)].host for device in labels]
         names = tuple(f"{device}, host {host}" for device, host in zip(labels, hosts, strict=True))
-        return cls(directory, labels, names, False, status)
+        return cls(directory, names if remote else labels, names, False, status, remote)
 
     @property
     def is_due(self) -> bool:
         """Whether it is started again as soon as that is possible."""
         return self.status.state == "starting" and self.status.pid is None
+
+    @property
+    def is_watched_by_launcher(self) -> bool:
+        """Whether its launcher looks at all other processes, and is itself looked at here."""
+        return self.elastic or self.remote
 
     # -- processes --------------------------------------------------------------------------------
 
@@ -94,11 +103,11 @@ class OwnedRun:
         return processes_of_run(self.directory.path, self.status.pid if self.launcher_lives() else None)
 
     def tell_to_end(self) -> None:
-        """Sends SIGTERM to those who can save something: the ranks, or a swarm's launcher."""
+        """Sends SIGTERM to those who can save something: the ranks, or a launcher that passes it on."""
         found = self.processes()
         launcher = [p for p in found if p.pid == self.status.pid]
         ranks = [p for p in found if p.pid != self.status.pid]
-        send_signal(launcher if self.elastic or not ranks else ranks, signal.SIGTERM)
+        send_signal(launcher if self.is_watched_by_launcher or not ranks else ranks, signal.SIGTERM)
 
     # -- heartbeats -------------------------------------------------------------------------------
 
@@ -115,7 +124,7 @@ class OwnedRun:
 
     def watched(self) -> LivenessWatch | None:
         """The watch over its heartbeats, also of an adopted run; None where there are none."""
-        if self.watch is None and self.elastic:  # its launcher is looked at here, and looks at all others
+        if self.watch is None and self.is_watched_by_launcher:
             self.watch = LivenessWatch(self.directory.path, ())
         elif self.watch is None and self.status.heartbeats is not None:
             self.watch = LivenessWatch(Path(self.status.heartbeats), self.names)
@@ -125,6 +134,13 @@ class OwnedRun:
         """When the run is over."""
         if self.status.heartbeats is not None:
             remove_heartbeats(Path(self.status.heartbeats))
+
+    # -- what it goes on without ------------------------------------------------------------------
+
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences about its ranks and hosts."""
+        found = self.watch.warnings() if self.watch is not None else ()
+        return (*found, *read_host_warnings(self.directory.path)) if self.remote else found
 
     # -- how far it has come ----------------------------------------------------------------------
 

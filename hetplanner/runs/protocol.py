@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput, Preempted, RunError
+from hetplanner.launchers.hosts_file import Hosts
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.offers import Choice
 from hetplanner.schema import MAX_FILE_BYTES, Name, Noun, Text
 from hetplanner.swarm.asked import PeerAct
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_REQUEST_BYTES = MAX_FILE_BYTES
 """A start request carries one plan file."""
 
@@ -28,25 +29,31 @@ ERRORS: dict[str, type[HetplannerError]] = {
 
 
 class StartRequest(Noun):
-    """Start a run. There is no field for a command, a host or an environment, on purpose.
+    """Start a run. There is no field for a command or an environment, on purpose.
 
     Attributes:
         plan: content of a plan file.
-        launcher: only launchers of this machine may be named.
+        launcher: where it runs: on this machine, or on hosts by ssh.
+        hosts: content of a hosts file, for ssh; None calls each of the plan's hosts by its own name.
         out: absolute path of an empty folder for the run; the caller is the agent's own user (socket 0600).
         choice: names from the agent's offers, for a request that comes from a page: it may hold no path then.
     """
 
     plan: dict[str, Any]
     config: TrainConfig = TrainConfig()
-    launcher: Literal["local"] = "local"
+    launcher: Literal["local", "ssh"] = "local"
+    hosts: Hosts | None = None
     out: Text | None = None
     choice: Choice | None = None
 
     @model_validator(mode="after")
     def _names_or_paths(self) -> Self:
-        if self.choice is not None and self.out is not None:
-            raise ValueError("out is a path; a page chooses from the offered names")
+        if self.choice is not None and (self.out is not None or self.hosts is not None):
+            raise ValueError("out is a path and hosts name programs; a page chooses from the offered names")
+        if self.choice is not None and (self.launcher == "ssh") != (self.choice.hosts is not None):
+            raise ValueError("choice: a page launches by ssh on hosts that the agent offers by name, and only by ssh")
+        if self.hosts is not None and self.launcher != "ssh":
+            raise ValueError("hosts: belong to the launcher ssh")
         return self
 
 

@@ -21,9 +21,12 @@ import psutil
 
 from hetplanner.data.registry import check_data
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.hosts.asking import check_hosts
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
-from hetplanner.launchers.disk import check_disk, disk_need
+from hetplanner.launchers.disk import check_disk, disk_need, need_of_head
+from hetplanner.launchers.hosts_file import Hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, Launcher, LaunchRequest
+from hetplanner.launchers.launch_file import Launch, load_launch
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, new_heartbeats
 from hetplanner.liveness.processes import send_signal, start_in_session
@@ -38,6 +41,7 @@ from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.memory_events import new_oom_kills, oom_kills
 from hetplanner.runs.owned import OwnedRun, launched
 from hetplanner.runs.peer_requests import check_peer
+from hetplanner.runs.protocol import package_version
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.swarm.asked import Asked, PeerAct, ask
@@ -55,6 +59,8 @@ MAX_QUEUED = 8
 GRACE_S = 3.3
 GRACE_BEFORE_TRAINING_S = 0.3
 TERMINATE_S = 0.6
+GRACE_OF_HEAD_S, TERMINATE_HEAD_S = 4.2, 0.4
+"""Of a run over hosts: each host's node process keeps the times above by itself, and its head waits for all."""
 PREEMPTION_S = 25.0
 """Once the agent was told to end, its runs have so long to save what they hold."""
 ALONE_S = 6.0
@@ -70,7 +76,7 @@ class Supervisor:
         home: Path,
         max_running: int = MAX_RUNNING,
         max_queued: int = MAX_QUEUED,
-        launcher: Callable[[str], Launcher] = make_launcher,
+        launcher: Callable[..., Launcher] = make_launcher,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,7 +86,7 @@ class Supervisor:
             home: directory with `runs/` and `agent/`.
             max_running: runs alive at the same time.
             max_queued: runs that may wait.
-            launcher: launcher by name.
+            launcher: launcher by name, and by the hosts it reaches.
             clock: unix time in seconds, for records.
             timer: seconds that never jump, for deadlines.
         """
@@ -112,18 +118,27 @@ class Supervisor:
 
     # -- submit, stop -----------------------------------------------------------------------------
 
-    def check(self, plan: AnyPlan, config: TrainConfig, folder: Path | None = None) -> None:
-        """Whether this machine can hold the run; may take a while, safe in another thread.
+    def check(
+        self, plan: AnyPlan, config: TrainConfig, folder: Path | None = None, launch: Launch | None = None
+    ) -> None:
+        """Whether this machine, or the hosts, can hold the run; may take a while, safe in another thread.
 
         Args:
             plan: what shall run.
             config: how.
             folder: where the run will write; None takes the home's `runs/`.
+            launch: where it shall run; None: on this machine.
 
         Raises:
             Infeasible: cores, memory or disk do not suffice.
-            InvalidInput: the runtime cannot train the plan, or the data is missing, broken, or of the wrong kind.
+            InvalidInput: the runtime cannot train the plan, the data is missing, broken, or of the wrong kind, or hosts
+                cannot run it: everything that is wrong with them.
         """
+        if launch is not None and not launch.is_local:
+            check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
+            check_resume(plan, config)
+            check_hosts(plan, config, launch.hosts or Hosts(), package_version())
+            return
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
@@ -144,6 +159,7 @@ class Supervisor:
         *,
         parent: Path | None = None,
         caller: str = "",
+        launch: Launch | None = None,
     ) -> RunStatus:
         """Registers a run; it starts at the next tick that has room for it.
 
@@ -153,13 +169,14 @@ class Supervisor:
             out: the run's own folder, else a new one in `parent`.
             parent: None takes the home's `runs/`.
             caller: who asked, for the audit log.
+            launch: where it runs; None: on this machine.
 
         Raises:
             RunError: the queue is full.
             InvalidInput: `out` cannot be used.
         """
         self._refuse_when_full()
-        run_id, directory = create_run_directory(plan, config, out, self.home, parent=parent)
+        run_id, directory = create_run_directory(plan, config, out, self.home, parent=parent, launch=launch)
         status = RunStatus(
             run=run_id,
             state="queued",
@@ -190,8 +207,8 @@ class Supervisor:
             self._end(run, End("stopped", "stopped before it started" if not run.status.restarts else "stopped"))
         elif run.status.state != "stopping":
             grace = GRACE_S if run.status.state == "running" else GRACE_BEFORE_TRAINING_S
-            run.terminate_at_s = self._timer() + grace
-            run.kill_at_s = run.terminate_at_s + TERMINATE_S
+            run.terminate_at_s = self._timer() + (GRACE_OF_HEAD_S if run.remote else grace)
+            run.kill_at_s = run.terminate_at_s + (TERMINATE_HEAD_S if run.remote else TERMINATE_S)
             try:
                 run.directory.stop_file.touch()
             except OSError:  # a full disk: a signal says the same
@@ -263,9 +280,12 @@ class Supervisor:
         try:
             plan = load_any_plan(run.directory.plan_file)
             config = load_config(run.directory.config_file)
-            check_capacity(plan)
-            request = self._launcher("local").request(plan, run.directory.path, config)
-            run.conditions = Conditions(run.directory.path, plan, config, len(run.labels), self._timer)
+            launch = load_launch(run.directory.path)
+            if launch.is_local:
+                check_capacity(plan)
+            request = self._launcher_of(launch).request(plan, run.directory.path, config)
+            path, count = run.directory.path, len(run.labels)
+            run.conditions = Conditions(path, plan, config, count, self._timer, remote=run.remote)
             self._spawn(run, request)
         except (HetplannerError, OSError) as error:
             if run.is_due and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -274,12 +294,15 @@ class Supervisor:
                 return
             self._end(run, End("failed", str(error)))
 
+    def _launcher_of(self, launch: Launch) -> Launcher:
+        return self._launcher(launch.launcher, *([launch.hosts] if launch.hosts is not None else []))
+
     def _spawn(self, run: OwnedRun, request: LaunchRequest) -> None:
-        (command,) = request.commands
+        command = request.started_here
         self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
         warnings = "".join(f"# warning: {warning}\n" for warning in request.warnings)
         run.directory.launcher_log.write_text(f"{warnings}$ {command.script()}\n", encoding="utf-8")
-        if not run.elastic:
+        if not run.is_watched_by_launcher:
             self._set(run, heartbeats=run.status.heartbeats or new_heartbeats(run.directory.path))
             run.clear_heartbeats()
         env = dict(command.env) | ({ATTEMPT_VARIABLE: str(run.status.restarts)} if run.status.restarts else {})
@@ -298,7 +321,7 @@ class Supervisor:
 
     def _watch(self, run: OwnedRun) -> None:
         if run.conditions is not None and run.status.state in ("starting", "running"):
-            run.conditions.others = run.watch.warnings() if run.watch is not None else ()
+            run.conditions.others = run.warnings()
             self._set(run, degraded=run.conditions.look())
         if run.status.state == "starting":
             self._set(run, **run.follow_start())
@@ -343,7 +366,7 @@ class Supervisor:
             stop_asked=run.status.state == "stopping" or run.directory.stop_file.exists(),
             agent_told=run.agent_told,
             lost=run.lost,
-            oom=new_oom_kills(run.oom_kills, oom_kills()),
+            oom="" if run.remote else new_oom_kills(run.oom_kills, oom_kills()),
         )
         try:
             config = load_config(run.directory.config_file)

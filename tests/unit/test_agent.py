@@ -347,8 +347,10 @@ def test_errors_keep_their_class_over_the_socket(home, agent, plan, monkeypatch)
     client = AgentClient(home)
     with pytest.raises(InvalidInput, match="data: /no/such/folder is neither a file nor a folder"):
         client.start(plan, TrainConfig(data="/no/such/folder"))
-    with pytest.raises(InvalidInput, match="launcher: must be one of local"):
-        client.start(plan, TrainConfig(), launcher="ssh")
+    with pytest.raises(InvalidInput, match="launcher: must be one of local, ssh, torchrun, got 'k8s'"):
+        client.start(plan, TrainConfig(), launcher="k8s")
+    with pytest.raises(InvalidInput, match="torchrun starts no process; paste its lines"):
+        client.start(plan, TrainConfig(), launcher="torchrun")
     with pytest.raises(Infeasible, match=r"\d+ ranks on \d+ cores? is more than 8 a core"):
         client.start(wide_plan(), TrainConfig())
     monkeypatch.setattr(clients, "MAX_REQUEST_BYTES", 1000)
@@ -370,7 +372,13 @@ def bad_requests() -> list[tuple[bytes, str]]:
         (json.dumps({"config": {}}).encode(), "plan: required field is missing"),
         (json.dumps(good | {"command": "rm -rf /"}).encode(), "command: unknown field"),
         (json.dumps(good | {"env": {"LD_PRELOAD": "x"}}).encode(), "env: unknown field"),
-        (json.dumps(good | {"launcher": "ssh"}).encode(), "launcher"),
+        (json.dumps(good | {"launcher": "torchrun"}).encode(), "launcher"),
+        (json.dumps(good | {"hosts": {"hosts": {}}}).encode(), "hosts: belong to the launcher ssh"),
+        (
+            json.dumps(good | {"launcher": "ssh", "hosts": {"hosts": {"a": {"ssh": "-oProxyCommand=x"}}}}).encode(),
+            "ssh",
+        ),
+        (json.dumps(good | {"launcher": "ssh", "choice": {}}).encode(), "hosts that the agent offers by name"),
         (json.dumps(good | {"out": "relative"}).encode(), "absolute path"),
         (json.dumps(good | {"out": "/dev/null"}).encode(), "cannot be used"),
         (json.dumps(good | {"out": "/tmp/\x00x"}).encode(), "cannot be used"),
