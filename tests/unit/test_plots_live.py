@@ -351,6 +351,14 @@ def test_the_grid_names_its_sites_in_the_legend() -> None:
     assert list(dict.fromkeys(drawn.source.data["site"])) == [s.name for s in MANY.problem.cluster.sites]
 
 
+@pytest.mark.parametrize(("replicas", "labels"), [(8, 8), (24, 24), (100, 20)])
+def test_the_numbers_of_the_grids_rows_stand_apart(replicas: int, labels: int) -> None:
+    drawn = live.AllocationGrid()
+    drawn.update(chain_plan([1] * replicas, [], cluster=small_cluster(replicas)))
+    assert len(drawn.figure.yaxis[0].ticker.ticks) == labels
+    assert drawn.figure.yaxis[0].major_label_overrides[0.0] in ("replica 0", "0")
+
+
 @each_figure
 @pytest.mark.filterwarnings("error")
 def test_figures_on_a_page_out_of_view_have_no_size_and_work(name: str) -> None:

@@ -18,6 +18,8 @@ HEAD_PX = 17.0
 FRAME_PX = 560
 """Width for which texts are cut before the page has told its own."""
 CHAR_PX = 6.2
+MOST_ROW_LABELS = 24
+"""Of more replicas every so many have a number, as many as stand apart."""
 
 
 class AllocationGrid(LiveFigure):
@@ -97,8 +99,9 @@ class AllocationGrid(LiveFigure):
         put(self.head_source, heads)
         layers = [layers_text(plan, s) for s in range(num_stages)] if num_stages <= 14 else heads["text"]
         self._label_axis(self.figure.xaxis[0], range_list(num_stages), layers)
-        rows = [f"replica {r}" if num_rows <= 12 else str(r) for r in range(num_rows)]
-        self._label_axis(self.figure.yaxis[0], [-r for r in range_list(num_rows)], rows)
+        labelled = range(0, num_rows, -(-num_rows // MOST_ROW_LABELS))
+        rows = [f"replica {r}" if num_rows <= 12 else str(r) for r in labelled]
+        self._label_axis(self.figure.yaxis[0], [-float(r) for r in labelled], rows)
         set_range(self.figure.x_range, -0.5, num_stages - 0.5)
         set_range(self.figure.y_range, 0.5 - num_rows, heads["y"][0] + heads["height"][0] / 2)
         self._say("")

@@ -75,7 +75,9 @@ const show_grid = (stages) => {
     put(grid_x, {start: -0.5, end: stages.length - 0.5})
     put(grid_y, {start: 0.5 - height, end: 0.55 + bar})
     label(stage_axis, stages.map((_, s) => [s, ""]))
-    label(replica_axis, Array.from({length: height}, (_, r) => [-r, height <= 12 ? `replica ${r}` : String(r)]))
+    const every = Math.ceil(height / most_row_labels)
+    const numbers = Array.from({length: Math.ceil(height / every)}, (_, i) => i * every)
+    label(replica_axis, numbers.map((r) => [-r, height <= 12 ? `replica ${r}` : String(r)]))
   }
   put_data(heads, stages.map((row, s) => ({
     stage: s, y: 0.55 + (heads.data.height[0] ?? 0.6) / 2, height: heads.data.height[0] ?? 0.6, ops: "–",

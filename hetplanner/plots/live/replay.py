@@ -16,7 +16,7 @@ from hetplanner.cost.terms import term_label
 from hetplanner.planners.moments import Moment
 from hetplanner.plots.data.curves import EARLIEST_S
 from hetplanner.plots.data.maps import site_columns
-from hetplanner.plots.live.allocation_grid import AllocationGrid
+from hetplanner.plots.live.allocation_grid import MOST_ROW_LABELS, AllocationGrid
 from hetplanner.plots.live.base import FONT, empty_source, put
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
@@ -111,7 +111,7 @@ class Replay:
         self._args = {
             "slider": self.slider, "toggle": self.toggle, "words": self.words, "moments": self.moments,
             "places": self.places, "sizes": self.sizes, "devices": self.devices, "sites": self.sites,
-            "flashes": flashes, "mark": mark, "route_colours": list(LINE_COLOURS),
+            "flashes": flashes, "mark": mark, "route_colours": list(LINE_COLOURS), "most_row_labels": MOST_ROW_LABELS,
             "grid": grid.source, "heads": grid.head_source, "grid_figure": grid.figure,
             "grid_x": grid.figure.x_range, "grid_y": grid.figure.y_range,
             "stage_axis": grid.figure.xaxis[0], "replica_axis": grid.figure.yaxis[0],
