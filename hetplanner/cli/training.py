@@ -17,6 +17,7 @@ from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.launchers.disk import DiskNeed
+    from hetplanner.launchers.hosts_file import Hosts
     from hetplanner.launchers.interface import LaunchRequest
     from hetplanner.plan.files import AnyPlan
     from hetplanner.plan.train import TrainConfig
@@ -28,7 +29,16 @@ POLL_S = 0.2
 def train(
     context: typer.Context,
     file: PlanFile,
-    launcher: Annotated[str, typer.Option(help="Where to run: local.")] = "local",
+    launcher: Annotated[
+        str,
+        typer.Option(
+            help="Where to run: local (this machine), ssh (hosts), torchrun (lines to paste, with --dry-run)."
+        ),
+    ] = "local",
+    hosts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How ssh reaches the plan's hosts; default: each by its own name."),
+    ] = None,
     emulate_links: Annotated[
         bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
     ] = False,
@@ -77,17 +87,19 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
-    from hetplanner.data.registry import absolute_data, check_data
-    from hetplanner.launchers.disk import check_disk, disk_need
+    from hetplanner.data.registry import check_data
+    from hetplanner.launchers.disk import check_disk, disk_need, need_of_head
+    from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files import load_any_plan
     from hetplanner.plan.train import TrainConfig
+    from hetplanner.runs.client import AgentClient, data_for
     from hetplanner.schema import checked
 
     plan = load_any_plan(file)
     fields = {
         "steps": steps,
         "seed": seed,
-        "data": absolute_data(data),
+        "data": data_for(launcher, data),
         "emulate_links": emulate_links,
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
@@ -103,19 +115,22 @@ def train(
     config = checked(TrainConfig, fields, "train")
     if resume is not None:
         config = _resumed(plan, config, resume, _given(context))
-    check_data(config.data, plan.problem.workload)
-    request, need = _request(plan, config, launcher, out), disk_need(plan, config)
+    where = read_hosts(hosts) if hosts is not None else None
+    request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
+    if launcher == "local":
+        check_data(config.data, plan.problem.workload)
+    elif not dry_run:
+        need = need_of_head(need)
     if dry_run:
         _print_request(request, need, as_json)
         return
 
-    from hetplanner.runs.client import AgentClient
-
+    request.started_here  # noqa: B018 (refuses what can only be pasted)
     for warning in (*request.warnings, check_disk(need, request.run_dir)):
         if warning:
             notices.print(f"warning: {warning}")
     notices.print(f"disk: {need}")
-    run = AgentClient().start(plan, config, out, launcher=launcher)
+    run = AgentClient().start(plan, config, out, launcher=launcher, hosts=where)
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
     else:
@@ -142,14 +157,14 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
     return found
 
 
-def _request(plan: AnyPlan, config: TrainConfig, launcher: str, out: Path | None) -> LaunchRequest:
+def _request(plan: AnyPlan, config: TrainConfig, launcher: str, hosts: Hosts | None, out: Path | None) -> LaunchRequest:
     """What the launcher would run; the run's id is not known before the agent takes it."""
     from hetplanner.launchers.registry import make_launcher
     from hetplanner.runs.directory import new_run_id
     from hetplanner.runs.home import home_directory
 
     folder = out.absolute() if out is not None else home_directory() / "runs" / new_run_id(plan.problem.workload.name)
-    return make_launcher(launcher).request(plan, folder, config)
+    return make_launcher(launcher, hosts).request(plan, folder, config)
 
 
 def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> None:

@@ -50,6 +50,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "bytes as they are, or a file of the system": (
         "capture.__main__._code_provenance",
         "cli.cluster._read_any",
+        "hosts.facts._mark_of_file",
+        "hosts.head.Head._order",
+        "hosts.keeper._last_text",
+        "hosts.node._pid",
+        "hosts.sending.Growing.frames",
+        "hosts.sending.Whole.frames",
         "launchers.capacity.memory",
         "launchers.isolate.enter_network_of",
         "runs.client._last_words",
@@ -68,6 +74,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "written by another process of the same run, which ends with a line if it is damaged": (
         "capture.__main__.main",
+        "hosts.head._settings",
+        "hosts.keeper.Keeper.__init__",
+        "hosts.node._state",
         "runtime.save.join_parts",
         "runtime.worker.read_settings",
         "swarm.chronicle.Chronicle._has_told",
@@ -83,6 +92,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "a record of fixed size in shared memory": ("liveness.heartbeat.read_heartbeats",),
     "a message or an address, whose handler gives InvalidInput back": (
+        "hosts.framing._header",
         "runs.agent.PeersHandler._ask",
         "runs.agent.ShutdownHandler._shut_down",
         "runs.agent.read_start_request",
