@@ -120,6 +120,8 @@ class Mirror:
         self.bytes += len(piece)
 
     def _append(self, one: Wanted, at: int, piece: bytes, *, is_lost: bool) -> None:
+        if one.name in self.full:
+            return
         path, size = self._run_dir / one.here, self._size(one)
         if is_lost and at <= size:
             self.lost[one.name] = size - at
