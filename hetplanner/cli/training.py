@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hetplanner.runs.run import Run
 
 POLL_S = 0.2
+MOST_CORRECTIONS = 6
+"""Of the cluster file that are told after a run; its summary in JSON has all."""
 
 
 def train(
@@ -248,6 +250,8 @@ def _line(run: Run) -> str:
 
 
 def _print_summary(run: Run, summary: dict[str, Any]) -> None:
+    from hetplanner.cluster.measured import MEASURED_CLUSTER_FILE
+
     measured, predicted = summary["measured_step_s"], summary["predicted_step_s"]
     parts = [f"{summary['status']} after {summary['steps']} steps"]
     if summary["final_loss"] is not None:
@@ -270,6 +274,10 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
         console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
     if summary["lost_lines"]:
         console.print(f"{summary['lost_lines']} lines of telemetry lost: the disk did not take them")
+    for text in summary["cluster_corrections"][:MOST_CORRECTIONS]:
+        console.print(text)
+    if summary["cluster_corrections"]:
+        console.print(f"the cluster with the measured links: {run.path / MEASURED_CLUSTER_FILE}")
     if run.directory.model_file.exists():
         text = run.plan.problem.workload.reads_tokens
         hint = f'; try: hetplanner runs sample {run.id} "def main("' if text else ""

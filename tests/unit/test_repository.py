@@ -16,6 +16,7 @@ from readme_commands import README, ROOT, blocks, commands
 
 import hetplanner
 from hetplanner.cluster.files import load_cluster
+from hetplanner.launchers.hosts_file import read_hosts
 from hetplanner.runs.offers import offers_file, read_offers
 
 
@@ -38,12 +39,17 @@ def test_the_readmes_cluster_file_loads(tmp_path):
 
 
 def test_the_readmes_agent_file_loads(tmp_path):
-    (agent_toml,) = blocks("toml")
+    _, agent_toml = blocks("toml")
     offers_file(tmp_path).write_text(agent_toml)
     offers_file(tmp_path).chmod(0o600)
     offers = read_offers(tmp_path)
     assert offers.data_names
     assert offers.output_names
+
+
+def test_the_readmes_hosts_file_loads(tmp_path):
+    (tmp_path / "hosts.toml").write_text(blocks("toml")[0])
+    assert read_hosts(tmp_path / "hosts.toml").hosts
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
