@@ -1,0 +1,86 @@
+"""Ranks measure what the kernel lets their links carry, before the first step, whatever the cluster file says."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from host_bed import HostBed, HostSpec
+from patience import HANG_S
+
+from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measured, differences, load_measured
+from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import ranks_by_host
+from hetplanner.plan.train import TrainConfig
+from tests.benchmarks.bench_hosts import start, write_run
+from tests.factories import chain_plan
+
+pytestmark = pytest.mark.distributed
+
+FRAMES = 1448 / 1514
+"""Of a limited link's bits, which tc counts in whole frames, so many are a TCP connection's own."""
+OFF = 0.05
+
+
+def trained(bed: HostBed, plan: Plan) -> Path:
+    """Two steps of a plan; the folder of rank 0's host."""
+    folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
+    for folder in folders.values():
+        write_run(plan, TrainConfig(steps=2), folder)
+    codes = [process.wait(HANG_S) for process in start(bed, plan, folders)]
+    assert codes == [0] * len(codes), [path.read_text()[-1000:] for f in folders.values() for path in f.glob("*.txt")]
+    return next(iter(folders.values()))
+
+
+def mbits(measured: Measured) -> dict[str, float]:
+    return {f"{x.from_host}{x.to_host}": 8e-6 * x.bandwidth_bytes_per_s / FRAMES for x in measured.links}
+
+
+def test_links_are_measured_and_a_wrong_cluster_file_is_told_and_corrected(make_bed: Callable[..., HostBed]) -> None:
+    bed = make_bed([HostSpec("a", rate_bits=50e6), HostSpec("b", rate_bits=20e6), HostSpec("c", rate_bits=100e6)])
+    right = bed.cluster()
+    wrong = right.replace(
+        hosts=tuple(host.replace(nic_out=10 * host.nic_out) for host in right.hosts),
+        site_links=tuple(link.replace(bandwidth=10 * link.bandwidth) for link in right.site_links),
+    )
+    folder = trained(bed, chain_plan([6], [2, 4], cluster=wrong))
+    measured = load_measured(folder / LINKS_FILE)
+    found = mbits(measured)
+    # The first stage and the last share an embedding, so that a and c talk as well.
+    assert found == pytest.approx({"ab": 50, "ac": 50, "ba": 20, "bc": 20, "ca": 100, "cb": 100}, rel=OFF)
+    told = differences(wrong, measured)
+    assert all(any(text.startswith(f"{x[0]} → {x[1]}: bandwidth") for text in told) for x in found)
+    shared = {nic.host: nic for nic in measured.nics}["b"]  # it sends to both others
+    assert shared.out_is_shared
+    assert 8e-6 * shared.out_bytes_per_s / FRAMES == pytest.approx(20, rel=OFF)
+    better = load_cluster(folder / MEASURED_CLUSTER_FILE)
+    assert differences(better, measured) == ()
+    prediction = json.loads((folder / "prediction.json").read_text())
+    assert prediction["cluster_file_step_s"] < prediction["step_s"]
+
+
+def test_two_ranks_behind_one_nic_are_found_to_share_it(make_bed: Callable[..., HostBed]) -> None:
+    bed = make_bed([HostSpec("a", rate_bits=50e6), HostSpec("b", rate_bits=30e6)])
+    cluster = bed.cluster(2).replace(hosts=tuple(host.replace(nic_out=None) for host in bed.cluster(2).hosts))
+    measured = load_measured(trained(bed, chain_plan([4, 4], [3], cluster=cluster)) / LINKS_FILE)
+    assert mbits(measured) == pytest.approx({"ab": 50, "ba": 30}, rel=OFF)
+    nics = {nic.host: nic for nic in measured.nics}
+    assert [nics[host].out_is_shared for host in "ab"] == [True, True]
+    together = [8e-6 * nics[host].out_bytes_per_s / FRAMES for host in "ab"]
+    assert together == pytest.approx([50, 30], rel=OFF)
+    assert not any(nic.in_is_shared for nic in measured.nics)  # what comes in is what the other can send
+
+
+def test_a_host_that_says_it_is_another_is_refused_by_name(make_bed: Callable[..., HostBed]) -> None:
+    bed = make_bed([HostSpec("a"), HostSpec("b")])
+    plan = chain_plan([4], [3], cluster=bed.cluster())
+    folder = bed.home("b") / "run"
+    write_run(plan, TrainConfig(steps=1), folder)
+    argv = ["-m", "hetplanner.runtime.worker", str(folder / "plan.json")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner", "--nnodes=1"]
+    torchrun += [f"--rdzv-endpoint={bed.address('b')}:29501", "--nproc-per-node=1", "--log-dir=/dev/null", *argv]
+    done = bed.run("b", torchrun, env={"HETPLANNER_HOST": "c"})
+    assert done.returncode
+    assert "HETPLANNER_HOST: 'c' is no host of the plan (a, b)" in done.stderr
