@@ -10,7 +10,7 @@ from test_ui_models import SAMPLES, TOKEN, FakeService, errors, event
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import HetplannerError
-from hetplanner.plan.model import LinkCodec, Plan
+from hetplanner.plan.model import LinkCodec, Plan, Provenance
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.attribution import divide_gain
 from hetplanner.planners.carry_over import carry_over
@@ -106,6 +106,13 @@ def test_a_plan_without_gain_says_so(app, desk):
     show(app, desk, estimated(chain_plan([8, 8], [5])))
     assert app.explain.why.parts == []
     assert "no better than 2 stages × 2 replicas as a launcher places them" in app.explain.why.sentence
+    assert app.explain.why.sentence.endswith("here it does not matter who sits where.")
+
+
+def test_nothing_is_concluded_from_a_search_that_tried_little(app, desk):
+    plan = estimated(chain_plan([8, 8], [5]))
+    show(app, desk, plan.replace(provenance=Provenance(planner="evolution", budget="1 s", evaluations=11)))
+    assert app.explain.why.sentence.endswith("but only 11 placements were tried: search longer.")
 
 
 def test_it_waits_for_the_end_of_a_search(app, desk, plan):

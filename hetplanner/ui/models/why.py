@@ -22,6 +22,8 @@ WORDS = {
 """A choice as the sentence names it."""
 INTERLEAVED = "its devices serve several stages each; a launcher has no plan of this shape to compare it with."
 WORTH_SAYING = 0.005
+FEW_TRIED = 1000
+"""After fewer placements nothing is concluded from a search that found no better one."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ class WhyModel(param.Parameterized):
         if not gain:
             return f"{shape} as a launcher places them do not fit the devices' memory; this plan does."
         if not gain["parts"]:
-            return (
-                f"It is no better than {shape} as a launcher places them, with equal layers: here it does not matter"
-                " who sits where."
-            )
+            same = f"It is no better than {shape} as a launcher places them, with equal layers"
+            tried = plan.provenance.evaluations
+            if plan.provenance.budget is not None and tried < FEW_TRIED:
+                return f"{same}, but only {tried:,} placements were tried: search longer."
+            return f"{same}: here it does not matter who sits where."
         value, base = value_text(gain["value"], self._objective), self.baseline
         lead = (
             f"It {_VERBS[self._objective]} {value} instead of the {base} of {shape} as a launcher places them"
