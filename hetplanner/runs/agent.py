@@ -158,10 +158,16 @@ class _Handler(RequestHandler):
     """JSON in, JSON out; errors by name and text."""
 
     agent: Agent
+    is_left = False
+    """The caller waits no longer."""
 
     def initialize(self, agent: Agent) -> None:
         self.agent = agent
         agent.touch()
+
+    def on_connection_close(self) -> None:
+        """Tornado's: the caller is gone."""
+        self.is_left = True
 
     @property
     def caller(self) -> str:
@@ -222,6 +228,8 @@ class RunsHandler(_Handler):
         launch = launch_of(request, supervisor.home)
         out = Path(request.out) if request.out else None
         await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent, launch)
+        if self.is_left:  # interrupted during the checks: nobody would know of the run
+            raise RunError("the caller is gone; nothing is started")
         status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller, launch=launch)
         return status.model_dump(mode="json")
 
