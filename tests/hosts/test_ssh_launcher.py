@@ -1,0 +1,574 @@
+"""Runs over four hosts by ssh, each in a network namespace with an sshd of its own, launched as a person does."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from factories import chain_plan
+from host_bed import HEAD, HostBed, HostSpec
+from hosts import netns
+from patience import HANG_S, until
+
+from hetplanner.liveness.processes import RUN_MARK
+from hetplanner.plan.files import load_plan, save_plan
+from hetplanner.runs.run import Run, open_run
+
+pytestmark = pytest.mark.distributed
+
+HOSTS = ("a", "b", "c", "d")
+HETPLANNER = str(Path(sys.executable).with_name("hetplanner"))
+IMPOSTOR = """#!{python}
+import importlib.metadata, runpy, sys, time
+version, now = importlib.metadata.version, time.time
+importlib.metadata.version = lambda package: {versions}.get(package) or version(package)
+time.time = lambda: now() + {seconds}
+del sys.argv[:2]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""A Python on a host that says other versions, and another time, than there are."""
+
+
+class Lab:
+    """A user on `head` with a plan over four hosts, and a home of their own."""
+
+    def __init__(self, bed: HostBed, folder: Path) -> None:
+        self.bed, self.folder, self.home = bed, folder, folder / "home"
+        self.plan = chain_plan(shares=(2, 2), cuts=(4,), cluster=bed.cluster())
+        self.plan_file, self.hosts_file = folder / "plan.json", folder / "hosts.toml"
+        save_plan(self.plan, self.plan_file)
+        self.write_hosts()
+        self.env = {"HETPLANNER_HOME": str(self.home)}
+
+    def write_hosts(self, *, config: Path | None = None, port: int = 29_500, **entries: dict[str, str]) -> None:
+        """The hosts file; `entries` change what it says of a host."""
+        lines = ['format = "hetplanner/hosts@1"', f'ssh_config = "{config or self.bed.ssh_config}"', f"port = {port}"]
+        known = {name: {"address": self.bed.address(name)} for name in HOSTS}
+        for name in {**known, **entries}:
+            lines.append(f"[hosts.{json.dumps(name)}]")
+            lines += [f"{k} = {json.dumps(v)}" for k, v in (known.get(name, {}) | entries.get(name, {})).items()]
+        self.hosts_file.write_text("\n".join(lines) + "\n")
+
+    def argv(self, *more: str, launcher: str = "ssh", plan: Path | None = None) -> list[str]:
+        where = ["--hosts", str(self.hosts_file)] if launcher != "local" else []
+        return [HETPLANNER, "train", str(plan or self.plan_file), "--launcher", launcher, *where, *more]
+
+    def train(self, *more: str, **how) -> subprocess.CompletedProcess[str]:
+        """Trains to the end."""
+        return self.bed.run(HEAD, self.argv(*more, **how), env=self.env, timeout=HANG_S)
+
+    def begin(self, *more: str) -> subprocess.Popen[str]:
+        """Trains in the background, in a session of its own, as in a terminal."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+        return self.bed.popen(HEAD, self.argv(*more), env=self.env, **options)
+
+    def run(self) -> Run:
+        """The latest run, once there is one."""
+        until(lambda: (self.home / "runs").is_dir() and any((self.home / "runs").iterdir()), "no run begins")
+        return open_run("last", self.home)
+
+    def steps(self, run: Run) -> int:
+        """Steps that the head knows of."""
+        run.read_all()
+        return len(run.steps())
+
+    def reach(self, process: subprocess.Popen[str], steps: int) -> Run:
+        """The run, once the head knows of so many steps."""
+
+        def there() -> bool:
+            assert process.poll() is None, process.stdout.read()
+            return self.steps(run) >= steps
+
+        run = self.run()
+        until(there, lambda: f"no step {steps}: {self.words(run)}")
+        return run
+
+    def words(self, run: Run) -> str:
+        """What is known of a run, for a failing test."""
+        log = run.directory.launcher_log
+        return f"{run.directory.status_file.read_text()}\n{log.read_text()[-3000:] if log.exists() else ''}"
+
+    # -- processes --------------------------------------------------------------------------------
+
+    def on(self, name: str) -> list[psutil.Process]:
+        """Processes of ours on a host."""
+        found = []
+        for pid in netns.processes(self.bed.namespace(name)):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.name() != "sshd":
+                    found.append(process)
+        return found
+
+    def left(self) -> dict[str, list[str]]:
+        """What is left on the hosts."""
+        return {name: [" ".join(p.cmdline()) for p in self.on(name)] for name in HOSTS if self.on(name)}
+
+    def rank_on(self, name: str) -> psutil.Process:
+        """The rank's process on a host."""
+        ranks = [p for p in self.on(name) if "LOCAL_RANK" in p.environ()]
+        assert len(ranks) == 1, ranks
+        return ranks[0]
+
+    def agent(self) -> psutil.Process:
+        """The user's agent."""
+        return psutil.Process(json.loads((self.home / "agent" / "agent.json").read_text())["pid"])
+
+    def close(self) -> None:
+        """Ends whatever a failing test left."""
+        if (self.home / "agent").is_dir():
+            self.bed.run(HEAD, [sys.executable, "-c", END_AGENT], env=self.env)
+        for name in (HEAD, *HOSTS):
+            for process in self.on(name):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
+
+LISTENER = """
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 29500))
+print("there", flush=True)
+time.sleep(600)
+"""
+END_AGENT = "from hetplanner.runs.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[HostBed]:
+    if not netns.CAN_MAKE:
+        pytest.skip(netns.NEEDS_ROOT)
+    with HostBed([HostSpec(name) for name in HOSTS]) as bed:
+        yield bed
+
+
+@pytest.fixture
+def lab(bed: HostBed, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(bed, tmp_path)
+    yield lab
+    lab.close()
+
+
+def assert_complete(lab: Lab, run: Run, steps: int) -> None:
+    """All ranks' files are on the head as they are on the hosts, and tell of every step."""
+    run.read_all()
+    folders = {host: lab.bed.home(host) / "hetplanner-runs" / host / run.id for host in HOSTS}
+    for rank, host in enumerate(HOSTS):
+        told = [json.loads(line) for line in (run.path / f"rank-{rank}.jsonl").read_text().splitlines()]
+        assert {line["step"] for line in told if line["type"] == "step"} == set(range(steps))
+        for name in (f"rank-{rank}.jsonl", f"log-{rank}.txt"):
+            assert (run.path / name).read_bytes() == (folders[host] / name).read_bytes()
+    assert (run.path / "model.safetensors").read_bytes() == (folders["a"] / "model.safetensors").read_bytes()
+    assert run.summary()["lost_lines"] == 0
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+def test_a_run_over_four_hosts_is_that_of_one_machine(lab):
+    over_hosts = lab.train("--steps", "12", "--json")
+    assert over_hosts.returncode == 0, over_hosts.stderr
+    first = lab.run()
+    assert lab.left() == {}
+    assert_complete(lab, first, 12)
+    here = lab.train("--steps", "12", launcher="local")
+    assert here.returncode == 0, here.stderr
+    second = lab.run()
+    second.read_all()
+    assert second.id != first.id
+    assert len(first.losses()) == 12
+    assert first.losses() == second.losses()
+    assert first.validation_losses() == second.validation_losses()
+    assert (first.path / "model.safetensors").read_bytes() == (second.path / "model.safetensors").read_bytes()
+    report = lab.bed.run(HEAD, [HETPLANNER, "runs", "report", first.id], env=lab.env)
+    assert report.returncode == 0, report.stderr
+    states = json.loads((first.path / "hosts.json").read_text())["hosts"]
+    assert set(states) == set(HOSTS)
+    assert all(abs(state["clock_s"]) <= state["clock_error_s"] + 0.05 for state in states.values())
+
+
+def test_two_ranks_on_a_host_and_an_order_of_hosts_that_is_not_theirs(lab):
+    cluster = lab.bed.cluster({"c": 2, "a": 1, "b": 1})
+    ids = ("c-0", "b-0", "c-1", "a-0")
+    plan = chain_plan(shares=(2, 2), cuts=(4,), cluster=cluster)
+    renamed = dict(zip(plan.ranks, ids, strict=True))
+    stages = tuple(s.replace(replicas=tuple((renamed[d],) for (d,) in s.replicas)) for s in plan.stages)
+    plan = plan.replace(stages=stages, ranks=ids)
+    save_plan(plan, lab.plan_file)
+    done = lab.train("--steps", "5", "--launcher", "ssh")
+    assert done.returncode == 0, done.stderr
+    run = lab.run()
+    assert lab.steps(run) == 5
+    for rank, host in enumerate(("c", "b", "c", "a")):
+        folder = lab.bed.home(host) / "hetplanner-runs" / host / run.id
+        assert (folder / f"rank-{rank}.jsonl").read_bytes() == (run.path / f"rank-{rank}.jsonl").read_bytes()
+        assert len(list(folder.glob("rank-*.jsonl"))) == (2 if host == "c" else 1)
+
+
+def test_a_run_goes_on_from_an_earlier_one_on_the_same_hosts(lab):
+    first = lab.train("--steps", "6", "--checkpoint-every", "3")
+    assert first.returncode == 0, first.stderr
+    earlier = lab.run()
+    done = lab.train("--steps", "9", "--resume", earlier.id)
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step 6" in done.stdout
+    run = lab.run()
+    run.read_all()
+    assert [step for step, _ in run.losses()] == [6, 7, 8]
+    here = lab.train("--steps", "9", "--resume", earlier.id, launcher="local")
+    assert here.returncode == 2 or "no checkpoint" in here.stderr  # its parts are on the hosts
+
+
+def test_lines_to_paste_run_as_they_stand(lab):
+    dry = lab.train("--dry-run", "--out", str(lab.folder / "run"), launcher="torchrun")
+    assert dry.returncode == 0, dry.stderr
+    lines = [line for line in dry.stdout.splitlines() if line and not line.startswith("#")]
+    assert len(lines) == 4
+    assert not (lab.folder / "run").exists()
+    (lab.folder / "run").mkdir()
+    save_plan(load_plan(lab.plan_file), lab.folder / "run" / "plan.json")
+    (lab.folder / "run" / "run.json").write_text('{"format": "hetplanner/run@1", "steps": 3}')
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {"PATH": path_of_hosts()}}
+    started = [lab.bed.popen(h, ["sh", "-c", line], **options) for h, line in zip(HOSTS, lines, strict=True)]
+    said = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4, said
+    assert (lab.folder / "run" / "model.safetensors").exists()
+    refused = lab.train(launcher="torchrun")
+    assert refused.returncode == 2
+    assert "torchrun starts no process; paste its lines" in refused.stderr
+
+
+def path_of_hosts() -> str:
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+
+def test_a_dry_run_says_what_each_host_runs_and_asks_none(lab):
+    done = lab.train("--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    commands = json.loads(done.stdout)["commands"]
+    assert [command["host"] for command in commands] == list(HOSTS)
+    assert all("--rdzv-backend=hetplanner" in command["argv"] for command in commands)
+    assert commands[2]["env"]["HETPLANNER_ADDRESS"] == lab.bed.address("c")
+    assert not lab.home.exists()
+
+
+def test_a_page_chooses_hosts_by_the_name_that_the_agent_offers(lab):
+    lab.home.mkdir(mode=0o700)
+    (lab.home / "agent.toml").write_text(f'[hosts]\nlab = "{lab.hosts_file}"\n')
+    (lab.home / "agent.toml").chmod(0o600)
+    code = (
+        "import sys; from hetplanner.plan.files import load_plan; from hetplanner.plan.train import TrainConfig;"
+        "from hetplanner.runs.client import AgentClient; from hetplanner.runs.offers import Choice;"
+        "run = AgentClient().start(load_plan(sys.argv[1]), TrainConfig(steps=3), launcher='ssh',"
+        " choice=Choice(hosts=sys.argv[2])); print(run.wait(600).state)"
+    )
+    argv = [sys.executable, "-c", code, str(lab.plan_file)]
+    done = lab.bed.run(HEAD, [*argv, "lab"], env=lab.env)
+    assert done.stdout.strip() == "finished", done.stderr
+    refused = lab.bed.run(HEAD, [*argv, "other"], env=lab.env)
+    assert "hosts: 'other' is not offered by the agent (lab)" in refused.stderr
+
+
+# -- its end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["starting", "training"])
+def test_ctrl_c_leaves_no_process_on_any_host(lab, steps):
+    process = lab.begin("--steps", "100000")
+    begun = next(line for line in process.stdout if line.startswith("run "))
+    run = lab.reach(process, steps) if steps else lab.run()
+    assert run.id in begun
+    until(lambda: any(lab.on(name) for name in HOSTS), "nothing begins")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130, said
+    assert run.status().state == "stopped", lab.words(run)
+    assert lab.left() == {}
+    assert run.directory.model_file.exists() == bool(steps), said
+
+
+def test_ctrl_c_while_hosts_are_still_asked_starts_nothing(lab):
+    process = lab.begin("--steps", "100000")
+    until(lambda: any(lab.on(name) for name in HOSTS), "no host is asked")
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    until(lambda: lab.left() == {}, "hosts are still asked")
+    ended = lab.bed.run(HEAD, [sys.executable, "-c", END_AGENT], env=lab.env)  # it has no run that could go on
+    assert ended.returncode == 0, ended.stderr
+    assert list((lab.home / "runs").iterdir()) == []
+
+
+def test_a_rank_that_is_stopped_is_named_with_its_host(lab):
+    process = lab.begin("--steps", "100000")
+    run = lab.reach(process, 3)
+    lab.rank_on("c").send_signal(signal.SIGSTOP)
+    said = process.communicate()[0]
+    assert process.returncode == 4, said
+    status = run.status()
+    assert status.message.startswith("rank 2 (c-0, host c) has been silent for"), lab.words(run)
+    assert status.failed_rank == 2
+    assert lab.left() == {}
+
+
+def test_a_killed_rank_is_started_again_from_the_last_checkpoint(lab):
+    process = lab.begin("--steps", "60", "--checkpoint-every", "2", "--max-restarts", "1")
+    run = lab.reach(process, 5)
+    lab.rank_on("d").kill()
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(run)
+    status = run.status()
+    assert (status.state, status.restarts) == ("finished", 1)
+    assert_complete(lab, run, 60)
+    assert "killed by SIGKILL" in audit(lab, "restart")[0]["why"]
+    undisturbed = lab.train("--steps", "60")
+    assert undisturbed.returncode == 0
+    other = lab.run()
+    other.read_all()
+    assert other.losses() == run.losses()
+
+
+def audit(lab: Lab, event: str) -> list[dict]:
+    """What the agent did."""
+    lines = (lab.home / "agent" / "launches.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == event]
+
+
+def test_an_error_of_a_rank_is_told_and_not_repeated(lab):
+    for name in HOSTS:
+        (lab.bed.home(name) / "words.txt").write_text("too little")
+    done = lab.train("--steps", "5", "--data", "~/words.txt", "--max-restarts", "3")
+    assert done.returncode == 4
+    status = lab.run().status()
+    assert status.restarts == 0
+    assert "words.txt" in status.message
+    assert lab.left() == {}
+
+
+# -- what befalls hosts, network and agent --------------------------------------------------------
+
+
+def test_a_host_that_is_cut_off_for_20_s_does_not_end_the_run(lab):
+    process = lab.begin("--steps", "400", "--max-restarts", "1")
+    run = lab.reach(process, 5)
+    lab.bed.cut("b")
+    time.sleep(20.0)
+    told = run.status().degraded
+    lab.bed.join("b")
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(run)
+    assert run.status().restarts == 0
+    assert any("host b has not been heard of for" in text for text in told)
+    assert_complete(lab, run, 400)
+
+
+def test_a_host_that_restarts_is_waited_for_and_the_run_goes_on(lab):
+    process = lab.begin("--steps", "60", "--checkpoint-every", "2", "--max-restarts", "1")
+    run = lab.reach(process, 5)
+    lab.bed.kill_host("c", silently=True)
+    until(lambda: run.status().restarts == 1, lambda: lab.words(run))
+    lab.bed.boot_host("c")
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(run)
+    (why,) = [record["why"] for record in audit(lab, "restart")]
+    assert why.startswith("host c is lost: nothing was heard of it for 45 s")
+    assert_complete(lab, run, 60)
+
+
+def test_a_host_that_is_gone_for_good_is_named_and_the_others_are_freed(lab):
+    process = lab.begin("--steps", "100000")
+    run = lab.reach(process, 3)
+    lab.bed.kill_host("b", silently=True)
+    said = process.communicate()[0]
+    assert process.returncode == 4, said
+    assert run.status().message.startswith("host b is lost"), lab.words(run)
+    assert lab.left() == {}
+    lab.bed.boot_host("b")
+
+
+def test_an_agent_that_is_killed_is_replaced_and_its_run_goes_on(lab):
+    process = lab.begin("--steps", "150")
+    run = lab.reach(process, 3)
+    lab.agent().kill()
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(run)
+    assert run.status().restarts == 0
+    assert audit(lab, "adopt")
+    assert_complete(lab, run, 150)
+
+
+def test_a_head_that_is_killed_is_started_again(lab):
+    process = lab.begin("--steps", "60", "--checkpoint-every", "2", "--max-restarts", "1")
+    run = lab.reach(process, 5)
+    psutil.Process(run.status().pid).kill()
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(run)
+    assert run.status().restarts == 1
+    assert_complete(lab, run, 60)
+    assert lab.left() == {}
+
+
+def test_an_agent_that_is_told_to_end_has_its_run_saved_and_the_next_one_goes_on(lab):
+    process = lab.begin("--steps", "100000", "--checkpoint-every", "1000", "--max-restarts", "1", "--detach")
+    assert process.wait() == 0
+    run = lab.run()
+    until(lambda: lab.steps(run) >= 3, lambda: lab.words(run))
+    agent = lab.agent()
+    agent.send_signal(signal.SIGTERM)
+    until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, lambda: lab.words(run))
+    assert lab.left() == {}
+    assert "the next agent starts it again" in json.loads(run.directory.status_file.read_text())["message"]
+    begin = [HETPLANNER, "runs", "stop", run.id]
+    lab.bed.popen(
+        HEAD, [sys.executable, "-c", "from hetplanner.runs.client import AgentClient; AgentClient()"], env=lab.env
+    ).wait()
+    until(lambda: run.status().state == "running", lambda: lab.words(run))
+    run.read_all()
+    assert run.status().message.startswith("training, restarted from step")
+    stopped = lab.bed.run(HEAD, begin, env=lab.env)
+    assert stopped.returncode == 0, stopped.stderr
+    assert lab.left() == {}
+
+
+# -- bad input: named with host and remedy before anything starts ---------------------------------
+
+
+def refused(lab: Lab, *more: str, code: int = 2) -> str:
+    """What is said; nothing may have begun."""
+    done = lab.train("--steps", "3", *more)
+    assert done.returncode == code, done.stderr + done.stdout
+    runs = lab.home / "runs"
+    assert not runs.is_dir() or list(runs.iterdir()) == []
+    assert lab.left() == {}
+    assert not [p for name in HOSTS for p in lab.bed.home(name).rglob(lab.folder.name)]
+    return " ".join(done.stderr.split())
+
+
+def python_that_says(lab: Lab, versions: dict[str, str] | None = None, seconds: float = 0.0) -> str:
+    path = lab.folder / "python"
+    path.write_text(IMPOSTOR.format(python=sys.executable, versions=versions or {}, seconds=seconds))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def other_config(lab: Lab, *changes: tuple[str, str]) -> Path:
+    text = lab.bed.ssh_config.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = lab.folder / "ssh_config"
+    path.write_text(text)
+    return path
+
+
+def test_everything_that_is_wrong_is_told_at_once(lab):
+    lab.write_hosts(
+        a={"ssh": "nobody"},
+        b={"python": "/no/such/python"},
+        c={"address": lab.bed.address(HEAD)},
+        d={"python": python_that_says(lab, {"hetplanner": "9.9", "torch": "2.99"}, seconds=3600.0)},
+    )
+    said = refused(lab)
+    assert "hosts: 6 problems on 4 hosts, nothing was started." in said
+    assert "[a] cannot be reached: ssh: Could not resolve hostname nobody" in said
+    assert "try `ssh nobody true`" in said
+    assert "[b] /no/such/python cannot be run" in said
+    assert f"[c] its address {lab.bed.address(HEAD)} is none of its own" in said
+    assert "[d] has hetplanner 9.9, this is" in said
+    assert "[d] its clock is 60 min ahead of this one" in said
+    assert "[d] its torch is 2.99, that of host c is" in said
+
+
+def test_an_unknown_host_key_and_a_refused_key_are_told(lab):
+    lab.write_hosts(config=other_config(lab, (str(lab.bed.folder / "known_hosts"), str(lab.folder / "none"))))
+    said = refused(lab)
+    assert all(
+        f"[{name}] its host key is not known here; log in once and compare it: ssh {name}" in said for name in HOSTS
+    )
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(lab.folder / "other")], check=True)
+    lab.write_hosts(
+        config=other_config(lab, (f"IdentityFile {lab.bed.folder / 'key'}", f"IdentityFile {lab.folder / 'other'}"))
+    )
+    said = refused(lab)
+    assert "[a] ssh as a is refused" in said
+    assert "add your key there" in said
+
+
+def test_a_python_without_hetplanner_is_told(lab):
+    lab.write_hosts(c={"python": "/usr/bin/python3"})
+    assert "[c] /usr/bin/python3 has no hetplanner; install it there, or name its python" in refused(lab)
+
+
+def test_a_port_in_use_is_told(lab):
+    taker = lab.bed.popen("a", [sys.executable, "-c", LISTENER, lab.bed.address("a")], stdout=subprocess.PIPE)
+    try:
+        assert taker.stdout.readline() == "there\n"
+        done = lab.train("--steps", "3")
+    finally:
+        taker.kill()
+        taker.wait()
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert f"[a] the store cannot listen at {lab.bed.address('a')} (Address already in use); end what does" in said
+
+
+def test_missing_and_unlike_data_are_told(lab):
+    assert "[a] data: /no/such: No such file or directory; copy it there" in refused(lab, "--data", "/no/such")
+    for name in HOSTS:
+        (lab.bed.home(name) / "words.txt").write_text(f"words of {name if name == 'c' else 'all'} " * 2000)
+    assert "[c] its data is" in refused(lab, "--data", "~/words.txt")
+    assert "must be an absolute path or begin with ~/" in refused(lab, "--data", "words.txt")
+
+
+def test_gpus_that_are_not_there_are_told(lab):
+    cluster = lab.plan.problem.cluster
+    devices = tuple(d.replace(kind="A100-80") if d.host == "b" else d for d in cluster.devices)
+    save_plan(
+        lab.plan.replace(problem=lab.plan.problem.replace(cluster=cluster.replace(devices=devices))), lab.plan_file
+    )
+    assert "[b] the plan has 1 × A100-80 there, and nvidia-smi lists none" in refused(lab)
+
+
+def test_a_host_that_does_not_reach_another_is_told(lab):
+    namespace, address = lab.bed.namespace("b"), lab.bed.address("d")
+    netns.inside(namespace, "route", "add", "unreachable", address)
+    try:
+        assert "[b] does not reach host d (No route to host); open the network" in refused(lab)
+    finally:
+        netns.inside(namespace, "route", "del", "unreachable", address)
+
+
+def test_a_hosts_file_that_does_not_fit_is_told(lab):
+    lab.write_hosts(e={"ssh": "a"})
+    assert "hosts.e: the plan's cluster has no such host" in refused(lab)
+    lab.write_hosts(b={"address": lab.bed.address("a")})
+    assert f"a and b have one address, {lab.bed.address('a')}" in refused(lab)
+    lab.write_hosts(b={"ssh": "b; touch /tmp/x"})
+    assert "must be HOST or USER@HOST" in refused(lab)
+    done = lab.bed.run(HEAD, [*lab.argv("--steps", "3", launcher="local"), "--hosts", str(lab.hosts_file)], env=lab.env)
+    assert done.returncode == 2
+    lab.write_hosts()
+    done = lab.bed.run(HEAD, [*lab.argv("--steps", "3", launcher="local"), "--hosts", str(lab.hosts_file)], env=lab.env)
+    assert "hosts: launcher local runs on this machine alone" in done.stderr.replace("\n", " ")
+
+
+def test_nothing_secret_and_nothing_of_the_environment_is_in_arguments(lab):
+    lab.env["SECRET_TOKEN"] = "do-not-tell"
+    process = lab.begin("--steps", "100000")
+    run = lab.reach(process, 1)
+    words = [" ".join(p.cmdline()) for name in (HEAD, *HOSTS) for p in lab.on(name)]
+    assert any("hetplanner.hosts.node" in text for text in words)
+    assert "do-not-tell" not in " ".join(words)
+    assert all("do-not-tell" not in p.environ().values() for name in HOSTS for p in lab.on(name))
+    assert any(p.environ().get(RUN_MARK) for p in lab.on("a"))
+    assert "do-not-tell" not in run.directory.launcher_log.read_text()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert lab.left() == {}
