@@ -1,4 +1,4 @@
-"""One host's part of an attempt, as the head sees it: a thread that asks, starts, follows, and goes on after a break."""
+"""One host's part of an attempt, as the head sees it: a thread that asks, starts and follows, also after a break."""
 
 import contextlib
 import logging
@@ -210,9 +210,9 @@ class HostRun:
         elif "pong" in header:
             self._take_pong(header)
         elif "state" in header:
-            self.lives = bool(header.get("lives"))
             if header["state"] is not None:
                 self.state = checked(HostState, header["state"], "its node process")
+            self.lives = bool(header.get("lives"))  # after the state: who has ended is not gone
         elif header.get("done"):
             self.done = True
             raise Unreachable("all is here")

@@ -133,8 +133,8 @@ class Connection:
         run_dir = Path(header["folder"]).expanduser()
         _make_folder(run_dir, is_new=not header["attempt"])
         end_processes(run_dir)
-        if header["port"] is not None and (why := why_not_bound(header["address"], header["port"])):
-            raise RunError(f"port {header['port']} of {header['address']}: {why}; end what listens there")
+        if header["port"] is not None:
+            _check_port(header["address"], header["port"], wait_s=END_S if header["attempt"] else 0.0)
         _write_order(run_dir, header, body)
         log = (run_dir / "node.txt").open("ab")
         with log:
@@ -147,7 +147,7 @@ class Connection:
                 start_new_session=True,
                 env=os.environ | {"HETPLANNER_RUN": str(run_dir)},
             )
-        (run_dir / PID_FILE).write_text(f"{process.pid}\n", encoding="ascii")
+        (run_dir / PID_FILE).write_text(f"{process.pid} {_born(process.pid) or 0}\n", encoding="ascii")
         threading.Thread(target=process.wait, daemon=True).start()
         self._writer.write({"started": process.pid})
 
@@ -220,6 +220,15 @@ def _make_folder(run_dir: Path, *, is_new: bool) -> None:
         raise RunError(f"{run_dir}: cannot be made: {error.strerror}") from None
 
 
+def _check_port(address: str, port: int, wait_s: float) -> None:
+    """Refuses a port that is in use; a killed process may keep its own for a moment. Raises RunError."""
+    deadline_s = time.monotonic() + wait_s
+    while why := why_not_bound(address, port):
+        if time.monotonic() >= deadline_s:
+            raise RunError(f"port {port} of {address}: {why}; end what listens there")
+        time.sleep(0.05)
+
+
 def _write_order(run_dir: Path, header: dict[str, Any], body: bytes) -> None:
     """Plan, settings and what the node process is to do. Raises RunError."""
     plan = run_dir / "plan.json"
@@ -246,13 +255,21 @@ def _state(run_dir: Path, attempt: int) -> dict[str, Any] | None:
 
 
 def _pid(run_dir: Path) -> int | None:
-    """The living node process of a run."""
+    """The living node process of a run: its number, and when it began, name it for good."""
     try:
-        pid = int((run_dir / PID_FILE).read_text(encoding="ascii"))
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        pid, born = map(int, (run_dir / PID_FILE).read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return None
-    return pid if os.fsencode(run_dir) in words else None
+    return pid if _born(pid) == born else None
+
+
+def _born(pid: int) -> int | None:
+    """When a process began, in ticks since the machine did; None where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19]) if fields[0] not in ("Z", "X") else None
 
 
 def _lives(run_dir: Path) -> bool:

@@ -93,8 +93,10 @@ class Lab:
 
     def words(self, run: Run) -> str:
         """What is known of a run, for a failing test."""
-        log = run.directory.launcher_log
-        return f"{run.directory.status_file.read_text()}\n{log.read_text()[-3000:] if log.exists() else ''}"
+        logs = [run.directory.launcher_log, *sorted(run.path.glob("host-*.txt"))]
+        logs += [path for host in HOSTS for path in self.bed.home(host).glob(f"*/*/{run.id}/node.txt")]
+        said = [f"{path}: {path.read_text(errors='replace')[-2000:]}" for path in logs if path.exists()]
+        return "\n".join([run.directory.status_file.read_text(), *said])
 
     # -- processes --------------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ def test_a_page_chooses_hosts_by_the_name_that_the_agent_offers(lab):
     )
     argv = [sys.executable, "-c", code, str(lab.plan_file)]
     done = lab.bed.run(HEAD, [*argv, "lab"], env=lab.env)
-    assert done.stdout.strip() == "finished", done.stderr
+    assert done.stdout.strip() == "finished", done.stderr + lab.words(lab.run())
     refused = lab.bed.run(HEAD, [*argv, "other"], env=lab.env)
     assert "hosts: 'other' is not offered by the agent (lab)" in refused.stderr
 

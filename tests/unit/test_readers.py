@@ -53,6 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "hosts.facts._mark_of_file",
         "hosts.head.Head._order",
         "hosts.keeper._last_text",
+        "hosts.node._born",
         "hosts.node._pid",
         "hosts.sending.Growing.frames",
         "hosts.sending.Whole.frames",
