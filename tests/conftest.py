@@ -19,7 +19,7 @@ settings.register_profile("search", deadline=None)
 settings.load_profile("shared machine")
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
-SERIAL = ("tests/browser/", "tests/distributed/", "tests/notebooks/")
+SERIAL = ("tests/browser/", "tests/distributed/", "tests/hosts/", "tests/notebooks/")
 
 
 @pytest.hookimpl(optionalhook=True)
