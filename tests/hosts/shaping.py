@@ -1,31 +1,36 @@
 """How fast an interface sends: a token bucket (tbf) of tc.
 
-tc counts frames: of the 1514 bytes of a full one TCP carries 1448, so that a program sees 95.6 % of a rate. Measured on
-two cores, one stream, 10 Mbit/s to 1 Gbit/s (shares of the rate, frames counted):
+tc counts frames: of the 1514 bytes of a full one TCP carries 1448, so that a program sees 95.6 % of a rate. What was
+found on two busy cores with one stream of 10 Mbit/s to 1 Gbit/s (in per cent of the rate, frames counted):
 
-* The burst is what an idle link sends at once. A message after a pause takes `burst / rate` less than its bytes say: of
-  200 kB at 200 Mbit/s (8.4 ms) a burst of 4 ms saves 3.2 ms, one of 1 ms 0.7 ms. Too small a burst loses what a late
-  timer does not make good: with 0.1 ms 1 Gbit/s carries 44 to 63 %, with 1 ms 95 to 99 %. Hence 1 ms, and two frames at
-  least (at 10 Mbit/s 2.4 ms: with one frame tbf would hold back every second segment).
-* The queue of a sender's own interface must hold more than what the kernel hands it at once, two segments of 64 kB for
-  every connection. 0.1 s is 125 kB at 10 Mbit/s: 6 to 13 packets of 3 MB were dropped with cubic, 213 to 332 with bbr.
-  With the 1000 frames of a usual network card nothing is dropped, and the sender's TCP (its small queues) keeps the
-  queue short by itself. Where packets come from elsewhere (a router, a port of a switch) 0.1 s is a usual router's, and
-  cubic fills it.
-* cubic carries 99 to 100 % at every rate, bbr (some systems' default) 91 to 99 %. A new namespace may not take cubic as
-  its default where the machine has not; a route may (`congctl`).
+* The burst is what an idle link sends at once: a message after a pause arrives `burst / rate` too early. With 1 ms a
+  message of 64 kB takes 9 % less than its bytes say at 50 Mbit/s and 33 % less at 200, with 0.3 ms 3 and 6 %.
+* What of the burst exceeds one packet makes good that a timer fires late. Kernel timers are 0.05 to 0.1 ms late here:
+  0.2 ms suffices, 1 ms carries no more.
+* A packet of TCP is up to 64 kB (segmentation offload). One that exceeds the burst is cut into frames by tbf, at a cost
+  that a busy machine cannot pay: with a burst of 0.1 to 0.5 ms 1 Gbit/s carries 30 to 70 %. With packets as large as
+  the burst 92 to 97 %, for nothing is left to make up for late timers; with packets of 0.1 ms (a frame at least, 12 kB
+  at most) and a burst of 0.2 ms more 97 to 100 %, from 10 Mbit/s to 1 Gbit/s. So it is done. Hosts without a limit send
+  packets of 12 kB too, for the sake of links behind them.
+* The queue of a sender's own interface must hold more than what the kernel hands it at once, two packets for every
+  connection. 0.1 s is 125 kB at 10 Mbit/s: of 3 MB 6 to 13 packets were dropped with cubic, 213 to 332 with bbr. With
+  the 1000 frames of a usual network card none is, and the sender's TCP (its small queues) keeps the queue short by
+  itself. Where packets come from elsewhere (a router, a port of a switch) 0.1 s is a usual router's; cubic fills it.
+* cubic carries 99 to 100 %, bbr (some systems' default) 91 to 99 %. A new namespace may not take cubic as its default
+  where the machine has not; a route may (`congctl`).
+* A sender that waits for a core leaves its link idle, whatever the queue: so busy machines measure low rates.
 * Without netem there is no delay: a round trip takes 0.05 to 0.2 ms, mostly that of waking a process.
 """
 
-from hosts.netns import command
+from hosts.netns import command, inside
 
 FRAME_BYTES = 1514
 """What tc counts of a full packet of Ethernet: 1500 of IP, 14 of its header."""
 PAYLOAD_BYTES = 1448
 """What TCP carries in it: less 20 of IP, 20 of TCP and 12 of TCP's time stamps."""
-BURST_S = 1e-3
-QUEUE_S = 0.1
-QUEUE_FRAMES = 1000
+PACKET_S, LATE_S = 0.1e-3, 0.2e-3
+QUEUE_S, QUEUE_FRAMES = 0.1, 1000
+LARGEST_PACKET = 12_000
 
 
 def limit(namespace: str, interface: str, rate_bits: float | None, *, own: bool) -> None:
@@ -33,11 +38,14 @@ def limit(namespace: str, interface: str, rate_bits: float | None, *, own: bool)
 
     `own`: the senders are on this machine, so that their TCP sees the queue; else packets come from elsewhere.
     """
-    base = ("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", interface, "root")
+    qdisc = ("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", interface, "root")
     if rate_bits is None:
-        command(*base, "pfifo_fast")
+        inside(namespace, "link", "set", interface, "gso_max_size", str(LARGEST_PACKET))
+        command(*qdisc, "pfifo_fast")
         return
     rate = rate_bits / 8
-    burst = max(2 * FRAME_BYTES, rate * BURST_S)
+    packet = max(FRAME_BYTES, min(rate * PACKET_S, LARGEST_PACKET))
+    inside(namespace, "link", "set", interface, "gso_max_size", f"{packet * PAYLOAD_BYTES / FRAME_BYTES:.0f}")
+    burst = packet + rate * LATE_S
     queue = burst + max(rate * QUEUE_S, QUEUE_FRAMES * FRAME_BYTES if own else 0)
-    command(*base, "tbf", "rate", f"{rate_bits:.0f}bit", "burst", f"{burst:.0f}", "limit", f"{queue:.0f}")
+    command(*qdisc, "tbf", "rate", f"{rate_bits:.0f}bit", "burst", f"{burst:.0f}", "limit", f"{queue:.0f}")
