@@ -1,0 +1,268 @@
+"""Predicted against measured step time over hosts whose links the kernel limits; as root on Linux.
+
+    python tests/benchmarks/bench_hosts.py [--steps 20] [--repeat 1] [--only 2x2] [--undisturbed] [--json]
+
+Every setting is a bed of hosts of its own (`tests/host_bed.py`), on each of which torchrun starts the host's ranks as
+the README says. Measured is the median of a step's seconds, without the first three steps, over all ranks.
+
+* `predicted` is what rank 0 writes before step 1, and `error` is of this.
+* `by file` is the same without what the ranks measured of their links.
+* `on cores` is the same for ranks that share the CPU that they had together while they profiled themselves. Real hosts
+  share none, those of a bed share this machine's: what separates it from `predicted` is no error of the links.
+
+With `--undisturbed` whatever else runs on this machine waits while ranks compute (real-time scheduling, from the moment
+when they look for each other), so that only the ranks disturb one another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from host_bed import HostBed, HostSpec
+from hosts.netns import processes
+from patience import HANG_S, until
+
+from hetplanner.cluster.measured import load_measured
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.files import save_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.prediction import LINKS_FILE, NUM_STEPS, PREDICTION_FILE, with_links
+from hetplanner.simulator.simulation import summarise_plan
+from hetplanner.workload.presets import preset
+from hetplanner.workload.workload import Workload
+from tests.benchmarks.bench_prediction import with_codec
+from tests.factories import chain_plan
+
+ROOT = Path(__file__).parents[2]
+PORT = 29500
+SKIPPED_STEPS = 3
+NAMES = "abcd"
+COLUMNS = (("predicted", 10), ("measured", 10), ("error", 8), ("by file", 10), ("on cores", 10), ("cores", 5))
+HEADER = f"{'Mbit/s of hosts':34} " + " ".join(f"{name:>{width}}" for name, width in COLUMNS)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A plan over hosts.
+
+    Attributes:
+        stages, replicas: the plan's shape; stage by stage its replicas take the devices in order.
+        mbits: egress of each host in Mbit/s.
+        codec: of all messages between stages and of the reduction, by `bench_prediction.with_codec`.
+        ranks: devices of each host; empty: one each.
+        order: the hosts in the order in which their devices are taken, as "abab"; empty: host by host.
+        site_mbits: hosts a and b are at one site, the others at another, and this is the rate between the two.
+    """
+
+    stages: int
+    replicas: int
+    mbits: tuple[int, ...]
+    codec: str = "none"
+    ranks: tuple[int, ...] = ()
+    order: str = ""
+    site_mbits: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What the table calls it."""
+        ranks = self.ranks or (1,) * len(self.mbits)
+        hosts = " ".join(f"{n}×{rate}" if n > 1 else str(rate) for n, rate in zip(ranks, self.mbits, strict=True))
+        more = f" {self.order}" * bool(self.order) + f" | {self.site_mbits}" * bool(self.site_mbits)
+        return f"{self.stages}x{self.replicas} {self.codec}: {hosts}{more}"
+
+    def bed(self, factor: float = 1.0) -> HostBed:
+        """The hosts, not yet made, with so many times the rates."""
+        bits, far = 1e6 * factor, "far" if self.site_mbits else "near"
+        sites = ("near", "near", far, far)
+        hosts = [HostSpec(n, bits * rate, site=s) for n, rate, s in zip(NAMES, self.mbits, sites, strict=False)]
+        return HostBed(hosts, site_rates={("near", "far"): bits * self.site_mbits} if self.site_mbits else None)
+
+    def plan(self, workload: Workload, factor: float = 1.0) -> Plan:
+        """The plan over these hosts, whose cluster file states so many times their rates."""
+        counts = dict(zip(NAMES, self.ranks or (1,) * len(self.mbits), strict=False))
+        cluster = self.bed(factor).cluster(counts)
+        if self.order:
+            cluster = cluster.subset([f"{h}-{self.order[:i].count(h)}" for i, h in enumerate(self.order)])
+        m, ends = workload.num_micro_batches, workload.boundaries
+        shares = [m // self.replicas + (r < m % self.replicas) for r in range(self.replicas)]
+        cuts = [ends[len(ends) * s // self.stages] for s in range(1, self.stages)]
+        return with_codec(chain_plan(shares, cuts, cluster=cluster, workload=workload), self.codec)
+
+
+SETTINGS = (
+    Setting(2, 1, (10, 10)),
+    Setting(2, 1, (500, 500), "int8"),
+    Setting(3, 1, (10, 10, 10), "int8"),
+    Setting(3, 1, (50, 50, 50)),
+    Setting(3, 1, (50, 50, 50), "topk"),
+    Setting(3, 1, (200, 200, 200)),
+    Setting(3, 1, (20, 100, 50)),
+    Setting(3, 1, (1000, 1000, 1000)),
+    Setting(2, 2, (50, 50, 50, 50)),
+    Setting(2, 2, (20, 50, 100, 200)),
+    Setting(2, 2, (20, 50, 100, 200), "topk"),
+    Setting(2, 2, (100, 100), ranks=(2, 2)),
+    Setting(2, 2, (30, 100), "int8", ranks=(2, 2)),
+    Setting(2, 2, (50, 50), ranks=(2, 2), order="abab"),
+    Setting(2, 2, (50, 30, 100), ranks=(2, 1, 1)),
+    Setting(2, 2, (50, 30, 100), "int8", ranks=(1, 2, 1), order="abcb"),
+    Setting(1, 4, (50, 50, 50, 50)),
+    Setting(1, 4, (100, 50, 200, 100), "int8"),
+    Setting(1, 4, (100, 100), ranks=(2, 2)),
+    Setting(1, 4, (1000, 1000, 1000, 1000)),
+    Setting(2, 2, (200, 200, 200, 200), site_mbits=50),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: seconds of a step, as it was foretold in three ways and as it was; cores that the ranks had together."""
+
+    predicted_s: float
+    by_file_s: float
+    on_cores_s: float
+    measured_s: float
+    cores: float
+
+
+def start(bed: HostBed, plan: Plan, folders: dict[str, Path]) -> list[subprocess.Popen[str]]:
+    """One torchrun on each host, the first node first."""
+    hosts = ranks_by_host(plan)
+    endpoint = f"{bed.address(next(iter(hosts)))}:{PORT}"
+    started = []
+    for node, (host, ranks) in enumerate(hosts.items()):
+        argv = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner"]
+        argv += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf=rank={node}", f"--nnodes={len(hosts)}"]
+        argv += [f"--node-rank={node}", f"--nproc-per-node={len(ranks)}", "--max-restarts=0", "--log-dir=/dev/null"]
+        argv += ["-m", "hetplanner.runtime.worker", str(folders[host] / "plan.json")]
+        env = {HOST_VARIABLE: host, ADDRESS_VARIABLE: bed.address(host), "OMP_NUM_THREADS": "1"}
+        with (folders[host] / "torchrun.txt").open("w") as log:
+            started.append(bed.popen(host, argv, env=env, cwd=ROOT, stdout=log, stderr=log))
+    return started
+
+
+def write_run(plan: Plan, config: TrainConfig, folder: Path) -> None:
+    """plan.json and run.json."""
+    folder.mkdir(parents=True)
+    save_plan(plan, folder / "plan.json")
+    fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
+    (folder / "run.json").write_text(json.dumps(fields))
+
+
+def undisturb(bed: HostBed, folders: dict[str, Path], num_ranks: int) -> None:
+    """Waits until all ranks have begun to connect or one has failed; other programs wait for them from then on."""
+
+    def connecting() -> bool:
+        texts = [path.read_text() for folder in folders.values() for path in folder.glob("rank-*.jsonl")]
+        found = sum('"type": "phase", "name": "connecting"' in text for text in texts)
+        return found == num_ranks or any('"type": "error"' in text for text in texts)
+
+    until(connecting, "the ranks do not connect")
+    for host in folders:
+        for thread in (task for pid in processes(bed.namespace(host)) for task in Path(f"/proc/{pid}/task").glob("*")):
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+
+
+def run(setting: Setting, plan: Plan, steps: int, undisturbed: bool) -> Outcome:
+    """Makes the hosts, trains, and reads what the ranks wrote. Raises SystemExit with the logs of a run that failed."""
+    with setting.bed() as bed:
+        folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
+        for folder in folders.values():
+            write_run(plan, TrainConfig(steps=steps), folder)
+        started = start(bed, plan, folders)
+        if undisturbed:
+            undisturb(bed, folders, len(plan.ranks))
+        codes = [process.wait(HANG_S) for process in started]
+        if any(codes):
+            sys.exit(f"{setting.label}: exit codes {codes}\n" + "\n".join(map(_last_words, folders.values())))
+        return outcome(plan, list(folders.values()))
+
+
+def outcome(plan: Plan, folders: Sequence[Path]) -> Outcome:
+    """What the ranks wrote; rank 0 in the first folder."""
+    told = json.loads((folders[0] / PREDICTION_FILE).read_text())
+    ranks = [list(_lines(path)) for folder in folders for path in folder.glob("rank-*.jsonl")]
+    cores = sum(line["cores"] for lines in ranks for line in lines if line["type"] == "profile")
+    durations = replace(Durations.from_data(told["durations"]), cores=cores)
+    measured_plan = with_links(plan, load_measured(folders[0] / LINKS_FILE))
+    return Outcome(
+        predicted_s=told["step_s"],
+        by_file_s=told["cluster_file_step_s"],
+        on_cores_s=summarise_plan(measured_plan, durations, steps=NUM_STEPS).step_s,
+        measured_s=statistics.median(map(_step_s, ranks)),
+        cores=cores,
+    )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    return map(json.loads, path.read_text().splitlines())
+
+
+def _step_s(lines: Sequence[dict[str, Any]]) -> float:
+    seconds = [line["end_s"] - line["start_s"] for line in lines if line["type"] == "step"]
+    return statistics.median(seconds[SKIPPED_STEPS:])
+
+
+def _last_words(folder: Path) -> str:
+    return "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in sorted(folder.glob("*.txt")))
+
+
+def bench(setting: Setting, args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over some runs of one setting, as a row of the table."""
+    plan = setting.plan(preset(args.preset), args.file_factor)
+    outcomes = [run(setting, plan, args.steps, args.undisturbed) for _ in range(args.repeat)]
+    row = {f.name: statistics.median(getattr(one, f.name) for one in outcomes) for f in fields(Outcome)}
+    return {"setting": setting.label, "error": row["predicted_s"] / row["measured_s"] - 1.0} | row
+
+
+def show(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    times = (f"{1e3 * row[name]:8.1f}ms" for name in ("predicted_s", "measured_s", "by_file_s", "on_cores_s"))
+    predicted, measured, *others = times
+    return " ".join(
+        (f"{row['setting']:34}", predicted, measured, f"{100 * row['error']:+7.1f}%", *others, f"{row['cores']:5.2f}")
+    )
+
+
+def main() -> None:
+    """Prints the table, or JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--repeat", type=int, default=1, help="runs of every setting, of which the medians count")
+    parser.add_argument("--preset", default="tiny-gpt")
+    parser.add_argument("--only", default="", help="settings whose name holds this")
+    parser.add_argument("--undisturbed", action="store_true", help="other programs wait while ranks compute")
+    parser.add_argument("--file-factor", type=float, default=1.0, help="of the rates, in the cluster file")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = []
+    if not args.json:
+        print(HEADER)
+    for setting in SETTINGS:
+        if args.only in setting.label:
+            rows.append(bench(setting, args))
+            print(json.dumps(rows[-1]) if args.json else show(rows[-1]), flush=True)
+    worst = max(rows, key=lambda row: abs(row["error"]))
+    mean = statistics.mean(abs(row["error"]) for row in rows)
+    if not args.json:
+        print(f"mean |error| {100 * mean:.1f} %, worst {100 * worst['error']:+.1f} % ({worst['setting']})")
+
+
+if __name__ == "__main__":
+    main()
