@@ -272,10 +272,9 @@ def host_warnings(run: HostRun) -> list[str]:
     """Sentences about a host that the run goes on without, or that holds it up."""
     texts = [f"host {run.host.name}: {text}" for text in (run.state.warnings if run.state else ())]
     if run.started and not run.done and run.unheard_s() > QUIET_S:
-        about = 5 * int(run.unheard_s() / 5)
         texts.append(
-            f"host {run.host.name} has not been heard of for {about} s; its ranks may go on, and the run is given up"
-            f" after {LOST_AFTER_S:g} s"
+            f"host {run.host.name} has not been heard of for more than {QUIET_S:g} s; its ranks may go on, and after"
+            f" {LOST_AFTER_S:g} s it is given up"
         )
     if not run.started and run.found is None and run.unheard_s() > QUIET_S:
         texts.append(f"host {run.host.name} cannot be reached yet; it is waited for")

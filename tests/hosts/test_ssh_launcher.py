@@ -384,15 +384,18 @@ def test_a_host_that_restarts_is_waited_for_and_the_run_goes_on(lab):
     assert_complete(lab, run, 60)
 
 
-def test_a_host_that_is_gone_for_good_is_named_and_the_others_are_freed(lab):
+def test_a_host_that_is_cut_off_for_good_is_named_the_others_are_freed_and_it_ends_by_itself(lab):
     process = lab.begin("--steps", "100000")
     run = lab.reach(process, 3)
-    lab.bed.kill_host("b", silently=True)
-    said = process.communicate()[0]
-    assert process.returncode == 4, said
-    assert run.status().message.startswith("host b is lost"), lab.words(run)
-    assert lab.left() == {}
-    lab.bed.boot_host("b")
+    lab.bed.cut("b")
+    try:
+        said = process.communicate()[0]
+        assert process.returncode == 4, said
+        assert run.status().message.startswith("host b is lost"), lab.words(run)
+        assert set(lab.left()) <= {"b"}
+        until(lambda: lab.left() == {}, lambda: f"left: {lab.left()}")
+    finally:
+        lab.bed.join("b")
 
 
 def test_an_agent_that_is_killed_is_replaced_and_its_run_goes_on(lab):
