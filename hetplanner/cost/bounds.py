@@ -19,9 +19,9 @@ Legend of array suffixes: D usable devices, O op boundaries, K places where a st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from hetplanner.codecs.spec import least_reduction_bytes, least_wire_bytes
 from hetplanner.cost.connectivity import Parts, bound_path, largest_parts, spanning_edges
 from hetplanner.cost.links import LinkTable
-from hetplanner.cost.reduction_bounds import ReductionBounds
+from hetplanner.cost.reduction_bounds import ReductionBounds, is_everybody
 from hetplanner.cost.tables import (
     GRADIENT_ELEMENT_BYTES,
     OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
@@ -40,6 +40,9 @@ from hetplanner.cost.tables import (
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# Sums in another order differ by less than this share.
+ROUNDING = 1e-9
+
 
 def bound_step(tables: CostTables, links: LinkTable) -> float:
     """Seconds below which no plan of the problem can finish a step by the closed form.
@@ -47,7 +50,7 @@ def bound_step(tables: CostTables, links: LinkTable) -> float:
     Shapes that the constraints leave free take the least over all.
     """
     bounds = _Bounds(tables, links)
-    even = [bounds.step_s(*shape) for shape in bounds.shapes()]
+    even = bounds.least(lambda _: 1.0)
     return min([*even, *(bounds.ragged_s(stages) for stages in bounds.ragged_stages())], default=0.0)
 
 
@@ -61,7 +64,7 @@ def bound_cost(tables: CostTables, links: LinkTable | None = None) -> float:
     problem = tables.problem
     bounds = _Bounds(tables, links or LinkTable.of(problem.cluster))
     price_D = np.sort(np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.usable]))
-    even = [float(price_D[: s * r].sum()) * bounds.step_s(s, r) for s, r in bounds.shapes()]
+    even = bounds.least(lambda used: float(price_D[:used].sum()))
     usd = min([*even, *(float(price_D[:s].sum()) * bounds.ragged_s(s) for s in bounds.ragged_stages())], default=0.0)
     price_C = np.nan_to_num(tables.devices.price_usd_per_s_D[bounds.first_C])
     work = float((price_C[:, None] * bounds.seconds_CO).min(axis=0).sum()) * problem.workload.num_micro_batches
@@ -84,6 +87,29 @@ class _Bounds:
             for replicas in [wanted.replicas] if wanted.replicas else range(1, most + 1):
                 yield stages, replicas
 
+    def least(self, weight: Callable[[int], float]) -> list[float]:
+        """Bounds of shapes times the weight of their number of devices: the least is among them.
+
+        Shapes that a floor below their bound puts above another's bound are left out: of thousands few remain.
+        """
+        floors = sorted((weight(s * r) * self._floor_s(s, r), s, r) for s, r in self.shapes())
+        found: list[float] = []
+        for floor, stages, replicas in floors:
+            if found and floor > min(found) * (1.0 + ROUNDING):
+                break
+            found.append(weight(stages * replicas) * self.step_s(stages, replicas))
+        return found
+
+    def _floor_s(self, stages: int, replicas: int) -> float:
+        """A number below :meth:`step_s` that is soon found: without reductions."""
+        if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
+            return 0.0
+        return self._more_s(stages, replicas) + self._full_s(stages) + self._optimizer_s(stages)
+
+    def _full_s(self, stages: int) -> float:
+        """The first micro-batch's way there and back."""
+        return float(self.forward_K[-1]) + float(self.backward_K[-1] - self.backward_K[0]) + self._path_s(stages)[1]
+
     def ragged_stages(self) -> Iterator[int]:
         """Numbers of stages for which the constraints allow unlike numbers of replicas."""
         if self.tables.problem.constraints.replicas is None:
@@ -102,15 +128,14 @@ class _Bounds:
         per_turn_s = max(float(self.tables.flops_O[-1]) / float(rate_D.sum()), compute_s / float(self.speed_D.sum()))
         most = len(self.usable) - stages + 1
         busy_s = max(micro_batches * per_turn_s, compute_s + max(micro_batches - most, 0) * per_turn_s)
-        return float(bound_path(self.hops[1], stages)) + busy_s + self._optimizer_s(stages)
+        return self._path_s(stages)[1] + busy_s + self._optimizer_s(stages)
 
     def step_s(self, stages: int, replicas: int) -> float:
         """The bound of one shape."""
         if stages >= len(self.edges_K) or stages * replicas > len(self.usable):
             return 0.0
         forward_s, backward_K = float(self.forward_K[-1]), self.backward_K[-1] - self.backward_K
-        there_s, both_s = (float(bound_path(parts, stages)) for parts in self.hops)
-        full_s = forward_s + float(backward_K[0]) + both_s
+        there_s, full_s = self._path_s(stages)[0], self._full_s(stages)
         reduced_KK = self._reduction_KK(replicas)
         ends_KK = forward_s + there_s + backward_K[:, None] + reduced_KK
         # The first stage waits for the whole drain.
@@ -123,7 +148,17 @@ class _Bounds:
         end_s = alone_s if self.tables.problem.constraints.fragments > 1 else alone_s + (end_s - alone_s) / most
         return self._more_s(stages, replicas) + end_s + self._optimizer_s(stages)
 
-    def _optimizer_s(self, stages: int) -> float:
+    @cached_property
+    def _path_s(self) -> Callable[[int], tuple[float, float]]:
+        """Of so many stages: seconds of the hops there, and of those there and back."""
+        there, both = self.hops
+        return cache(lambda stages: (float(bound_path(there, stages)), float(bound_path(both, stages))))
+
+    @cached_property
+    def _optimizer_s(self) -> Callable[[int], float]:
+        return cache(self._slowest_optimizer_s)
+
+    def _slowest_optimizer_s(self, stages: int) -> float:
         """The stage with the most weights on the device with the fastest memory."""
         held_KK = self.own_params_K[None, :] - self.own_params_K[:, None]
         params = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_params / stages)
@@ -134,15 +169,25 @@ class _Bounds:
         """What the busiest device computes beyond its first micro-batch."""
         micro_batches = self.tables.problem.workload.num_micro_batches
         left = max(micro_batches - replicas, 0)
-        used = stages * replicas
-        rate_D = np.sort(self.tables.devices.rate_flops_per_s_D[self.usable])[::-1]
+        used, rate_D = stages * replicas, self.rate_D
         flops = float(self.tables.flops_O[-1])
         even_s = left * max(
             flops / float(rate_D[:used].sum()), float(self.compute_K[-1]) / float(self.speed_D[:used].sum())
         )
-        slowest_s = _least_maximum(self.compute_K[None, :] - self.compute_K[:, None], stages)
+        slowest_s = self._slowest_stage_s(stages)
         rounds = max(-(-micro_batches // replicas) - 1, left / float(self.speed_D[:replicas].sum()))
         return max(even_s, slowest_s * rounds)
+
+    @cached_property
+    def _slowest_stage_s(self) -> Callable[[int], float]:
+        """Of so many stages: what the slowest computes of a micro-batch."""
+        between_KK = self.compute_K[None, :] - self.compute_K[:, None]
+        return cache(lambda stages: _least_maximum(between_KK, stages))
+
+    @cached_property
+    def rate_D(self) -> FloatArray:
+        """FLOP/s of the usable devices, fastest first."""
+        return np.asarray(np.sort(self.tables.devices.rate_flops_per_s_D[self.usable])[::-1])
 
     @cached_property
     def usable(self) -> IntArray:
@@ -212,11 +257,13 @@ class _Bounds:
     def hops(self) -> tuple[Parts, Parts]:
         """Connected parts by the seconds of the smallest message: the better way, and there and back."""
         activation, gradient = self._least_message_bytes
-        there_DD = self._among(self.links.latency_s_DD + activation * self.links.seconds_per_byte_DD)
-        back_DD = self._among(self.links.latency_s_DD + gradient * self.links.seconds_per_byte_DD)
+        latency_DD, rate_DD = self._among(self.links.latency_s_DD), self._among(self.links.seconds_per_byte_DD)
+        there_DD = latency_DD + activation * rate_DD
+        back_DD = there_DD if gradient == activation else latency_DD + gradient * rate_DD
+        there = largest_parts(spanning_edges(np.minimum(there_DD, there_DD.T)))
         both_DD = there_DD + back_DD.T
-        ways = np.minimum(there_DD, there_DD.T), np.minimum(both_DD, both_DD.T)
-        return largest_parts(spanning_edges(ways[0])), largest_parts(spanning_edges(ways[1]))
+        # The same message both ways takes any pair as long from either end.
+        return there, largest_parts(spanning_edges(both_DD if back_DD is there_DD else np.minimum(both_DD, both_DD.T)))
 
     @cached_property
     def _least_message_bytes(self) -> tuple[float, float]:
@@ -251,7 +298,7 @@ class _Bounds:
         return float(both_CC.min()) * min(self._least_message_bytes) * problem.workload.num_micro_batches
 
     def _among(self, matrix_DD: FloatArray) -> FloatArray:
-        return np.asarray(matrix_DD[np.ix_(self.usable, self.usable)])
+        return matrix_DD if is_everybody(self.usable, len(matrix_DD)) else matrix_DD[np.ix_(self.usable, self.usable)]
 
     def _reduction_KK(self, replicas: int) -> FloatArray:
         """Least seconds to reduce the weights between two edges; 0 where there is nothing to reduce."""

@@ -89,9 +89,13 @@ def list_dollars(plan: Plan, step_s: float, tables: CostTables, links: LinkTable
         paid[f"{kinds[kind]} x {kind}"] += np.nan_to_num(tables.devices.price_usd_per_s_D[row]) * step_s
     source, target, size = _moves(plan)
     usd = size * np.nan_to_num(links.egress_usd_per_byte(source, target))
-    for a, b, each in zip(links.site_D[source].tolist(), links.site_D[target].tolist(), usd.tolist(), strict=True):
-        if a != b:
-            paid[f"egress {cluster.sites[a].name} → {cluster.sites[b].name}"] += each
+    one, two = links.site_D[source], links.site_D[target]
+    leaves = one != two
+    ways, first, at = np.unique(np.stack([one[leaves], two[leaves]]), axis=1, return_index=True, return_inverse=True)
+    total = np.bincount(at.reshape(-1), weights=usd[leaves], minlength=len(first))
+    for k in np.argsort(first):
+        a, b = ways[:, k]
+        paid[f"egress {cluster.sites[a].name} → {cluster.sites[b].name}"] += total[k]
     return [(name, float(usd)) for name, usd in paid.most_common() if usd > 0]
 
 
@@ -102,15 +106,14 @@ def _devices_of(plan: Plan) -> IntArray:
 
 def _moves(plan: Plan) -> tuple[IntArray, IntArray, FloatArray]:
     """Sender, receiver (rows of the cluster) and bytes of all messages of one step."""
-    moves = reduction_bytes(plan)
+    moves: list[tuple[int, int, int]] = []
     for route in plan.routes:
         path = [plan.rank_at(s, r) for s, r in enumerate(route.replicas)]
         for e, (one, two) in enumerate(pairwise(path)):
             moves.append((one, two, plan.boundary_bytes(e, one, two, "activation") * route.micro_batches))
             moves.append((two, one, plan.boundary_bytes(e, two, one, "gradient") * route.micro_batches))
-    if not moves:
-        none = np.zeros(0, dtype=np.int64)
-        return none, none, np.zeros(0)
-    source, target, size = (np.array(column) for column in zip(*moves, strict=True))
+    reduced = reduction_bytes(plan)
+    routed = np.array(moves, dtype=np.int64).reshape(-1, 3).T
+    source, target, size = (np.concatenate(columns) for columns in zip(reduced, routed, strict=True))
     row_N = _devices_of(plan)
     return row_N[source], row_N[target], size.astype(np.float64)

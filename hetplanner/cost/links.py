@@ -80,7 +80,8 @@ class LinkTable:
     def seconds_per_byte_DD(self) -> FloatArray:
         """Inverse bandwidth of every pair."""
         everybody = np.arange(len(self.host_D))
-        return self.seconds_per_byte(everybody[:, None], everybody[None, :])
+        seconds = self._seconds_per_byte_of_rule[self.cluster.link_index_DD]
+        return self._under_nics(seconds, everybody[:, None], everybody[None, :])
 
     def latency_s(self, source: IntArray, target: IntArray) -> FloatArray:
         """One-way latency of some pairs of devices."""
@@ -89,6 +90,10 @@ class LinkTable:
     def seconds_per_byte(self, source: IntArray, target: IntArray) -> FloatArray:
         """Inverse bandwidth of some pairs of devices."""
         seconds = self._seconds_per_byte_of_rule[self.cluster.link_index_DD[source, target]]
+        return self._under_nics(seconds, source, target)
+
+    def _under_nics(self, seconds: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
+        """Inverse bandwidths of links, where a NIC is slower its own."""
         if not self.has_nics:
             return np.asarray(seconds)
         one, two = self.host_D[source], self.host_D[target]

@@ -106,19 +106,20 @@ def _turns(plan: Plan, groups: list[ReductionGroup]) -> list[list[ReductionGroup
     return list(turns.values())
 
 
-def reduction_bytes(plan: Plan) -> list[tuple[int, int, float]]:
-    """Bytes of one step's reductions as ``(from_rank, to_rank, bytes)``; shards count as the largest.
+def reduction_bytes(plan: Plan) -> tuple[IntArray, IntArray, FloatArray]:
+    """Bytes of one step's reductions as columns: from rank, to rank, bytes; shards count as the largest.
 
     Where replicas take local steps, what they average counts in proportion.
     """
-    moves = []
+    nothing = np.zeros(0, dtype=np.int64)
+    columns: list[tuple[IntArray, IntArray, FloatArray]] = [(nothing, nothing, np.zeros(0))]
     for group in reduction_groups(plan):
-        steps = 1 if group.every_step else plan.local_steps
+        steps, rank_M = 1 if group.every_step else plan.local_steps, np.array(group.ranks, dtype=np.int64)
         for phase in group.phases:
             each = float(phase.rounds * group.wire_bytes(phase.num_elements)) / steps
-            flows = zip(phase.sender_F.tolist(), phase.receiver_F.tolist(), phase.count_F.tolist(), strict=True)
-            moves += [(group.ranks[a], group.ranks[b], count * each) for a, b, count in flows]
-    return moves
+            columns.append((rank_M[phase.sender_F], rank_M[phase.receiver_F], phase.count_F * np.float64(each)))
+    source, target, size = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return source, target, size
 
 
 def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable) -> list[float]:
@@ -126,13 +127,24 @@ def _network_seconds(plan: Plan, groups: list[ReductionGroup], links: LinkTable)
     device_N = np.array([plan.problem.cluster.device_index(d) for d in plan.ranks])
     host_N = links.host_D[device_N]
     seconds = [0.0] * len(groups)
+    before: tuple[Phase | None, ...] = ()
+    took: dict[int, float] = {}
     for phases in zip_longest(*(group.phases for group in groups)):
-        flows = {
-            g: _Flows.of(groups[g], phase, device_N) for g, phase in enumerate(phases) if phase and len(phase.count_F)
-        }
-        nic_H = _nic_load(list(flows.values()), links)
-        for g, flow in flows.items():
-            seconds[g] += max(flow.link_seconds(links), float(nic_H[host_N[list(groups[g].ranks)]].max()))
+        # What is sent back the way it came takes as long.
+        if len(before) != len(phases) or any(one is not two for one, two in zip(before, phases, strict=True)):
+            flows = {
+                g: _Flows.of(groups[g], phase, device_N)
+                for g, phase in enumerate(phases)
+                if phase and len(phase.count_F)
+            }
+            nic_H = _nic_load(list(flows.values()), links)
+            took = {
+                g: max(flow.link_seconds(links), float(nic_H[host_N[list(groups[g].ranks)]].max()))
+                for g, flow in flows.items()
+            }
+            before = phases
+        for g, longest_s in took.items():
+            seconds[g] += longest_s
     return seconds
 
 

@@ -135,8 +135,10 @@ class ReductionBounds:
         return (self.links.nic_out_seconds_per_byte_H + self.links.nic_in_seconds_per_byte_H)[host_D]
 
     def _seconds(self, num_bytes: float) -> FloatArray:
-        grid = np.ix_(self.usable, self.usable)
-        return np.asarray(self.links.latency_s_DD[grid] + num_bytes * self.links.seconds_per_byte_DD[grid])
+        return self._among(self.links.latency_s_DD) + num_bytes * self._among(self.links.seconds_per_byte_DD)
+
+    def _among(self, matrix_DD: FloatArray) -> FloatArray:
+        return matrix_DD if is_everybody(self.usable, len(matrix_DD)) else matrix_DD[np.ix_(self.usable, self.usable)]
 
     @cached_property
     def _off_DD(self) -> NDArray[np.bool_]:
@@ -155,7 +157,7 @@ class ReductionBounds:
     def _sorted_rows(self, *, worse: bool) -> FloatArray:
         num_devices = len(self.usable)
         if num_devices > MOST_SORTED:
-            best_Z = self._least_pairs(self._off_DD) * (1.0 if worse else 2.0)
+            best_Z = self._best_Z * (1.0 if worse else 2.0)
             return np.broadcast_to(best_Z[:, None, None], (len(best_Z), num_devices, num_devices - 1))
         rows = []
         for size in self._bytes_Z:
@@ -170,7 +172,7 @@ class ReductionBounds:
         num_devices = len(self.usable)
         if num_devices > MOST_SORTED:
             # As far as is known, the best link joins any two.
-            best_Z = self._least_pairs(self._off_DD)
+            best_Z = self._best_Z
             return best_Z[:, None], np.full((len(best_Z), 1), num_devices)
         parts = []
         for size in self._bytes_Z:
@@ -182,8 +184,8 @@ class ReductionBounds:
     @cached_property
     def _best_wires_D(self) -> FloatArray:
         """Seconds per byte of each device's fastest link out, fastest first."""
-        rate_DD = self.links.seconds_per_byte_DD[np.ix_(self.usable, self.usable)]
-        return np.sort(np.where(self._off_DD, rate_DD, np.inf).min(axis=1))
+        rate_DD = self._among(self.links.seconds_per_byte_DD)
+        return np.sort(np.min(rate_DD, axis=1, where=self._off_DD, initial=np.inf))
 
     @property
     def _other_site_DD(self) -> NDArray[np.bool_]:
@@ -204,6 +206,18 @@ class ReductionBounds:
         """Latency and wire time of the best links among some pairs, each on its own; 0 if there are none."""
         if not mask_DD.any():
             return np.zeros(len(self._bytes_Z))
-        grid = np.ix_(self.usable, self.usable)
-        latency = float(self.links.latency_s_DD[grid][mask_DD].min())
-        return latency + self._bytes_Z * float(self.links.seconds_per_byte_DD[grid][mask_DD].min())
+        least = (
+            float(np.min(self._among(of_pair_DD), where=mask_DD, initial=np.inf))
+            for of_pair_DD in (self.links.latency_s_DD, self.links.seconds_per_byte_DD)
+        )
+        latency, rate = least
+        return latency + self._bytes_Z * rate
+
+    @cached_property
+    def _best_Z(self) -> FloatArray:
+        return self._least_pairs(self._off_DD)
+
+
+def is_everybody(rows: IntArray, num_devices: int) -> bool:
+    """Whether rows are all of a cluster's devices in their order: their part of a matrix is the matrix itself."""
+    return len(rows) == num_devices and bool((rows == np.arange(num_devices)).all())

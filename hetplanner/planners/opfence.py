@@ -161,10 +161,12 @@ def _walk_members(seconds_DD: FloatArray, rate_D: FloatArray, members: list[int]
     Of equally near ones the fastest goes first, so that pipelines of several communities have like devices in a stage.
     """
     walk: list[int] = []
+    # Of equals the first: sorted like this it is the one that argmin finds.
+    left = np.array(sorted(members, key=lambda d: (-rate_D[d], d)), dtype=np.int64)
     last = before
-    while members:
-        away = dict.fromkeys(members, 0.0) if last is None else {d: float(seconds_DD[last, d]) for d in members}
-        last = min(members, key=lambda d: (away[d], -rate_D[d], d))
-        members.remove(last)
+    while len(left):
+        nearest = 0 if last is None else int(np.argmin(seconds_DD[last, left]))
+        last = int(left[nearest])
+        left = np.delete(left, nearest)
         walk.append(last)
     return walk

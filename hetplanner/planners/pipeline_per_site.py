@@ -48,11 +48,20 @@ def _whole_pipelines(problem: Problem, stages: int) -> tuple[list[list[int]], li
 
 def _chain(devices: list[int], links: LinkTable) -> list[int]:
     """Devices as a walk that always goes to the nearest one left (by seconds of a megabyte both ways)."""
-    seconds = links.latency_s_DD + 1e6 * links.seconds_per_byte_DD
-    seconds = seconds + seconds.T
-    walk, free = devices[:1], devices[1:]
-    while free:
-        near = min(free, key=lambda d: (seconds[walk[-1], d], d))
-        free.remove(near)
-        walk.append(near)
+    if not devices:
+        return []
+    # Of equally near ones the first in file order: sorted, it is the one that argmin finds.
+    left, walk = np.array(sorted(devices[1:]), dtype=np.int64), devices[:1]
+    while len(left):
+        last = np.array([walk[-1]])
+        seconds = _both_ways(links, last, left)
+        nearest = int(np.argmin(seconds))
+        walk.append(int(left[nearest]))
+        left = np.delete(left, nearest)
     return walk
+
+
+def _both_ways(links: LinkTable, one: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of a megabyte there, and back."""
+    there = links.latency_s(one, others) + 1e6 * links.seconds_per_byte(one, others)
+    return there + (links.latency_s(others, one) + 1e6 * links.seconds_per_byte(others, one))

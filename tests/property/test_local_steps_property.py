@@ -86,7 +86,7 @@ def test_fragments_send_as_much_and_the_closed_form_gains_what_hides(seed: int, 
     """A fragment's reduction hides behind the drain as the whole's does, and pays for its latency by itself."""
     steps, fragments = shape
     whole, cut = (local(random_plan(seed), steps, f) for f in (1, fragments))
-    sent = [sum(num_bytes for _, _, num_bytes in reduction_bytes(plan)) for plan in (whole, cut)]
+    sent = [float(reduction_bytes(plan)[2].sum()) for plan in (whole, cut)]
     # Shards and blocks of codecs are rounded up.
     assert sent[1] == pytest.approx(sent[0], rel=0.05, abs=2000)
     once, many, endless = (estimate_plan(p).step_s for p in (whole, cut, local(random_plan(seed), 100_000)))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,7 +218,22 @@ def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
     over the copies on the same pipelines come first, whose gradients are added up in every step. Of a plan with several
     fragments each stage has a group for every one.
     """
-    return (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
+    for known, groups in _asked_last:
+        if known() is plan:
+            return groups
+    groups = (*(_inner_groups(plan) if plan.is_local else ()), *_stage_groups(plan), *_tied_groups(plan))
+    _asked_last[:] = [(ref(plan, _forget), groups)]
+    return groups
+
+
+# A plan is asked about many times in a row. Of thousands of devices the groups' matrices take too much memory to keep
+# them with every plan.
+_asked_last: list[tuple[ref[Plan], tuple[ReductionGroup, ...]]] = []
+
+
+def _forget(plan: ref[Plan]) -> None:
+    """Drops the groups of a plan that is gone."""
+    _asked_last[:] = [kept for kept in _asked_last if kept[0] is not plan]
 
 
 def groups_performed(plan: Plan, groups: Sequence[ReductionGroup], rank: int, count: int) -> list[int] | None:

@@ -13,7 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
-from hetplanner.plan.reducers.program import FloatArray, Members, Phase, Reducer, Transfer, cut_range
+from hetplanner.plan.reducers.program import FloatArray, IntArray, Members, Phase, Reducer, Transfer, cut_range
 from hetplanner.plan.reducers.sharded_ps import ShardedServer
 
 
@@ -47,9 +47,9 @@ class Hierarchical(Reducer):
         parts = 1 if len(layout.sites) == 2 else len(layout.sites)
         shard = -(-num_elements // layout.num_shards)
         part = -(-shard // parts)
-        inside = Phase.of(((member, owner) for _, member, owner in layout.inside()), shard)
-        back = Phase.of(((owner, member) for _, member, owner in layout.inside() for _ in range(parts)), part)
-        between = Phase.of((pair for owners in layout.owners for pair in permutations(owners, 2)), part)
+        inside = Phase.of(layout.inside_rows[:, 1:], shard)
+        back = Phase(inside.receiver_F, inside.sender_F, inside.count_F * parts, part)
+        between = Phase.of(layout.between, part)
         return inside, between, nothing if parts == 1 else between, back
 
     def work_M(self, members: Members, num_elements: int) -> FloatArray:
@@ -77,14 +77,27 @@ class _Layout:
 
     def inside(self) -> Iterator[tuple[int, int, int]]:
         """(shard, member, its owner in the member's site) wherever the two differ."""
-        for k in range(self.num_shards):
-            for s, site in enumerate(self.sites):
-                for place, member in enumerate(site):
-                    # Everybody starts behind itself, so that no owner is sent to by all at once.
-                    j = (place + 1 + k) % self.num_shards
-                    owner = self.owners[j][s]
-                    if owner != member:
-                        yield j, member, owner
+        yield from map(tuple, self.inside_rows.tolist())
+
+    @cached_property
+    def inside_rows(self) -> IntArray:
+        """The same as rows."""
+        member_M = np.concatenate(self.sites)
+        size_M = np.repeat([len(site) for site in self.sites], [len(site) for site in self.sites])
+        first_M = np.repeat(np.cumsum([0, *map(len, self.sites[:-1])]), [len(site) for site in self.sites])
+        place_M = np.arange(len(member_M)) - first_M
+        # Everybody starts behind itself, so that no owner is sent to by all at once.
+        shard_KM = (place_M + 1 + np.arange(self.num_shards)[:, None]) % self.num_shards
+        owner_KM = member_M[first_M + shard_KM % size_M]
+        rows = np.stack([shard_KM, np.broadcast_to(member_M, shard_KM.shape), owner_KM], axis=-1).reshape(-1, 3)
+        return np.asarray(rows[rows[:, 1] != rows[:, 2]])
+
+    @property
+    def between(self) -> IntArray:
+        """Pairs of owners of the same shard in two sites, shard by shard."""
+        owner_KS = np.array(self.owners)
+        one, two = np.nonzero(~np.eye(len(self.sites), dtype=bool))
+        return np.stack([owner_KS[:, one], owner_KS[:, two]], axis=-1).reshape(-1, 2)
 
 
 def _exchange(layout: _Layout, shards: list[tuple[int, int]]) -> Iterator[Transfer]:

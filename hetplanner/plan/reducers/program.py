@@ -4,7 +4,6 @@ Shape legend: M members of a group, F flows of a phase.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -127,11 +126,15 @@ class Phase:
     rounds: int = 1
 
     @staticmethod
-    def of(pairs: Iterable[tuple[int, int]], num_elements: int, rounds: int = 1) -> "Phase":
-        """A phase of messages of one size between (sender, receiver) pairs, which may repeat."""
-        counted = Counter(pairs)
-        table = np.array([(a, b, n) for (a, b), n in counted.items()], dtype=np.int64).reshape(-1, 3)
-        return Phase(table[:, 0], table[:, 1], table[:, 2], num_elements, rounds)
+    def of(pairs: Iterable[tuple[int, int]] | IntArray, num_elements: int, rounds: int = 1) -> "Phase":
+        """A phase of messages of one size between (sender, receiver) pairs, which may repeat; in their order."""
+        table = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
+        sender_M, receiver_M = table.T
+        key_M = sender_M * (int(table.max(initial=0)) + 1) + receiver_M
+        _, first, count = np.unique(key_M, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        first = first[order]
+        return Phase(sender_M[first], receiver_M[first], count[order], num_elements, rounds)
 
 
 class Reducer(ABC):
