@@ -28,6 +28,7 @@ class Facts(Noun):
 
     Attributes:
         hetplanner, torch, python: versions; None: not installed.
+        system: as Python calls it.
         unix_s: its clock.
         address: its own, as a number; `address_error`: why it is none of the host's.
         port_error: why the store cannot listen there.
@@ -39,6 +40,7 @@ class Facts(Noun):
     hetplanner: Short | None
     torch: Short | None
     python: Short
+    system: Short = "linux"
     unix_s: float
     address: Short = ""
     address_error: Short = ""
@@ -106,6 +108,7 @@ def problems(plan: Plan, config: TrainConfig, found: Sequence[Found], own_versio
 def _of_one(plan: Plan, config: TrainConfig, need: DiskNeed, found: Found, facts: Facts, own_version: str) -> list[str]:
     host = found.host
     texts = [
+        "" if facts.system == "linux" else f"runs {facts.system}; ranks over hosts need Linux",
         f"has hetplanner {facts.hetplanner}, this is {own_version}; install one version on all"
         if facts.hetplanner != own_version
         else "",

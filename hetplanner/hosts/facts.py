@@ -34,6 +34,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "hetplanner": _version("hetplanner"),
         "torch": _version("torch"),
         "python": ".".join(map(str, sys.version_info[:2])),
+        "system": sys.platform,
         **_network(asked["address"], asked["port"]),
         **(_data(asked["data"]) if asked["data"] is not None else {}),
         "gpus": _gpus() if asked["gpus"] else "",
@@ -167,12 +168,12 @@ def _gpus() -> str:
 
 
 def _disk(folder: Path) -> dict[str, Any]:
-    """Free bytes of the disk that runs are written to."""
+    """Free bytes of the disk that runs will be written to; nothing is made yet."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            return {"folder_error": f"{folder}: may not be written"}
-        return {"free_bytes": shutil.disk_usage(folder).free}
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            return {"folder_error": f"{folder}: {there} is no folder that may be written"}
+        return {"free_bytes": shutil.disk_usage(there).free}
     except OSError as error:
         return {"folder_error": f"{folder}: {error.strerror}"}
 

@@ -56,7 +56,7 @@ class HostRun:
         started: it was.
         refused: why it could not be started, or says what no host of ours would.
         state: of its node process.
-        lives: whether that process is there.
+        lives: whether that process is there; `said`: its last words where it has ended without saying how.
         done: it has ended, and all its files are here.
         ended_s: when all its processes were ended on demand.
         heard_s: when it was last heard of.
@@ -78,7 +78,7 @@ class HostRun:
         self.go = threading.Event()
         self.started = self.lives = self.done = False
         self.ended_s: float | None = None
-        self.refused = ""
+        self.refused = self.said = ""
         self.state: HostState | None = None
         self.heard_s = self.since_s = time.monotonic()
         self.clock_s, self.clock_error_s = 0.0, float("inf")
@@ -212,6 +212,7 @@ class HostRun:
         elif "state" in header:
             if header["state"] is not None:
                 self.state = checked(HostState, header["state"], "its node process")
+            self.said = str(header.get("said", ""))[:500]
             self.lives = bool(header.get("lives"))  # after the state: who has ended is not gone
         elif header.get("done"):
             self.done = True

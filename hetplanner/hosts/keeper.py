@@ -59,7 +59,7 @@ class State:
         ended: the torchrun is gone, and with it every process of the run on this host.
         exit_code: the torchrun's; None: nobody saw it.
         ranks: exit codes of ranks that are known to have ended.
-        words: why a rank refused, as it said.
+        words: why a rank refused, or torchrun ended before there were any, as they said.
         lost: rank (or None) and words about one that was given up.
         stands: why nothing gets on here; empty: something does, or may.
         warnings: sentences about ranks that hold the run up.
@@ -176,6 +176,8 @@ class Keeper:
         told = {rank: beat.exit_code for rank, beat in enumerate(self._beats()) if beat.exit_code is not None}
         self.state.ranks = told | exit_codes(text, self.ranks)
         self.state.words = worker_words(text)
+        if exit_code and not self.state.ranks and not self.state.words:  # no rank was started
+            self.state.words = [line.strip()[:1000] for line in text.splitlines() if line.strip()][-1:]
         self.state.exit_code, self.state.ended, self.state.stands = exit_code, True, ""
         self.state.warnings = []
         self._write()

@@ -32,6 +32,7 @@ from hetplanner.hosts.sending import (
     Changes,
 )
 
+NODE_LOG = "node.txt"
 SCAN_S = 0.2
 END_S = 4.0
 REMAINS = (STATE_FILE, STOP_FILE, "stop.signalled", TORCHRUN_LOG)
@@ -136,7 +137,7 @@ class Connection:
         if header["port"] is not None:
             _check_port(header["address"], header["port"], wait_s=END_S if header["attempt"] else 0.0)
         _write_order(run_dir, header, body)
-        log = (run_dir / "node.txt").open("ab")
+        log = (run_dir / NODE_LOG).open("wb")
         with log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "hetplanner.hosts.node", "run", str(run_dir)],
@@ -172,7 +173,8 @@ class Connection:
                     self._writer.write(header, piece)
                     count += 1
                 if (state, lives) != told:
-                    self._writer.write({"state": state, "lives": lives})
+                    said = "" if lives or is_last else _last_line(run_dir / NODE_LOG)
+                    self._writer.write({"state": state, "lives": lives, "said": said})
                     told = state, lives
                 if is_last and not count:
                     self._writer.write({"done": True})
@@ -243,6 +245,15 @@ def _write_order(run_dir: Path, header: dict[str, Any], body: bytes) -> None:
             (run_dir / name).write_bytes(content)
     except OSError as error:
         raise RunError(f"{run_dir}: cannot be written: {error.strerror}") from None
+
+
+def _last_line(path: Path) -> str:
+    """Why a node process ended, if it said so."""
+    try:
+        lines = path.read_bytes()[-2000:].decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
 
 
 def _state(run_dir: Path, attempt: int) -> dict[str, Any] | None:

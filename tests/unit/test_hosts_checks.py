@@ -44,6 +44,7 @@ def test_hosts_that_are_as_they_should_be_have_no_problem():
     ("changed", "words"),
     [
         ({"hetplanner": "0.9"}, "has hetplanner 0.9, this is 1.0; install one version on all"),
+        ({"system": "darwin"}, "runs darwin; ranks over hosts need Linux"),
         ({"hetplanner": None}, "has hetplanner None, this is 1.0"),
         ({"torch": "2.12.0"}, "its torch is 2.12.0, that of host a is 2.11.0; install one version on all"),
         ({"torch": None}, "/v/python has no torch; install it there"),
@@ -156,6 +157,8 @@ def test_a_host_tells_what_it_is(tmp_path):
     config = TrainConfig(data=str(tmp_path / "words.txt"))
     asked = question(PLAN, config, PLACED[0], None, None) | {"address": "127.0.0.1", "folder": str(tmp_path / "runs")}
     told = checked(Facts, facts(asked), "facts")
+    assert not (tmp_path / "runs").exists()
+    assert "is no folder" in facts(asked | {"folder": str(tmp_path / "words.txt" / "runs")})["folder_error"]
     assert (told.address, told.address_error, told.port_error, told.folder_error) == ("127.0.0.1", "", "", "")
     assert told.data.startswith("600 bytes, ")
     assert told.torch
@@ -256,7 +259,15 @@ NAMES = [f"d{rank}, host {host}" for rank, host in enumerate("abbc")]
 
 def part(node, state=None, **changes):
     """A host's part as `judge` sees it; by default it runs."""
-    fields = {"started": True, "done": False, "lives": True, "refused": "", "heard_s": 1000.0, "since_s": 0.0}
+    fields = {
+        "started": True,
+        "done": False,
+        "lives": True,
+        "refused": "",
+        "said": "",
+        "heard_s": 1000.0,
+        "since_s": 0.0,
+    }
     fields |= {"host": PLACED[node], "state": state and HostState(attempt=0, **state), "unheard_s": lambda: 0.0}
     return SimpleNamespace(**(fields | changes))
 
@@ -276,6 +287,7 @@ def test_while_all_run_or_have_ended_well_nothing_is_wrong():
     [
         ({"unheard_s": lambda: 46.0}, 4, "host b is lost: nothing was heard of it for 45 s"),
         ({"lives": False}, 4, "host b: its node process is gone; the machine was restarted"),
+        ({"lives": False, "said": "no space"}, 4, "host b: its node process is gone; it said: no space"),
         ({"refused": "port 29500: in use"}, 4, "host b: port 29500: in use"),
         ({"state": {"lost": (1, "rank 1 (d1, host b) has been silent")}}, 4, "rank 1 (d1, host b) has been silent"),
         ({"state": {"ended": True, "exit_code": 1, "ranks": {1: 1, 2: -9}}}, 4, "rank 2 (d2, host b) was killed by"),

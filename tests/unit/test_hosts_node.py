@@ -118,6 +118,11 @@ def test_what_outlives_its_torchrun_is_ended_before_it_says_so(keep, monkeypatch
     assert (state["ended"], state["exit_code"]) == (True, 0)
 
 
+def test_a_torchrun_that_starts_no_rank_says_why(keep, monkeypatch):
+    state = Runs(keep("raise ValueError('the store cannot listen')"), monkeypatch).ended()
+    assert (state["exit_code"], state["words"]) == (1, ["ValueError: the store cannot listen"])
+
+
 def test_a_stop_ends_even_the_deaf(keep, monkeypatch, tmp_path):
     run = Runs(keep(f"{WITH_ORPHAN}; open('ready', 'w').close(); {DEAF}"), monkeypatch)
     until((tmp_path / "ready").exists)

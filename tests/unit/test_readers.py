@@ -54,6 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "hosts.head.Head._order",
         "hosts.keeper._last_text",
         "hosts.node._born",
+        "hosts.node._last_line",
         "hosts.node._pid",
         "hosts.sending.Growing.frames",
         "hosts.sending.Whole.frames",
