@@ -164,7 +164,13 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     Raises:
         InvalidInput: no such file, too large, or not a valid cluster; one line that names the place.
     """
-    return cluster_from_json(read_text(path), Path(path).name)
+    content, name = read_text(path), Path(path).name
+    if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        raise InvalidInput(
+            f"{one_line(name)}: is XML such as GraphML, not a cluster file; turn it into one with 'hetplanner cluster"
+            f" convert {one_line(name)} -o cluster.json'"
+        )
+    return cluster_from_json(content, name)
 
 
 # -- writing --------------------------------------------------------------------------------------

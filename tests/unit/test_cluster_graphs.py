@@ -37,6 +37,13 @@ def test_a_cluster_comes_back_from_its_graph_and_from_both_files(name):
         np.testing.assert_allclose(again.bandwidth_bytes_per_s_DD, cluster.bandwidth_bytes_per_s_DD, rtol=1e-15)
 
 
+def test_a_graph_in_place_of_a_cluster_file_names_the_command_that_converts_it(tmp_path):
+    graph = tmp_path / "lab.graphml"
+    graph.write_text(graphml_text(load_cluster(SAMPLES / "lab_2_sites_4.json")))
+    with pytest.raises(InvalidInput, match=r"^lab.graphml: is XML .*'hetplanner cluster convert lab.graphml -o"):
+        load_cluster(graph)
+
+
 def test_a_graph_with_gaps_keeps_them():
     chain = sites_cluster([1, 2, 1])
     chain = remove_link(chain, LinkEnds("site", "site-0", "site-2"))
