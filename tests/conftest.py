@@ -12,10 +12,11 @@ for name in THREADS:  # before any library reads it, and for every process that 
     os.environ[name] = "1"
 
 import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
-settings.register_profile("shared machine", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None)
+SLOW = [HealthCheck.too_slow]  # a busy machine makes few examples a second
+settings.register_profile("shared machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
+settings.register_profile("search", deadline=None, suppress_health_check=SLOW)
 settings.load_profile("shared machine")
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from find_browser import BrowserMissing, find_browser
-from playwright.sync_api import Browser
-from served_dashboard import REPOSITORY, Server, Visit
+from playwright.sync_api import Browser, BrowserContext
+from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -39,6 +39,20 @@ def kernels(tmp_path_factory) -> None:
     subprocess.run(
         [sys.executable, "-m", "hetplanner.cli", *map(str, plan), "-o", str(out)], check=True, capture_output=True
     )
+
+
+@pytest.fixture(scope="session")
+def browser(browser: Browser) -> Browser:
+    """Whose contexts wait as long as a busy machine needs: Playwright's 30 s are a limit of calm ones."""
+    new_context = browser.new_context
+
+    def patient(**options: object) -> BrowserContext:
+        context = new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        return context
+
+    browser.new_context = patient
+    return browser
 
 
 @pytest.fixture(scope="module")
