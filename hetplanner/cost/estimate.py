@@ -6,7 +6,8 @@ Legend of array suffixes: P routes, S stages, E boundaries (S - 1), N ranks.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,18 +31,30 @@ from hetplanner.plan.reducers.groups import reduction_groups
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# Plans of fewer are complete in a fraction of a second.
+MANY_DEVICES = 256
+
 
 @dataclass(frozen=True)
 class CostModel:
-    """Everything about a problem that many plans share; make one per search."""
+    """Everything about a problem that many plans share; make one per search.
+
+    Attributes:
+        is_pressed: asked between choices that take long on many devices; from True on a plan gets by without them.
+    """
 
     tables: CostTables
     links: LinkTable
+    is_pressed: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
 
     @staticmethod
-    def of(problem: Problem) -> CostModel:
+    def of(problem: Problem, is_pressed: Callable[[], bool] = lambda: False) -> CostModel:
         """The cost model of a problem."""
-        return CostModel(CostTables(problem), LinkTable.of(problem.cluster))
+        return CostModel(CostTables(problem), LinkTable.of(problem.cluster), is_pressed)
+
+    def hurries(self, num_devices: int) -> bool:
+        """Whether a search that places so many devices gets by without another choice."""
+        return num_devices >= MANY_DEVICES and self.is_pressed()
 
 
 def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: CostModel | None = None) -> Estimate:

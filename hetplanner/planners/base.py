@@ -60,7 +60,7 @@ class BasePlanner(ABC, Generic[SettingsT]):
         progress = Progress(Budget.parse(budget), on_event, should_stop, start=start)
         if start is not None and start.problem == problem and start.estimate is not None:
             progress.begin_at(start, value_of(start))
-        model = CostModel.of(problem)
+        model = CostModel.of(problem, progress.is_pressed)
         if problem.objective == "cost":
             require_prices(problem)
         return finish(self.watched_search(problem, model, seed, progress), progress, seed, self.name, model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,7 @@ from hetplanner.planners.layout import (
 from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
 from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import even_layers, even_shares
+from hetplanner.planners.step_space import StepSpaces, even_layers, even_shares
 
 
 def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
@@ -53,6 +55,19 @@ def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:
     if best is None:
         raise explain_infeasible(model.tables.problem, model.tables, *placement_SR.shape)
     return best
+
+
+def fitted_plan(placement_SR: NDArray[np.int64], model: CostModel, spaces: StepSpaces, recompute: bool) -> Plan | None:
+    """The plan of a placement with the least busy cut that fits, None if none does.
+
+    Where a search of very many devices is pressed, with another placement of the shape that fits, if there is one.
+    """
+    stages, replicas = placement_SR.shape
+    if model.hurries(placement_SR.size) and not model.tables.problem.constraints.pinned:
+        return fitting_plan(stages, replicas, model)
+    space = spaces.of(recompute=recompute)
+    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute, space=space)
+    return try_plan(species.layout(species.fitted(placement_SR)), model)
 
 
 def fitting_plan(stages: int, replicas: int, model: CostModel) -> Plan | None:
@@ -125,10 +140,21 @@ def plan_without_kernels(model: CostModel, progress: Progress) -> Plan:
 
 def try_plan(layout: Layout, model: CostModel) -> Plan | None:
     """The plan of a layout, or None if a device cannot hold its share."""
+    if not _holds(layout, model):
+        return None
     try:
         return plan_of(layout, model, Provenance())
     except Infeasible:
         return None
+
+
+def _holds(layout: Layout, model: CostModel) -> bool:
+    """Whether every device holds its share with dense messages and one micro-batch in flight: soon told."""
+    tables = model.tables
+    return all(
+        tables.stage_bytes(a, b, 1, layout.recompute) <= tables.devices.memory_bytes_D[row].min()
+        for (a, b), row in zip(pairwise(layout.op_cut_S), layout.placement_SR, strict=True)
+    )
 
 
 def step_seconds(plan: Plan) -> float:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.
 SAME_AS_BOUND = 1e-12
+# A search may take so much more than its time to make its plan as good as it can.
+GRACE_S = 2.0
 MOST_SEED = 2**63 - 1
 LOADING = "loading kernels"
 """Phase of first events: what is placed so far needed no compiled kernels."""
@@ -354,6 +356,15 @@ class Progress:
     def is_late(self) -> bool:
         """Whether the budget's time is spent; one that counts evaluations alone never is."""
         return self.remaining_seconds == 0.0
+
+    def is_pressed(self) -> bool:
+        """Whether choices that take long are no longer worth it: cancelled, or `GRACE_S` beyond the budget's time.
+
+        Never for a budget that counts evaluations alone, whose plan depends on nothing else.
+        """
+        if self.is_cancelled():
+            return True
+        return self.budget.seconds is not None and self.spent_s > self.budget.seconds + GRACE_S
 
     def is_proven(self, value: float) -> bool:
         """Whether a value meets the bound that the planner has proved."""

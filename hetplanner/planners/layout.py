@@ -60,12 +60,20 @@ def plan_of(layout: Layout, model: CostModel, provenance: Provenance) -> Plan:
 
 
 def complete_plan(plan: Plan, model: CostModel) -> Plan:
-    """Gives a plan its codecs, no more depth than it needs, reducer, local steps, estimate. Raises Infeasible."""
-    # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
-    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
-    plan = choose_local_steps(plan, model)
+    """Gives a plan its codecs, no more depth than it needs, reducer, local steps, estimate. Raises Infeasible.
+
+    A hurried plan of very many devices keeps what it has: dense messages, the first allowed reducer.
+    """
+    if not model.hurries(len(plan.ranks)):
+        plan = _with_choices(plan, model)
     check_plan(plan, model.tables)
     return plan.replace(estimate=estimate_plan(plan, model=model))
+
+
+def _with_choices(plan: Plan, model: CostModel) -> Plan:
+    # Codecs first: on faster links less of a round trip hides behind the slowest message, so more must be in flight.
+    plan = choose_reducer(replace_depth(choose_codecs(plan, model), model), model)
+    return choose_local_steps(plan, model)
 
 
 def greatest_depth(model: CostModel, first_op: int, end_op: int, memory_bytes: float, recompute: bool) -> int:

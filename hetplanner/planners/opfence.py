@@ -20,11 +20,11 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.communities import find_communities
-from hetplanner.planners.finish import try_plan, usable_rows
+from hetplanner.planners.finish import fitted_plan, try_plan, usable_rows
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import apportion, deepest_layout, proportional_cut, value_of
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import StepSpaces
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -44,10 +44,13 @@ class OpFencePlanner(BasePlanner[PlannerSettings]):
         """See :meth:`hetplanner.planners.base.BasePlanner.search`."""
         shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
         walk = walk_network(problem, model)
+        spaces = StepSpaces(model)
         best: Plan | None = None
         for shape, recompute in feasible_shapes(model, shapes):
             for placement in deal_walk(walk, shape):
-                plan = _plan(placement, model, recompute)
+                if best is not None and progress.is_pressed():
+                    break
+                plan = _plan(placement, model, spaces, recompute)
                 progress.evaluations += 1
                 if plan is not None and (best is None or value_of(plan) < value_of(best)):
                     best = plan
@@ -61,8 +64,13 @@ class OpFencePlanner(BasePlanner[PlannerSettings]):
 
 
 def walk_network(problem: Problem, model: CostModel) -> IntArray:
-    """Usable devices (rows of the cluster) in an order in which neighbours have fast links, community by community."""
+    """Usable devices (rows of the cluster) in an order in which neighbours have fast links, community by community.
+
+    Where a search of very many devices is pressed, by site in file order.
+    """
     rows = usable_rows(problem)
+    if model.hurries(len(rows)):
+        return rows[np.argsort(problem.cluster.site_index_D[rows], kind="stable")]
     seconds = message_seconds(model)[np.ix_(rows, rows)]
     rate = model.tables.devices.rate_flops_per_s_D[rows]
     community = find_communities(seconds)
@@ -105,15 +113,13 @@ def fence_cut(placement_SR: IntArray, model: CostModel) -> tuple[tuple[int, ...]
     return cut, apportion(model.tables.problem.workload.num_micro_batches, (rate_SR / flops[:, None]).min(axis=0))
 
 
-def _plan(placement_SR: IntArray, model: CostModel, recompute: bool) -> Plan | None:
+def _plan(placement_SR: IntArray, model: CostModel, spaces: StepSpaces, recompute: bool) -> Plan | None:
     """The plan of a placement; where the proportional cut does not fit the memory, with the least busy that does."""
     cut, share = fence_cut(placement_SR, model)
     plan = try_plan(deepest_layout(placement_SR, cut, share, recompute, model), model)
     if plan is not None:
         return plan
-    stages, replicas = placement_SR.shape
-    species = StepSpecies(model, (stages, replicas), 0, "structured", recompute=recompute)
-    return try_plan(species.layout(species.fitted(placement_SR)), model)
+    return fitted_plan(placement_SR, model, spaces, recompute)
 
 
 def _shortest_tour(between_KK: FloatArray) -> list[int]:

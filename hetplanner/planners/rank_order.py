@@ -13,12 +13,12 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.base import BasePlanner
-from hetplanner.planners.finish import equal_plan, order_devices, try_plan
+from hetplanner.planners.finish import equal_plan, fitted_plan, order_devices
 from hetplanner.planners.interface import PlannerSettings, Progress
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_space import StepSpaces
 
 
 class RankOrderSettings(PlannerSettings):
@@ -41,11 +41,11 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
     def search(self, problem: Problem, model: CostModel, seed: int, progress: Progress) -> Plan:
         """See :meth:`hetplanner.planners.base.BasePlanner.search`; nothing is searched beyond a free shape."""
         shapes = [fixed_shape(problem)] if problem.objective == "dtfm" else free_shapes(problem, model.tables)
+        spaces = StepSpaces(model)
         best: Plan | None = None
         for shape, recompute in feasible_shapes(model, shapes):
-            plan = plan_placement(
-                pin_placement(self.place(problem, shape), problem), model, recompute, self.settings.cut
-            )
+            place = pin_placement(self.place(problem, shape), problem)
+            plan = plan_placement(place, model, spaces, recompute, self.settings.cut)
             progress.evaluations += 1
             if plan is not None and (best is None or value_of(plan) < value_of(best)):
                 best = plan
@@ -63,12 +63,15 @@ class RankOrderPlanner(BasePlanner[RankOrderSettings]):
         return order_devices(problem, shape)
 
 
-def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute: bool, cut: str) -> Plan | None:
+def plan_placement(
+    placement_SR: NDArray[np.int64], model: CostModel, spaces: StepSpaces, recompute: bool, cut: str
+) -> Plan | None:
     """The plan of a placement with equal stages and shares; only if these do not fit, with the best cut.
 
     Args:
         placement_SR: device index of the cluster by stage and pipeline.
         model: the cost model of the problem.
+        spaces: its search spaces.
         recompute: whether stages keep only their inputs.
         cut: what is equal: 'layers' or 'compute'.
 
@@ -76,7 +79,4 @@ def plan_placement(placement_SR: NDArray[np.int64], model: CostModel, recompute:
         None if no cut fits the devices in this placement.
     """
     equal = equal_plan(placement_SR, model, recompute, cut)
-    if equal is not None:
-        return equal
-    species = StepSpecies(model, (placement_SR.shape[0], placement_SR.shape[1]), 0, "structured", recompute=recompute)
-    return try_plan(species.layout(species.fitted(placement_SR)), model)
+    return fitted_plan(placement_SR, model, spaces, recompute) if equal is None else equal

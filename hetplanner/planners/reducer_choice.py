@@ -23,6 +23,8 @@ def choose_reducer(plan: Plan, model: CostModel) -> Plan:
     best = plan.replace(reducer=allowed[0])
     least = rough_objective(best, model)
     for name in allowed[1:]:
+        if model.hurries(len(plan.ranks)):
+            break
         trial = plan.replace(reducer=name)
         value = rough_objective(trial, model)
         if value < least * (1 - WORTH_ANOTHER):

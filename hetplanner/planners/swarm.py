@@ -102,6 +102,8 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
         best: Plan | None = None
         for stages in sorted({s for s, _ in shapes}):
             for recompute in [True] if problem.workload.recompute else [False, True]:
+                if best is not None and progress.is_pressed():
+                    break
                 plan, elastic = self._assign(model, walk, stages, recompute)
                 progress.evaluations += 1
                 if plan is not None and (best is None or value_of(plan) < value_of(best)):

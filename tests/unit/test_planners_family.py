@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ import pytest
 from factories import small_cluster, tiny_workload
 
 from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.generators import mixed_gpus
+from hetplanner.compiling import current_watch
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.dtfm import score_dtfm
-from hetplanner.cost.estimate import estimate_plan
+from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.files import plan_from_json, plan_to_data
 from hetplanner.plan.problem import Constraints, Problem
+from hetplanner.planners.finish import equal_plan, order_devices
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.simulator.simulation import simulate
 from hetplanner.workload.presets import preset
@@ -53,6 +57,16 @@ def problem(objective="step-time", cluster="continents_4_sites_8", **constraints
         objective=objective,
         constraints=Constraints(**{k: v for k, v in shape.items() if v is not None}),
     )
+
+
+@cache
+def thousand_devices(objective):
+    """A free shape where the objective has one."""
+    cluster = mixed_gpus(0, num_devices=1024)
+    if objective == "cost":
+        cluster = cluster.replace(devices=tuple(d.replace(price_usd_per_hour=1.0) for d in cluster.devices))
+    shape = Constraints(stages=8, replicas=128) if objective == "dtfm" else Constraints()
+    return Problem(cluster=cluster, workload=preset("gpt2-xl"), objective=objective, constraints=shape)
 
 
 def solve(name, task, **options):
@@ -151,6 +165,67 @@ def test_a_budget_that_is_spent_at_once_ends_large_problems(name, objective, clu
         refusal = None
     assert refusal is None or "more than 2000000 layouts" in refusal
     assert len(asked) <= MOST_ASKS
+
+
+class Asked:
+    """Says stop behind so many questions; those between two kernels that are compiled are none of them."""
+
+    def __init__(self, answered_no=math.inf):
+        self.answered_no, self.count = answered_no, 0
+
+    def __call__(self):
+        watch = current_watch()
+        if watch is not None and watch.is_compiling:
+            return False
+        self.count += 1
+        return self.count > self.answered_no
+
+
+def solve_thousand(name, objective, budget, asked):
+    """The result, or None where the planner says clearly that it proves nothing of so many devices."""
+    try:
+        return solve(name, thousand_devices(objective), budget=budget, should_stop=asked)
+    except InvalidInput as error:
+        if name not in ("exhaustive", "cp-sat"):
+            raise
+        refusal = str(error)
+    assert "more than 2000000 layouts" in refusal or "too many for a proof" in refusal
+    return None
+
+
+@pytest.mark.parametrize("asks", [0, 2, 7])
+@pytest.mark.parametrize(("name", "objective"), PLANNED)
+def test_a_stop_at_any_time_ends_the_search_of_a_thousand_devices(name, objective, asks):
+    """With a usable plan; behind the stop come only a few more questions, so no phase goes on."""
+    asked = Asked(asks)
+    result = solve_thousand(name, objective, "600 s", asked)
+    assert asked.count <= asks + MOST_ASKS
+    if result is not None:
+        check_plan(result.plan)
+        assert 0 < result.lower_bound <= result.value
+        assert result.cancelled == (asked.count > asks)
+
+
+@pytest.mark.parametrize(("name", "objective"), PLANNED)
+def test_a_budget_that_is_spent_at_once_ends_the_search_of_a_thousand_devices(name, objective):
+    asked = Asked()
+    result = solve_thousand(name, objective, "0 s", asked)
+    assert asked.count <= 2 * MOST_ASKS
+    if result is not None:
+        check_plan(result.plan)
+
+
+def test_a_stop_between_reducers_takes_the_best_so_far():
+    """The first plan of very many devices is complete without the choices that were still to come."""
+    task = thousand_devices("step-time")
+    place = order_devices(task, (8, 128))
+    asked = []
+    free, stopped = CostModel.of(task), CostModel.of(task, lambda: bool(asked.append(1)) or len(asked) > 2)
+    best, hurried = equal_plan(place, free), equal_plan(place, stopped)
+    check_plan(hurried)
+    assert best.estimate.step_s <= hurried.estimate.step_s
+    assert hurried.estimate == estimate_plan(hurried)
+    assert 2 < len(asked) <= 2 + MOST_ASKS
 
 
 def test_a_stop_while_kernels_are_compiled_gives_a_plan(tmp_path):
