@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.atomic_files import write_whole
-from hetplanner.errors import HetplannerError, InvalidInput, RunError, one_line
+from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError, one_line
 from hetplanner.hosts.asking import question, resumed_run
 from hetplanner.hosts.checks import Found, problems, told_at_once, warnings
 from hetplanner.hosts.connection import Unreachable
@@ -78,7 +78,7 @@ class Head:
         self.placed = place_hosts(self.plan, self.hosts)
         request = SshLauncher(self.hosts, self.run).request(self.plan, run_dir, self.config)
         self._resume = resumed_run(self.config)
-        self._known = _known_states(run_dir)
+        self._lost_before = _lost_before(run_dir)
         on = {rank: host.name for host in self.placed for rank in host.ranks}
         self.names = [f"{device}, host {on[rank]}" for rank, device in enumerate(self.plan.ranks)]
         self.runs = [self._host_run(host, cmd) for host, cmd in zip(self.placed, request.commands, strict=True)]
@@ -91,7 +91,7 @@ class Head:
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
         asked |= {"run_folder": folder, "attempt": self.attempt}
-        lost = {str(k): int(v) for k, v in self._known.get(host.name, {}).get("lost_bytes", {}).items()}
+        lost = self._lost_before.get(host.name, {})
         mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
 
         def order(found: Found) -> tuple[dict[str, Any], bytes]:
@@ -134,7 +134,8 @@ class Head:
             run.begin()
         try:
             if not self._wait_for_facts():
-                return Outcome(0, "stopped before it started")
+                code = 0 if self._asked == "stop" else Preempted.exit_code
+                return Outcome(code, "it was told to end before it started")
             for run in self.runs:
                 self._put_log_away(run.host)
                 run.go.set()
@@ -252,7 +253,7 @@ class Head:
 
 def _has_processes(run: HostRun) -> bool:
     """Whether a host that can be reached may have processes of the run, or logs of them to send."""
-    if not run.started or run.done or run.refused or run.unheard_s() > LOST_AFTER_S:
+    if not (run.started or run.is_starting) or run.done or run.refused or run.unheard_s() > LOST_AFTER_S:
         return False
     return run.ended_s is None or time.monotonic() - run.ended_s < FLUSH_S
 
@@ -293,11 +294,11 @@ def _settings(run_dir: Path) -> TrainConfig:
     return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, "run.json")
 
 
-def _known_states(run_dir: Path) -> dict[str, Any]:
-    """What an earlier attempt's head wrote of the hosts."""
+def _lost_before(run_dir: Path) -> dict[str, dict[str, int]]:
+    """By host and file, bytes that an earlier attempt's head had and the host has lost."""
     try:
-        data = parse_json(read_text(run_dir / STATES_FILE), STATES_FILE)
-        return dict(data["hosts"])
+        hosts = parse_json(read_text(run_dir / STATES_FILE), STATES_FILE)["hosts"]
+        return {name: {k: int(v) for k, v in state["lost_bytes"].items()} for name, state in hosts.items()}
     except (InvalidInput, *DAMAGED):
         return {}
 

@@ -95,6 +95,11 @@ class HostRun:
         self._thread.start()
 
     @property
+    def is_starting(self) -> bool:
+        """Whether it may be started at any moment."""
+        return self.go.is_set() and not self.started and not self.refused and self._thread.is_alive()
+
+    @property
     def is_connected(self) -> bool:
         """Whether an ssh to the host stands."""
         return self._connection is not None

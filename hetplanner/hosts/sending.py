@@ -18,7 +18,7 @@ TORCHRUN_LOG = "torchrun.txt"
 LEASE_S = 60.0
 """Whoever has not heard of the head for so long ends: nobody could stop it any more."""
 GROWS, LINES, WHOLE = "grows", "lines", "whole"
-MANIFESTS = "checkpoints/step-*/manifest.json"
+MANIFESTS = "checkpoints/step-*[0-9]/manifest.json"  # of whole checkpoints: step-00000008.part is being written
 
 Frame = tuple[dict[str, Any], bytes]
 

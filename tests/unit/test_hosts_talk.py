@@ -159,6 +159,11 @@ def test_manifests_of_checkpoints_come_and_old_ones_go(sides):
         publish(part, part.with_name(f"step-{step:08d}"), Manifest(step=step, plan="0" * 64, seed=0, ranks=(file,)))
         bring(mirror, host)
         assert checkpoint_steps(head) == [step]
+    unfinished = host / "checkpoints" / "step-00000006.part"
+    unfinished.mkdir()
+    (unfinished / "manifest.json").write_text("{}")
+    bring(mirror, host)
+    assert [path.name for path in (head / "checkpoints").iterdir()] == ["step-00000004"]
 
 
 def test_what_a_log_has_beyond_its_limit_stays_on_the_host(sides):
