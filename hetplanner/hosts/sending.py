@@ -93,11 +93,11 @@ class Changes:
     def __init__(self, run_dir: Path, wanted: list[list[Any]]) -> None:
         self._run_dir = run_dir
         self._files: dict[str, Growing | Whole] = {}
-        self._manifests: dict[str, Any] = {}
-        self._wants_manifests = False
+        self._manifests: dict[str, Whole] = {}
+        self._known_manifests: dict[str, Any] | None = None
         for name, kind, has, most in wanted:
             if name == MANIFESTS:
-                self._wants_manifests, self._manifests = True, has or {}
+                self._known_manifests = has or {}
             elif kind == WHOLE:
                 self._files[name] = Whole(run_dir / name, name, has)
             else:
@@ -105,10 +105,10 @@ class Changes:
 
     def frames(self) -> Iterator[Frame]:
         """What is new since the last time."""
-        if self._wants_manifests:
-            for path in sorted(self._run_dir.glob(MANIFESTS)):
-                name = path.relative_to(self._run_dir).as_posix()
-                if name not in self._files:
-                    self._files[name] = Whole(path, name, self._manifests.get(name))
-        for file in list(self._files.values()):
+        if self._known_manifests is not None:  # old ones go
+            paths = sorted(self._run_dir.glob(MANIFESTS))
+            found = {path.relative_to(self._run_dir).as_posix(): path for path in paths}
+            before, known = self._manifests, self._known_manifests
+            self._manifests = {n: before.get(n) or Whole(p, n, known.get(n)) for n, p in found.items()}
+        for file in (*self._files.values(), *self._manifests.values()):
             yield from file.frames()
