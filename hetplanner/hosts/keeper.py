@@ -24,7 +24,15 @@ from typing import Any
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import Preempted
-from hetplanner.hosts.sending import LEASE_S, ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
+from hetplanner.hosts.sending import (
+    HEARTBEATS_NOTE,
+    LEASE_S,
+    ORDER_FILE,
+    SEEN_FILE,
+    STATE_FILE,
+    STOP_FILE,
+    TORCHRUN_LOG,
+)
 from hetplanner.liveness.heartbeat import (
     HEARTBEAT_VARIABLE,
     Beat,
@@ -91,6 +99,7 @@ class Keeper:
         self.state = State(order["attempt"])
         self._written = ""
         self._heartbeats = Path(new_heartbeats(run_dir))
+        (run_dir / HEARTBEATS_NOTE).write_text(str(self._heartbeats), encoding="utf-8")
         create_heartbeats(self._heartbeats, order["num_ranks"])
         self._watch = LivenessWatch(self._heartbeats, order["names"], knows_all=False)
         self._torchrun: subprocess.Popen[bytes] | None = None

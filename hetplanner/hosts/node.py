@@ -22,6 +22,7 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.facts import answer, facts, listener, why_not_bound, why_not_reached
 from hetplanner.hosts.framing import MAX_SENT_BYTES, FrameError, FrameWriter, read_frame
 from hetplanner.hosts.sending import (
+    HEARTBEATS_NOTE,
     LEASE_S,
     ORDER_FILE,
     PID_FILE,
@@ -203,6 +204,7 @@ class Connection:
 
 def end_processes(run_dir: Path) -> None:
     """Kills every process of a run on this host, and returns when they are gone. Raises RunError."""
+    from hetplanner.liveness.heartbeat import remove_heartbeats
     from hetplanner.liveness.processes import processes_of_run, send_signal
 
     deadline_s = time.monotonic() + END_S
@@ -211,6 +213,8 @@ def end_processes(run_dir: Path) -> None:
             raise RunError(f"{len(left)} processes of {run_dir} do not end; process {left[0].pid} is one")
         send_signal(left, signal.SIGKILL)
         time.sleep(0.02)
+    with contextlib.suppress(OSError):  # the killed had no time to
+        remove_heartbeats(Path((run_dir / HEARTBEATS_NOTE).read_text(encoding="utf-8")))
 
 
 def _make_folder(run_dir: Path, *, is_new: bool) -> None:

@@ -19,7 +19,7 @@ from hetplanner.hosts import keeper as keepers
 from hetplanner.hosts.framing import HELLO, FrameWriter, read_frame, read_greeting
 from hetplanner.hosts.keeper import Keeper, exit_codes, worker_words
 from hetplanner.hosts.node import Connection, end_processes
-from hetplanner.hosts.sending import ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
+from hetplanner.hosts.sending import HEARTBEATS_NOTE, ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
 from hetplanner.liveness.processes import processes_of_run
 
 SUMMARY = """\
@@ -241,7 +241,11 @@ def test_another_attempt_ends_what_the_first_one_left(pipe, folder):
     start(pipe, folder, "import time; time.sleep(1000)", attempt=1)
     assert not before & {p.pid for p in processes_of_run(folder)}
     assert not (folder / STOP_FILE).exists()
+    until((folder / TORCHRUN_LOG).exists)
+    heartbeats = Path((folder / HEARTBEATS_NOTE).read_text())
+    assert heartbeats.exists()
     assert pipe.ask("end", folder=str(folder)) == {"ended": True}
+    assert not heartbeats.exists()
     assert processes_of_run(folder) == []
 
 

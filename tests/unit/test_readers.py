@@ -55,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "hosts.keeper._last_text",
         "hosts.node._born",
         "hosts.node._last_line",
+        "hosts.node.end_processes",
         "hosts.node._pid",
         "hosts.sending.Growing.frames",
         "hosts.sending.Whole.frames",
