@@ -127,7 +127,7 @@ def train(
         _print_request(request, need, as_json)
         return
 
-    request.started_here  # noqa: B018 (refuses what can only be pasted)
+    request.command_here()  # refuses what can only be pasted
     for warning in (*request.warnings, check_disk(need, request.run_dir)):
         if warning:
             notices.print(f"warning: {warning}")

@@ -67,8 +67,7 @@ class LaunchRequest:
         """Ranks over all hosts."""
         return sum(command.num_ranks for command in self.commands)
 
-    @property
-    def started_here(self) -> HostCommand:
+    def command_here(self) -> HostCommand:
         """The one command that this machine runs. Raises InvalidInput where there is none."""
         if not self.starts:
             raise InvalidInput(

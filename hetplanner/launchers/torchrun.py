@@ -70,7 +70,6 @@ def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str])
                 f"--rdzv-backend={RENDEZVOUS}",
                 f"--rdzv-endpoint={endpoint}",
                 f"--nnodes={len(placed)}",
-                f"--node-rank={host.node}",
                 f"--rdzv-conf=rank={host.node}",
                 f"--nproc-per-node={len(host.ranks)}",
                 "--max-restarts=0",

@@ -93,7 +93,7 @@ class AgentClient:
         """
         chosen = make_launcher(launcher, hosts)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
-            chosen.request(plan, Path("/run"), config).started_here  # noqa: B018 (so is what can only be pasted)
+            chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
         config = config.replace(data=data_for(launcher, config.data))
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher

@@ -298,7 +298,7 @@ class Supervisor:
         return self._launcher(launch.launcher, *([launch.hosts] if launch.hosts is not None else []))
 
     def _spawn(self, run: OwnedRun, request: LaunchRequest) -> None:
-        command = request.started_here
+        command = request.command_here()
         self._audit("launch", run, launcher=request.launcher, argv=command.argv, env=dict(command.env))
         warnings = "".join(f"# warning: {warning}\n" for warning in request.warnings)
         run.directory.launcher_log.write_text(f"{warnings}$ {command.script()}\n", encoding="utf-8")

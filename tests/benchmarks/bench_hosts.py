@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def start(bed: HostBed, plan: Plan, folders: dict[str, Path]) -> list[subprocess
     for node, (host, ranks) in enumerate(hosts.items()):
         argv = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner"]
         argv += [f"--rdzv-endpoint={endpoint}", f"--rdzv-conf=rank={node}", f"--nnodes={len(hosts)}"]
-        argv += [f"--node-rank={node}", f"--nproc-per-node={len(ranks)}", "--max-restarts=0", "--log-dir=/dev/null"]
+        argv += [f"--nproc-per-node={len(ranks)}", "--max-restarts=0", "--log-dir=/dev/null"]
         argv += ["-m", "hetplanner.runtime.worker", str(folders[host] / "plan.json")]
         env = {HOST_VARIABLE: host, ADDRESS_VARIABLE: bed.address(host), "OMP_NUM_THREADS": "1"}
         with (folders[host] / "torchrun.txt").open("w") as log:
@@ -268,6 +269,7 @@ def main() -> None:
     parser.add_argument("--file-factor", type=float, default=1.0, help="of the rates, in the cluster file")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else ranks of real-time priority would stay
     rows = []
     if not args.json:
         print(HEADER, flush=True)

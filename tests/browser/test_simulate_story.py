@@ -74,7 +74,7 @@ def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(ser
     text = plan_text(derive_plan(chain_plan([8, 8], [5]), Derivation()))
     give.set_input_files({"name": "<b>mine</b>.json", "mimeType": "application/json", "buffer": text.encode()})
     one.sees("test-gpt on small, 2 stages, 4 devices")
-    one.sees("--nnodes=4 --node-rank=3")
+    one.sees("--nnodes=4 --rdzv-conf=rank=3")
     broken = json.loads(text)
     broken["stages"][1]["in_flight"] = 0
     give.set_input_files(

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, sites_cluster, slow_swarm, small_cluster, swarm_plan, tiny_workload
+from factories import chain_plan, hosted, slow_swarm, small_cluster, swarm_plan
 
 from hetplanner.cost.calm import calm_plan
 from hetplanner.cost.swarm_rules import under_rules_of
+from hetplanner.launchers.torchrun import TorchrunLauncher
 from hetplanner.plan.files import plan_from_json
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.rebalancing import Rebalancing
+from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.derive import Derivation, derive_plan
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.models.app import PlannerApp
@@ -18,7 +20,6 @@ from hetplanner.ui.models.elastic import peer_lines, swarm_words
 from hetplanner.ui.models.export import (
     MAX_PLAN_BYTES,
     cli_lines,
-    host_groups,
     notebook_snippet,
     plan_text,
     shown_text,
@@ -113,22 +114,28 @@ def test_the_exported_text_reads_back_to_the_same_plan(plan):
     assert summary_text(plan).startswith("test-gpt on small, 2 stages, 4 devices, 1f1b; by derived")
 
 
-def test_every_host_has_its_line_with_the_ranks_in_order(plan):
+def test_every_host_has_the_line_that_the_launcher_prints(plan):
     lines = torchrun_lines(plan)
     assert "--nproc-per-node=4" in lines
-    for node in range(4):
-        assert f"--nnodes=4 --node-rank={node} --nproc-per-node=1 --master-addr=$HEAD" in lines
+    for command in TorchrunLauncher().request(plan, Path("."), TrainConfig()).commands:
+        assert command.script() in lines.splitlines()
+        assert f"HETPLANNER_HOST={command.host} " in command.script()
     assert "# host host-2: rank 2 (d2)" in lines
-    one = torchrun_lines(chain_plan([16], [], cluster=small_cluster(1)))
-    assert "--master-addr" not in one
+    assert "HETPLANNER_HOST" not in torchrun_lines(chain_plan([16], [], cluster=small_cluster(1)))
 
 
-def test_ranks_that_are_apart_on_one_host_make_it_come_twice():
-    cluster = sites_cluster([2, 2])
-    hosts = {"d0": "h0-0", "d1": "h0-1", "d2": "h0-0", "d3": "h0-1"}
-    devices = tuple(d.replace(host=hosts[d.id]) for d in cluster.devices)
-    apart = chain_plan([8, 8], [5], cluster=cluster.replace(devices=devices), workload=tiny_workload(global_batch=32))
-    assert host_groups(apart) == [("h0-0", [0]), ("h0-1", [1]), ("h0-0", [2]), ("h0-1", [3])]
+def test_ranks_that_are_apart_on_one_host_are_started_by_one_line():
+    apart = chain_plan([8, 8], [5], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"}))
+    lines = torchrun_lines(apart)
+    assert "# host a: ranks 0 (d0), 2 (d2)" in lines
+    assert lines.count("HETPLANNER_HOST=") == 2
+
+
+def test_a_host_whose_name_ssh_does_not_take_is_told():
+    plan = chain_plan([8], [5], cluster=hosted({"d0": "a", "d1": "my box; rm"}))
+    lines = torchrun_lines(plan)
+    assert "# hosts: 'my box; rm' is no name that ssh takes; list it in the hosts file" in lines
+    assert "HETPLANNER_HOST" not in lines
 
 
 def test_the_tree_folds_cuts_and_escapes():

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import param
@@ -13,9 +13,12 @@ from hetplanner.cost.swarm_rules import checked_swarm
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.interface import WORKER_MODULE
 from hetplanner.launchers.local import RENDEZVOUS
+from hetplanner.launchers.torchrun import TorchrunLauncher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import ranks_by_host
+from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json
 from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
@@ -26,7 +29,7 @@ from hetplanner.units import short_bytes
 MAX_SHOWN = 300_000
 MAX_PLAN_BYTES = 4 * 2**20
 MAX_HOSTS = 64
-"""Hosts whose lines are shown; the rest goes by the same pattern."""
+"""Hosts whose lines are shown."""
 PORT = 29511
 
 _SWARM_CLI = """\
@@ -159,35 +162,31 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
     ]
     if plan is None:
         return "\n".join(lines)
-    groups = host_groups(plan)
-    first = groups[0][0]
-    if len({host for host, _ in groups}) == 1:
-        return "\n".join(lines)
-    lines += [
+    return "\n".join([*lines, *_lines_of_hosts(plan)])
+
+
+def _lines_of_hosts(plan: Plan) -> list[str]:
+    """What the launcher `torchrun` prints; nothing of a plan on one host."""
+    hosts = ranks_by_host(plan)
+    if len(hosts) == 1:
+        return []
+    begin = [
         "",
-        f"# on its own hosts: HEAD is the address of host {one_line(first)}, and every host has plan.json and run.json",
+        "# on its own hosts, over ssh: hetplanner train plan.json --launcher ssh --hosts hosts.toml",
+        "# or by hand, where every host has plan.json and run.json and reaches the others by these names:",
     ]
-    for node, (host, of_host) in enumerate(groups[:MAX_HOSTS]):
-        devices = ", ".join(one_line(plan.ranks[rank]) for rank in of_host[:4]) + (", …" if len(of_host) > 4 else "")
-        lines += [
-            f"# host {one_line(host)}: rank{'s' if len(of_host) > 1 else ''} {_range(of_host)} ({devices})",
-            f"torchrun --nnodes={len(groups)} --node-rank={node} --nproc-per-node={len(of_host)}"
-            f" --master-addr=$HEAD --master-port={PORT} --max-restarts=0 --log-dir=/dev/null"
-            f" -m {WORKER_MODULE} plan.json",
-        ]
-    if len(groups) > MAX_HOSTS:
-        lines.append(f"# … and {len(groups) - MAX_HOSTS} more, with --node-rank={MAX_HOSTS} to {len(groups) - 1}")
-    return "\n".join(lines)
-
-
-def host_groups(plan: Plan) -> list[tuple[str, list[int]]]:
-    """Hosts with ranks that follow on one another: torchrun numbers ranks node by node.
-
-    A host whose ranks are not all next to each other comes several times.
-    """
-    host = plan.problem.cluster.host_of
-    pairs = ((host(device).id, rank) for rank, device in enumerate(plan.ranks))
-    return [(name, [rank for _, rank in group]) for name, group in groupby(pairs, key=lambda pair: pair[0])]
+    try:
+        commands = TorchrunLauncher().request(plan, Path("."), TrainConfig()).commands
+    except InvalidInput as error:
+        return [*begin, f"# {one_line(str(error))}"]
+    lines = begin
+    for command, (host, ranks) in list(zip(commands, hosts.items(), strict=True))[:MAX_HOSTS]:
+        places = ", ".join(f"{rank} ({one_line(plan.ranks[rank])})" for rank in ranks[:4])
+        more = ", …" if len(ranks) > 4 else ""
+        lines += [f"# host {one_line(host)}: rank{'s' if len(ranks) > 1 else ''} {places}{more}", command.script()]
+    if len(hosts) > MAX_HOSTS:
+        lines.append(f"# … and {len(hosts) - MAX_HOSTS} more: hetplanner train plan.json --launcher torchrun --dry-run")
+    return lines
 
 
 def notebook_snippet(plan: AnyPlan | None) -> str:
@@ -201,7 +200,3 @@ def notebook_snippet(plan: AnyPlan | None) -> str:
         "hp.plots.gantt(hp.simulate(plan))\n"
         "run = hp.launch(plan, emulate_links=True, steps=100)" + ("" if plan is None else f"\n{problem_snippet(plan)}")
     )
-
-
-def _range(ranks: list[int]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
