@@ -143,7 +143,11 @@ class Program(Noun):
 
 
 def references(node: Node) -> list[tuple[str, str]]:
-    """(kind, name) of everything that a call reads, as its arguments mention it. Raises ValueError: NaN or infinity."""
+    """(kind, name) of everything that a call reads, as its arguments mention it.
+
+    Raises:
+        ValueError: a number that is not finite, or an object that names nothing.
+    """
     found: list[tuple[str, str]] = []
     pending: list[Any] = [*node.args, *node.kwargs.values()]
     while pending:
@@ -151,7 +155,9 @@ def references(node: Node) -> list[tuple[str, str]]:
         if isinstance(value, list | tuple):
             pending[:0] = value
         elif isinstance(value, dict):
-            found += [(str(kind), str(name)) for kind, name in value.items()]
+            if not all(isinstance(name, str) for name in value.values()):
+                raise ValueError(f"nodes ({node.name}): an object in the arguments must hold a name, as a string")
+            found += value.items()
         elif isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"nodes ({node.name}): numbers must be finite; write {{'float': '{value}'}}")
     return found

@@ -231,6 +231,13 @@ def test_a_bare_nan_among_the_arguments_of_a_call_is_refused():
         workload_from_data(data, "x.json")
 
 
+def test_an_object_among_the_arguments_of_a_call_that_holds_no_name_is_refused():
+    data = workload_to_data(preset("tiny-resnet"))
+    data["program"]["nodes"][3]["args"][0] = {"float": float("inf")}
+    with pytest.raises(InvalidInput, match=r"^x\.json: .*an object in the arguments must hold a name, as a string"):
+        workload_from_data(data, "x.json")
+
+
 # -- the law --------------------------------------------------------------------------------------
 
 
