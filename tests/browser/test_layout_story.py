@@ -1,8 +1,10 @@
 """What is drawn stays inside the window and inside its box, at all widths, in both themes, with a plan in hand."""
 
 import re
+import time
 
 import pytest
+from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
 
@@ -47,6 +49,64 @@ CUT_JS = """() => {
   if (wide > innerWidth + 1) found.push(`page: ${wide} wide`)
   return found
 }"""
+
+# Where everything stands that one can click, by its name.
+CONTROLS_JS = """() => {
+  const found = {}
+  const walk = (root) => {
+    for (const e of root.querySelectorAll("*")) {
+      if (e.shadowRoot) walk(e.shadowRoot)
+      if (!/^(BUTTON|INPUT|TEXTAREA)$/.test(e.tagName) || e.type === "file") continue
+      const box = e.getBoundingClientRect()
+      const inSight = box.width && box.bottom > 0 && box.top < innerHeight
+      if (!inSight || !e.checkVisibility({contentVisibilityAuto: true, visibilityProperty: true})) continue
+      const name = e.ariaLabel || e.textContent.trim() || e.id
+      if (name) found[name] = [Math.round(box.left), Math.round(box.top)]
+    }
+  }
+  walk(document)
+  return found
+}"""
+
+
+def moved(page: Page, until: Locator) -> list[str]:
+    """What moved while one waited, and from where to where."""
+    found, before = [], page.evaluate(CONTROLS_JS)
+    end = None
+    while end is None or time.monotonic() < end:
+        if end is None and until.filter(visible=True).count():
+            end = time.monotonic() + 2.0  # what comes with the end, and a moment after it
+        now = page.evaluate(CONTROLS_JS)
+        for name in before.keys() & now.keys():
+            if any(abs(a - b) > 1 for a, b in zip(before[name], now[name], strict=True)):
+                found.append(f"{name}: {before[name]} to {now[name]}")
+        before = now
+        page.wait_for_timeout(100)
+    return found
+
+
+def test_nothing_that_one_can_click_moves_when_a_search_ends(server, visit):
+    one = visit(server.url)
+    page = one.page
+    page.set_viewport_size({"width": 900, "height": 1000})  # where texts have the most lines
+    shape = page.get_by_text(re.compile(r"^4 × 4: .* auto: "))
+    for name, value in (("stages", "4"), ("replicas", "4"), ("budget_s", "2")):
+        page.locator(f"#setting-{name}").fill(value)
+        page.keyboard.press("Tab")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_role("button", name="Rehearse here").wait_for()
+    page.wait_for_timeout(2000)  # the page is laid out
+    assert not moved(page, shape)
+    front = page.get_by_role("button", name="Find the front")
+    front.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)
+    front.click()
+    assert not moved(page, page.get_by_text(re.compile(r"\d+ plans, none beaten in both")))
+    page.get_by_role("button", name="Cheaper").click()
+    one.sees("pipelines on")
+    page.get_by_role("button", name="Search", exact=True).click()
+    shape.first.wait_for(state="hidden")
+    assert not moved(page, shape)
 
 
 def test_nothing_is_cut_or_outside_the_window(server, visit):

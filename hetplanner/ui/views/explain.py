@@ -103,7 +103,7 @@ class WhatIfCard:
         self.codec = self._select("Codec", list(self.model.param.codec.objects), 110)
         self.ratio = self._number("ratio", "Ratio (topk)")
         self.changes = Controls(self._remove, margin=(2, 6))
-        self.answer = html_pane(margin=(6, 14, 4, 14))
+        self.answer = html_pane(margin=(6, 14, 4, 14), styles={"min-height": "60px"})
         self.bars = chart(self.figure)
         self.bars.visible = False
         self.again = Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
@@ -168,10 +168,10 @@ class WhatIfCard:
             margin=(0, 6),
         )
         right = pn.Column(
+            line(self.again, self.keep, self.clear),
             self.changes,
             self.answer,
             self.bars,
-            line(self.again, self.keep, self.clear),
             styles={"flex": "1 1 460px", "min-width": "0"},
             margin=(6, 6),
         )

@@ -17,7 +17,7 @@ class FreeShapeLine:
         self.model = model
         self._words = Words(margin=(6, 14))
         self._take = Button(label="Take it", icon="check", variant="outlined", margin=(2, 6), visible=False)
-        self.view = pn.Row(self._words.view, self._take, margin=0)
+        self.view = pn.Row(self._words.view, self._take, margin=0, height=40)  # with and without the button
         on_click(self._take, lambda _: model.take())
         model.param.watch(self.show, "changed")
         self.show()

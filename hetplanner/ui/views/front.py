@@ -9,7 +9,7 @@ from hetplanner.plots.live import FrontCurve
 from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import Words, card, chart, toolbar
+from hetplanner.ui.views.cards import Words, card, chart
 
 _BUTTON: dict[str, Any] = {"variant": "outlined", "margin": (4, 5)}
 
@@ -20,16 +20,17 @@ class FrontCard:
     def __init__(self, model: FrontModel, height: int) -> None:
         self.model = model
         self.figure = FrontCurve(height=height)
-        self.words, self.chosen = Words(margin=(4, 8)), Words(margin=(0, 14, 6, 14))
+        self.words, self.chosen = Words(margin=(4, 14)), Words(margin=(0, 14, 6, 14))
         self.search = Button(label="Find the front", icon="show_chart", **_BUTTON)
         self.stop = Button(label="Stop the front", icon="stop", color="error", **_BUTTON)
         self.faster = Button(label="Faster", icon="chevron_left", **_BUTTON)
         self.cheaper = Button(label="Cheaper", end_icon="chevron_right", **_BUTTON)
         self.take = Button(label="Take this plan", icon="check", **_BUTTON)
         self._wire()
-        self.words.view.styles = {"flex": "1 1 380px", "min-width": "0"}
-        tools = pn.Row(self.search, self.stop, self.faster, self.cheaper, self.take, margin=0)
-        self.card = card("Time against cost", toolbar(self.words.view, tools), chart(self.figure), self.chosen.view)
+        buttons = (self.search, self.stop, self.faster, self.cheaper, self.take)
+        tools = pn.FlexBox(*buttons, gap="0", sizing_mode="stretch_width", margin=(2, 6))
+        self.words.view.styles = {"min-height": "40px"}  # two lines: what it says grows
+        self.card = card("Time against cost", tools, self.words.view, chart(self.figure), self.chosen.view)
 
     def _wire(self) -> None:
         model = self.model
@@ -58,11 +59,11 @@ class FrontCard:
         own = self._own_point()
         self.figure.update(model.points, model.rows, model.least, model.chosen, own, left_out=left_out)
         self.chosen.set(model.chosen_text)
-        self.search.visible, self.stop.visible = not model.searching, model.searching
+        # All are there all the time: one that came or went would move the others under the pointer.
+        self.search.disabled, self.stop.disabled = model.searching, not model.searching
         for button in (self.faster, self.cheaper):
-            button.visible = len(model.rows) > 1
-        self.take.visible = model.chosen is not None
-        self.take.disabled = model.plan.searching
+            button.disabled = len(model.rows) < 2
+        self.take.disabled = model.chosen is None or model.plan.searching
 
     def _own_point(self) -> tuple[float, float] | None:
         estimate = self.model.plan.estimate

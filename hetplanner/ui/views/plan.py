@@ -45,6 +45,8 @@ from hetplanner.units import short_bytes
 HEIGHT = 330
 MAP_HEIGHT = 455
 """As high as the curve with what stands under it."""
+WORDS_HEIGHT = "calc(138px + max(0px, 1200px - 100vw) / 4)"
+"""What a search says when it has ended has room from the start, on a narrow page more: nothing below moves then."""
 _NONE = "–"
 _POINT = "Point at a device, a stage or a site, here or on the map, to see it in all figures; click to hold it."
 
@@ -65,7 +67,7 @@ class PlanView(PageView):
         self.front, self.tried = FrontCard(app.front, HEIGHT), TriedCard(app.plan, HEIGHT)
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
-        self.gone = Button(label="What if it were gone?", variant="outlined", visible=False, margin=(0, 14, 8, 14))
+        self.gone = Button(label="What if it were gone?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
         self.metrics = MetricRow("Step time", "Throughput", "Idle", "Tightest memory")
         self.swarm = Words(margin=(10, 14, 0, 14))
         self.why = Words(margin=(10, 14, 4, 14))
@@ -73,7 +75,7 @@ class PlanView(PageView):
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
         self.recent = pmui.Select(
-            label="Searches of this server", options={_NONE: ""}, value="", size="small", width=330, margin=(8, 12)
+            label="Searches of this server", options={_NONE: ""}, value="", size="small", width=250, margin=(10, 6)
         )
         self.figures = [
             self.curve,
@@ -126,10 +128,11 @@ class PlanView(PageView):
         self.show_swarm()
 
     def _layout(self) -> Island:
-        tools = pn.Row(self.recent, self.rehearse, self.export, margin=0)
+        tools = pn.Column(pn.Row(self.rehearse, self.export, margin=0), self.recent, margin=0)
         words = pn.Column(self.swarm.view, self.why.view, self.reasons.sentence.view, self.free_shape.view, margin=0)
-        words.styles = {"flex": "1 1 380px", "min-width": "0"}
+        words.styles = {"flex": "1 1 380px", "min-width": "0", "min-height": WORDS_HEIGHT}
         row = toolbar(words, tools)
+        row.param.update(flex_wrap="wrap-reverse", align_items="flex-end")  # buttons stand above words that grow
         return page(
             self.metrics.view,
             full_width(frame(row)),
@@ -196,7 +199,7 @@ class PlanView(PageView):
         explain = self.app.explain
         self.light.show(explain.focus)
         self.focus.set(explain.focus_text or _POINT)
-        self.gone.visible = explain.focus[0] == "device"
+        self.gone.disabled = explain.focus[0] != "device"
 
     def show_costs(self, *_: Any) -> None:
         """Terms of the best plan and of the baselines."""
@@ -250,7 +253,10 @@ class PlanView(PageView):
     def _empty_words(self) -> str:
         if self.model.searching:
             return "The search is starting: baselines first, then the evolution."
-        return "Press Search: the best plan so far appears here while the search goes on."
+        return (
+            "Press Search: the best plan so far appears here while the search goes on.\nAfterwards this says what holds"
+            " the plan back, why it is good, and what fixed stages or replicas cost."
+        )
 
     # -- searches of other pages ------------------------------------------------------------------
 
@@ -261,7 +267,7 @@ class PlanView(PageView):
         chosen = self.model.job_id if self.model.job_id in options.values() else ""
         if options != self.recent.options or chosen != self.recent.value:
             self.recent.param.update(options=options, value=chosen)
-        self.recent.visible = len(options) > (2 if chosen else 1)
+        self.recent.disabled = len(options) == 1  # never hidden: what stands beside it would move
 
     def _join(self, event: Any) -> None:
         if event.new and event.new != self.model.job_id and not self.model.searching:
