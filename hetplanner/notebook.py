@@ -60,30 +60,39 @@ def search(
         live: show convergence, best allocation and a stop button while it searches; None = in a notebook only.
 
     Returns:
-        The result; an interrupt (a stop button, Ctrl-C) ends the search and returns the best so far.
+        The result with its moments, for `hp.plots.search_replay`; an interrupt (a stop button, Ctrl-C) ends the search
+        and returns the best so far.
 
     Raises:
         InvalidInput, Infeasible: as the planner does.
     """
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.interrupts import Interrupts
+    from hetplanner.planners.moments import MomentLog
     from hetplanner.planners.registry import make_planner
 
     one, limit = make_planner(planner, settings), Budget.parse(budget)
-    cell = None
+    cell, log = None, MomentLog(problem)
     if live if live is not None else _in_notebook():
         from hetplanner.ui.cell_faces import SearchCell
 
         cell = SearchCell(problem, planner, limit, seed)
+    show = cell.take if cell else _line_in_terminal
+
+    def on_event(event: SearchEvent) -> None:
+        log.take(event)
+        show(event)
+
     with Interrupts() as interrupted:
         result = one.solve(
             problem,
             seed=seed,
             budget=limit,
-            on_event=cell.take if cell else _line_in_terminal,
+            on_event=on_event,
             should_stop=(lambda: interrupted() or cell.should_stop()) if cell else interrupted,
             start=start,
         )
+    result = log.kept_in(result)
     if cell is not None:
         cell.finish(result)
     return result

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetplanner.cli.output import bold, console, print_json, table
-from hetplanner.cli.planning import price_text, print_terms, result_data
+from hetplanner.cli.planning import price_text, print_terms, result_data, say_report, write_report
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.rebalancing import REBALANCER_NAMES, Rebalancing
 from hetplanner.units import short_seconds
@@ -70,20 +70,26 @@ def check_mode(mode: str, planner: str | None, choices: SwarmChoices) -> None:
         raise InvalidInput(f"--rebalancing: must be one of {', '.join(REBALANCER_NAMES)}, got {rebalancing!r:.60}")
 
 
-def finish_elastic(result: SearchResult, choices: SwarmChoices, out: Path | None, as_json: bool) -> None:
-    """Writes and prints the elastic plan of a search."""
+def finish_elastic(
+    result: SearchResult, choices: SwarmChoices, out: Path | None, report: Path | None, as_json: bool
+) -> None:
+    """Writes and prints the elastic plan of a search; the report is of a calm step of it."""
+    from hetplanner.cost.calm import calm_plan
     from hetplanner.plan.files import save_plan
 
     assert result.elastic is not None
     plan = choices.apply_to(result.elastic)
     if out is not None:
         save_plan(plan, out)
+    if report is not None:
+        write_report(replace(result, plan=calm_plan(plan)), report)
     if as_json:
-        print_json(swarm_data(result, plan, out))
+        print_json(swarm_data(result, plan, out) | {"report": str(report) if report else None})
         return
     print_elastic(plan)
     if out is not None:
         console.print(f"plan written to {out}; try it over preemptions: hetplanner simulate {out} --lifetime 6h")
+    say_report(report)
 
 
 def swarm_data(result: SearchResult, plan: ElasticPlan, out: Path | None) -> dict[str, Any]:

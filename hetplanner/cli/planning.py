@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hetplanner.planners.attribution import Gain, GainPart
     from hetplanner.planners.interface import SearchEvent, SearchResult
 
+BASELINES = ("rank order", "random")
 MOST_PAID = 5
 """Receivers of dollars that are named."""
 
@@ -53,6 +55,10 @@ def plan(
     evaluations: Annotated[int | None, typer.Option(help="Plans to score instead of a time.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan file here.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a report with a film of the search here, as one HTML file that needs no network."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for the plan that trains MODEL on CLUSTER; Ctrl-C keeps the best so far."""
@@ -63,8 +69,9 @@ def plan(
 
     choices = SwarmChoices(rebalancing, delayed_updates, local_steps)
     check_mode(mode, planner, choices)
-    if out is not None:
-        check_writable(out)
+    for path in (out, report):
+        if path is not None:
+            check_writable(path)
     problem = load()
     limit = budget_of(budget, evaluations)
     start = load_plan(start_from) if start_from else None
@@ -72,36 +79,77 @@ def plan(
     settings |= {"mode": None if mode == "static" else mode}
     usual = "evolution" if mode == "static" else "swarm"
     chosen = make_planner(planner or usual, {name: value for name, value in settings.items() if value is not None})
-    result = solve(chosen, problem, seed, limit, start)
+    result = solve(chosen, problem, seed, limit, start, keep_moments=report is not None)
     if result.elastic is not None:
-        finish_elastic(result, choices, out, as_json)
+        finish_elastic(result, choices, out, report, as_json)
         return
     if out is not None:
         from hetplanner.plan.files import save_plan
 
         save_plan(result.plan, out)
+    if report is not None:
+        write_report(result, report)
     from hetplanner.planners.attribution import attribute_gain
 
     gain = attribute_gain(result.plan)
     if as_json:
-        print_json(result_data(result, out) | {"gain": gain.to_data() if gain else None})
+        said = {"gain": gain.to_data() if gain else None, "report": str(report) if report else None}
+        print_json(result_data(result, out) | said)
     else:
         print_plan(result.plan, result)
         console.print(gain_text(gain, problem.objective))
         if out is not None:
             console.print(f"plan written to {out}; train it with: hetplanner train {out}")
+        say_report(report)
 
 
-def solve(planner: Any, problem: Problem, seed: int, budget: Any, start: Plan | None = None) -> SearchResult:
+def write_report(result: SearchResult, path: Path) -> None:
+    """The plan's report with the film of its search, against rank order and a random placement."""
+    from hetplanner.errors import HetplannerError
+    from hetplanner.planners.interface import Budget
+    from hetplanner.planners.registry import make_planner
+    from hetplanner.plots.plan_report_page import plan_report_page
+    from hetplanner.schema import write_text
+
+    baselines: dict[str, Estimate] = {}
+    for label in BASELINES:
+        planner = make_planner(label.replace(" ", "-"))
+        with suppress(HetplannerError):  # what does not fit the devices' memory is no baseline
+            found = planner.solve(result.plan.problem, seed=result.seed, budget=Budget(evaluations=1)).plan.estimate
+            baselines |= {label: found} if found is not None else {}
+    write_text(path, plan_report_page(result.plan, result.moments, result.tried, baselines))
+
+
+def say_report(path: Path | None) -> None:
+    """Where the report is, if one was asked for."""
+    if path is not None:
+        console.print(f"report written to {path}; open it in any browser")
+
+
+def solve(
+    planner: Any,
+    problem: Problem,
+    seed: int,
+    budget: Any,
+    start: Plan | None = None,
+    *,
+    keep_moments: bool = False,
+) -> SearchResult:
     """Runs the planner under a progress line; Ctrl-C ends the search, not the program."""
+    from hetplanner.planners.moments import MomentLog
+
+    log = MomentLog(problem) if keep_moments else None
     total = budget.evaluations if budget.evaluations is not None else budget.seconds
     with progress_line("searching", total) as (show_line, stopped):
 
         def show(event: SearchEvent) -> None:
             done = event.evaluations if budget.evaluations is not None else event.seconds
             show_line(completed=done, description=f"{event.phase}: best {event.best:.5g}, {event.evaluations:,} plans")
+            if log is not None:
+                log.take(event)
 
-        return planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped, start=start)
+        result = planner.solve(problem, seed=seed, budget=budget, on_event=show, should_stop=stopped, start=start)
+    return result if log is None else log.kept_in(result)
 
 
 def result_data(result: SearchResult, out: Path | None) -> dict[str, Any]:

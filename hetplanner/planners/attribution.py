@@ -23,6 +23,17 @@ from hetplanner.planners.layout import value_of
 from hetplanner.planners.pins import pin_rows
 from hetplanner.planners.step_space import even_layers, even_shares
 
+CHOICE_WORDS = {
+    "placement": "placement (who sits where)",
+    "cut": "cut (which layers form a stage)",
+    "shares": "shares (how much each pipeline does)",
+    "depth": "depth (micro-batches in flight)",
+    "codecs": "codecs (what is sent compressed)",
+    "reducer": "reducer (how gradients are added up)",
+    "local steps": "local steps (fewer exchanges)",
+}
+"""A choice as people read it."""
+
 
 @dataclass(frozen=True)
 class GainPart:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, split_terms, step_arrays
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.interface import SearchEvent
+from hetplanner.planners.interface import SearchEvent, SearchResult
 from hetplanner.planners.layout import deepest_layout, dense_plan, proportional_cut
 from hetplanner.planners.step_space import even_shares
 
@@ -64,9 +65,14 @@ class MomentLog:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._cluster, self._model = problem.cluster, CostModel.of(problem)
+        self._problem, self._cluster = problem, problem.cluster
         self.moments: list[Moment] = []
         self._due_s = 0.0
+
+    @cached_property
+    def _model(self) -> CostModel:
+        """Made behind the first event: before it the planner says what is wrong with the problem."""
+        return CostModel.of(self._problem)
 
     def take(self, event: SearchEvent) -> Moment | None:
         """The moment of an event that brought something better; None of any other."""
@@ -78,6 +84,12 @@ class MomentLog:
         )
         keep(self.moments, moment)
         return moment
+
+    def kept_in(self, result: SearchResult) -> SearchResult:
+        """The result of the search with its moments, the last of them the finished plan."""
+        end_s = result.events[-1].searched_s if result.events else 0.0
+        keep(self.moments, plan_moment(result.plan, result.value, end_s, result.evaluations))
+        return replace(result, moments=tuple(self.moments))
 
     def _terms(self, event: SearchEvent, stages: Sequence[Sequence[int]]) -> dict[str, float]:
         start_s = time.monotonic()

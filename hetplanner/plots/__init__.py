@@ -13,6 +13,8 @@ _HOMES = {
     "allocation_grid": "matrices",
     "convergence": "searches",
     "tried": "searches",
+    "search_replay": "search_replays",
+    "write_plan_report": "search_replays",
     "comparison": "comparisons",
     "convergences": "comparisons",
     "pareto": "fronts",

@@ -28,7 +28,7 @@ ANSWER_LIMIT_S = 60.0
 RESTART_S = 1.5
 """A computation that nobody wants any more is let go on for so long; then a fresh process is sooner ready."""
 MAX_WAITING = 100
-_PATIENCE = {"explain": 1, "simulate": 2}
+_PATIENCE = {"explain": 1, "simulate": 2, "report": 2}
 """Who waits for whom: a what-if comes before the rest."""
 
 
@@ -97,7 +97,7 @@ class Desk:
 
         Args:
             slot: whose question it is; the newest of a slot wins.
-            what: `evaluate`, `carry`, `explain` or `simulate`; see `hetplanner.ui.desk_worker`.
+            what: `evaluate`, `explain` or another question; see `hetplanner.ui.desk_worker`.
             plan: what it is about.
             fields: more of the request, plain data.
             answered: called, from the desk's thread, once the ticket has an answer.

@@ -7,7 +7,8 @@ which questions name it); questions are
 * `carry`: a plan and a `problem` -> the plan carried over to it (see `hetplanner.planners.carry_over`),
 * `explain`: what the plan's gain over its baseline is made of,
 * `simulate`: what is `wanted` otherwise (see `hetplanner.planners.derive`) -> the derived plan, and one step of it,
-* `perfetto`: one step of the plan as the text of a trace file.
+* `perfetto`: one step of the plan as the text of a trace file,
+* `report`: the plan's report as the text of an HTML file; with its search's `moments`, `tried` and `baselines`, if any.
 
 When stdin closes, the server is gone, and so is this process. A person waits for every answer, so that it has the
 server's priority, above the search's.
@@ -22,11 +23,14 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from hetplanner.errors import HetplannerError
+from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.attribution import divide_gain
 from hetplanner.planners.carry_over import carry_over
 from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
+from hetplanner.planners.moments import Moment
+from hetplanner.planners.tried import TriedShape
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.simulator.replay import replay_step
@@ -98,12 +102,23 @@ def _perfetto(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
     return {"text": json.dumps(trace.to_perfetto(), separators=(",", ":"))}
 
 
+def _report(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+    from hetplanner.plots.plan_report_page import plan_report_page  # loads Bokeh: only who asks waits for it
+
+    moments = [Moment.from_data(one) for one in message.get("moments", ())]
+    tried = [TriedShape(**one) for one in message.get("tried", ())]
+    baselines = {label: checked(Estimate, one, label) for label, one in message.get("baselines", {}).items()}
+    offset_s = message.get("offset_s", 0.0)
+    return {"text": plan_report_page(worker.plan(message), moments, tried, baselines, offset_s=offset_s)}
+
+
 _ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
     "evaluate": _evaluate,
     "carry": _carry,
     "explain": _explain,
     "simulate": _simulate,
     "perfetto": _perfetto,
+    "report": _report,
 }
 
 

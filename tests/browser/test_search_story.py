@@ -123,3 +123,55 @@ def test_constraints_and_settings_are_searched_stopped_and_gone_on_from(server, 
     expect(page.locator("[data-name='boundary_layers']")).to_have_value("bottleneck")
     one.tab("5 Export")
     one.sees("--boundary-layers bottleneck:4 --shared-layers 2 --stages 4 --replicas 2 --codecs none,int8")
+
+
+def test_the_report_holds_a_film_that_plays_without_a_server(server, visit, tmp_path):
+    one = visit(server.url)
+    page = one.page
+    choose_sample(page, "laptop_8_cities")
+    one.sees("laptop_8_cities: 8 devices")
+    fill(page, "Stages", "4")
+    fill(page, "Replicas", "2")
+    fill(page, "Budget (s)", "1")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    one.tab("5 Export")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download report", exact=True).click()
+    report = tmp_path / "report.html"
+    download.value.save_as(report)
+
+    film = page.context.new_page()
+    requests, complaints = [], []
+    film.on("request", lambda r: requests.append(r.url))
+    film.on("console", lambda m: complaints.append(m.text))
+    film.on("pageerror", lambda e: complaints.append(str(e)))
+    film.goto(report.as_uri())
+    slider, play = film.get_by_label("Moment of the search"), film.get_by_role("button")
+    last = int(slider.get_attribute("max"))
+    assert last > 0
+    shown = film.locator(".film")
+    expect(shown).to_have_attribute("data-moment", str(last))
+    end = film.locator(".cells").inner_html(), film.locator(".film-words").inner_text()
+    # Every moment that playing shows, in order.
+    film.evaluate(
+        """() => {
+             window.seen = []
+             const film = document.querySelector(".film")
+             const look = new MutationObserver(() => seen.push(+film.dataset.moment))
+             look.observe(film, {attributeFilter: ["data-moment"]})
+           }"""
+    )
+    play.click()
+    expect(play).to_have_text("Play")
+    expect(shown).to_have_attribute("data-moment", str(last))
+    seen = film.evaluate("seen")
+    assert seen == list(range(last + 1))
+    assert (film.locator(".cells").inner_html(), film.locator(".film-words").inner_text()) == end
+    slider.fill("0")
+    expect(shown).to_have_attribute("data-moment", "0")
+    expect(film.locator(".film-words")).to_contain_text(f"Moment 1 of {last + 1}: ")
+    assert film.locator(".moved").count() == 0
+    assert film.locator(".film-words").inner_text() != end[1]
+    assert requests == [report.as_uri()]
+    assert complaints == []

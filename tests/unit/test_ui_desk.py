@@ -13,6 +13,8 @@ from patience import until
 
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.planners.derive import derived_from_data
+from hetplanner.planners.moments import plan_moment
+from hetplanner.planners.tried import TriedShape
 from hetplanner.planners.whatif import ChangeLink, Changes, WhatIf
 from hetplanner.simulator.replay import Replay, replay_step
 from hetplanner.ui import desk as desk_module
@@ -70,6 +72,23 @@ def test_it_evaluates_explains_and_simulates(desk, plan):
     assert Replay.from_data(result["replay"]).spans.to_trace(plan.ranks) == trace
     text = settled(one.ask("d", "perfetto", made)).result["text"]
     assert json.loads(text) == trace.to_perfetto()
+
+
+def test_it_makes_a_report_with_the_film_of_the_search(desk, plan):
+    estimate = estimate_plan(plan)
+    moments = [plan_moment(plan, 3.0 - i, float(i), i).to_data() for i in range(3)]
+    search = {
+        "moments": moments,
+        "tried": [TriedShape(2, 1, 1.0, 3).to_data()],
+        "baselines": {"rank order": estimate.model_dump(mode="json")},
+        "offset_s": 1.0,
+    }
+    one = desk()
+    found = settled(one.ask("a", "report", plan, search)).result["text"]
+    assert "Moment 3 of 3: 1 s after 3 s of search" in found
+    assert "Shapes tried" in found
+    assert ">rank order</text>" in found
+    assert "Who does what" in settled(one.ask("a", "report", plan)).result["text"]
 
 
 def test_a_mistake_of_the_question_is_its_answer_and_the_next_one_works(desk, plan):

@@ -17,6 +17,13 @@ MAX_POINTS = 2000
 """A curve of more points than pixels is thinned."""
 
 
+def value_text(value: float | None, objective: str) -> str:
+    """The objective's value with its unit: seconds; dollars a million tokens; DT-FM's own seconds."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"${value:.4g}" if objective == "cost" else f"{value:.6g} s" if objective == "dtfm" else short_seconds(value)
+
+
 def _field(event: Any, name: str) -> float:
     value = event.get(name) if isinstance(event, Mapping) else getattr(event, name, None)
     return math.nan if value is None or not math.isfinite(value) else float(value)

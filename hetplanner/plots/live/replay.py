@@ -15,6 +15,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.cost.terms import term_label
 from hetplanner.planners.moments import Moment
 from hetplanner.plots.data.curves import EARLIEST_S
+from hetplanner.plots.data.films import PACE_MS, moment_texts
 from hetplanner.plots.data.maps import site_columns
 from hetplanner.plots.live.allocation_grid import MOST_ROW_LABELS, AllocationGrid
 from hetplanner.plots.live.base import FONT, empty_source, put
@@ -47,7 +48,6 @@ put(mark, {data: {x: [], y: []}})
 const last = Math.max(count() - 1, 1)
 slider.setv({end: last, value: last}, {sync: false})
 """
-FASTEST_MS, SLOWEST_MS, WHOLE_MS = 30, 500, 6000
 _PLAY = """
 cancelAnimationFrame(state.playing)
 if (toggle.active) {
@@ -119,7 +119,7 @@ class Replay:
             "names": world.name_source, "bars": bars.source, "totals": bars.total_source, "bars_x": bars.figure.x_range,
         }  # fmt: skip
         self.slider.js_on_change("value", self._script(_MOVED))
-        self.toggle.js_on_change("active", self._script(_CODE + _PLAY % (FASTEST_MS, SLOWEST_MS, WHOLE_MS)))
+        self.toggle.js_on_change("active", self._script(_CODE + _PLAY % PACE_MS))
         self.moments.js_on_change("data", self._script(_CODE + _NEW))
         grid.source.js_on_change("data", self._script(_CODE + _SERVED))
 
@@ -156,11 +156,7 @@ class Replay:
             "depth": [len(row) for row in rows],
             "terms": [[[term_label(term), s, short_seconds(s)] for term, s in m.terms.items()] for m in moments],
             "step": [short_seconds(sum(m.terms.values())) for m in moments],
-            "text": [
-                f"Moment {i} of {len(moments)}: {said(m.value)} after {short_seconds(m.searched_s + offset_s)}"
-                f" of search, {m.evaluations:,} placements"
-                for i, m in enumerate(moments, 1)
-            ],
+            "text": moment_texts(moments, said, offset_s),
         }
         put(self.moments, columns)
         last = max(len(moments) - 1, 1)

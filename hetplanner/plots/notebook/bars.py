@@ -15,7 +15,8 @@ from hetplanner.plots.theme import LIGHT
 from hetplanner.units import short_seconds
 
 
-def _estimate_of(item: Plan | Estimate, label: str) -> Estimate:
+def estimate_of(item: Plan | Estimate, label: str) -> Estimate:
+    """Of a plan; an estimate is its own. Raises InvalidInput for a plan without one."""
     found = item if isinstance(item, Estimate) else item.estimate
     if found is None:
         raise InvalidInput(f"{label}: this plan has no estimate; give it one with hetplanner.estimate_plan(plan)")
@@ -30,7 +31,7 @@ def cost(plan: Plan | Estimate | Mapping[str, Plan | Estimate]) -> hv.Overlay:
     """
     ready()
     items = plan if isinstance(plan, Mapping) else {"plan": plan}
-    estimates = {label: _estimate_of(item, label) for label, item in items.items()}
+    estimates = {label: estimate_of(item, label) for label, item in items.items()}
     columns = cost_columns(estimates)
     totals = total_columns(estimates)
     hover = tooltips(("", "@label"), ("@term", "@value (@share of the step)"))
@@ -65,7 +66,7 @@ def memory(plan: Plan) -> hv.Overlay:
         InvalidInput: the plan has no estimate.
     """
     ready()
-    _estimate_of(plan, "plan")
+    estimate_of(plan, "plan")
     columns = memory_columns(plan)
     hover = tooltips(("device", "@device (@kind), stage @stage"), ("needs", "@peak of @limit"), ("free", "@free"))
     facts = {fact: columns[fact] for fact in ("device", "kind", "stage", "peak", "limit", "free")}

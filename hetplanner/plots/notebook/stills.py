@@ -7,6 +7,7 @@ from bokeh.document import Document
 from bokeh.embed.elements import div_for_render_item, script_for_render_items
 from bokeh.embed.util import standalone_docs_json_and_render_items
 from bokeh.embed.wrappers import wrap_in_script_tag
+from bokeh.models import LayoutDOM
 from bokeh.plotting import figure
 
 from hetplanner.plots.live.base import LiveFigure
@@ -24,18 +25,24 @@ _WHEN_LOADED = """(function draw() {
 
 def shown(live: LiveFigure) -> figure:
     """A live figure's Bokeh figure, which a cell that ends with it draws."""
+    drawn: figure = shown_layout(live.figure, [live], f"{type(live).__name__}()")
+    return drawn
+
+
+def shown_layout(drawn: LayoutDOM, lives: Sequence[LiveFigure], text: str) -> Any:
+    """What holds live figures, so that a cell that ends with it draws it; `text` is what a console says instead."""
     ready()
-    live.let_be()
-    drawn = live.figure
+    for live in lives:
+        live.let_be()
 
     def bundle(**_: Any) -> dict[str, str]:
-        return {"text/plain": f"{type(live).__name__}()", "text/html": still_html([drawn])}
+        return {"text/plain": text, "text/html": still_html([drawn])}
 
     drawn._repr_mimebundle_ = bundle
     return drawn
 
 
-def still_html(figures: Sequence[figure]) -> str:
+def still_html(figures: Sequence[LayoutDOM]) -> str:
     """Figures side by side."""
     for one in figures:
         if one.document is None:

@@ -6,6 +6,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plots.data.curves import value_text as value_text
 from hetplanner.units import short_bytes, short_seconds
 
 _DASH = "–"
@@ -45,13 +46,6 @@ def against_text(value: float, name: str, reference: float) -> str:
     if abs(value - reference) < 0.005 * abs(reference):
         return f"as good as {name}"
     return f"{change_text(value, reference)} against {name}"
-
-
-def value_text(value: float | None, objective: str) -> str:
-    """The objective's value with its unit: seconds; dollars a million tokens; DT-FM's own seconds."""
-    if value is None or not math.isfinite(value):
-        return _DASH
-    return f"${value:.4g}" if objective == "cost" else f"{value:.6g} s" if objective == "dtfm" else short_seconds(value)
 
 
 def dollars_text(estimate: Estimate) -> str:

@@ -6,20 +6,11 @@ from typing import Any
 import param
 
 from hetplanner.plan.model import Plan
+from hetplanner.planners.attribution import CHOICE_WORDS
 from hetplanner.ui.desk import Desk, Ticket
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import percent_text, seconds_text, shape_text, value_text
 
-WORDS = {
-    "placement": "placement (who sits where)",
-    "cut": "cut (which layers form a stage)",
-    "shares": "shares (how much each pipeline does)",
-    "depth": "depth (micro-batches in flight)",
-    "codecs": "codecs (what is sent compressed)",
-    "reducer": "reducer (how gradients are added up)",
-    "local steps": "local steps (fewer exchanges)",
-}
-"""A choice as the sentence names it."""
 INTERLEAVED = "its devices serve several stages each; a launcher has no plan of this shape to compare it with."
 WORTH_SAYING = 0.005
 FEW_TRIED = 1000
@@ -135,7 +126,7 @@ def bottleneck_text(estimate: Any) -> str:
 
 def _named(name: str) -> str:
     """A choice in words; several together without their explanations."""
-    return WORDS[name] if name in WORDS else _joined(name.split(" + "))
+    return CHOICE_WORDS[name] if name in CHOICE_WORDS else _joined(name.split(" + "))
 
 
 def _joined(texts: list[str]) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
+from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import plan_to_data
+from hetplanner.ui.desk import process_desk
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.export import (
@@ -19,6 +21,7 @@ from hetplanner.ui.models.export import (
     summary_text,
     torchrun_lines,
 )
+from hetplanner.ui.models.plan_report import PlanReportModel
 from hetplanner.ui.views.binding import bind, upload_button
 from hetplanner.ui.views.buttons import FileDownload
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
@@ -37,6 +40,7 @@ class ExportView(PageView):
 
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.export
+        self.made = PlanReportModel(app.session, app.plan, lambda: process_desk("long"))
         self.text = html_pane(margin=(4, 14, 14, 14))
         self.hint = Words(_EMPTY)
         self.peers = html_pane(margin=(0, 14, 2, 14))
@@ -48,6 +52,14 @@ class ExportView(PageView):
             label="Download plan.json",
             icon="download",
             variant="contained",
+            margin=(8, 6),
+        )
+        self.report = FileDownload(
+            callback=self._report,
+            filename="plan-report.html",
+            label="Download report",
+            icon="download",
+            variant="outlined",
             margin=(8, 6),
         )
         self.upload = upload_button(
@@ -73,7 +85,13 @@ class ExportView(PageView):
             margin=0,
         )
         tools = pn.FlexBox(
-            self.download, self.upload, self.form, align_items="center", sizing_mode="stretch_width", margin=(2, 6)
+            self.download,
+            self.report,
+            self.upload,
+            self.form,
+            align_items="center",
+            sizing_mode="stretch_width",
+            margin=(2, 6),
         )
         return page(side_by_side(card("plan.json", tools, self.error, self.hint.view, self.peers, self.text), lines))
 
@@ -83,6 +101,13 @@ class ExportView(PageView):
     def _file(self) -> io.StringIO:
         plan = self.app.session.in_hand
         return io.StringIO(plan_text(plan) if plan is not None else "")
+
+    async def _report(self) -> io.StringIO:
+        try:
+            return io.StringIO(await self.made.text())
+        except HetplannerError as error:
+            self.app.session.notify("error", str(error))
+            raise
 
     def show_upload(self, *_: Any) -> None:
         """What became of the file that was given last, beside its button."""
@@ -101,7 +126,7 @@ class ExportView(PageView):
         if (plan, self.model.form) == self._drawn:
             return
         self._drawn = (plan, self.model.form)
-        self.download.disabled = self.form.disabled = plan is None
+        self.download.disabled = self.report.disabled = self.form.disabled = plan is None
         self.hint.set(_EMPTY if plan is None else summary_text(plan))
         set_html(self.peers, peers_html(plan) if isinstance(plan, ElasticPlan) else "")
         if plan is None:
