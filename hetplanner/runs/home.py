@@ -25,9 +25,9 @@ def home_directory() -> Path:
     return Path(text).expanduser().absolute() if text else Path(platformdirs.user_data_path("hetplanner"))
 
 
-def runs_directory(home: Path | None = None) -> Path:
-    """`HOME/runs`, created (0700) when it is missing."""
-    return _inside(home, "runs")
+def runs_directory(home: Path | None = None, *, make: bool = True) -> Path:
+    """`HOME/runs`, created (0700) when it is missing, unless only its path is wanted."""
+    return _inside(home, "runs") if make else (home or home_directory()) / "runs"
 
 
 def agent_directory(home: Path | None = None) -> Path:

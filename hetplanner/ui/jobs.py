@@ -62,6 +62,11 @@ class SearchRequest:
     title: str = ""
     behind: bool = False
 
+    @property
+    def asked(self) -> bool:
+        """Whether a person asked for it and would go back to it: no front, no rehearsal, no comparison."""
+        return self.what == "search" and not self.behind and self.problem.rehearsal_of is None
+
     def to_message(self, job: str) -> str:
         """The line a worker reads."""
         data = {

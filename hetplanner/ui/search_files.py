@@ -32,7 +32,7 @@ MOST_WEIGHT = 20_000
 """Devices and links of a cluster whose search is written: a larger one would stop the server's pages."""
 MOST_BYTES = 16 * 2**20
 CUT_OFF = "the server ended before the search"
-_ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
+SEARCH_ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Time = Annotated[float, Field(ge=0, le=1e10)]
@@ -207,8 +207,7 @@ class SearchFiles:
     def save(self, job: SearchJob) -> None:
         """Writes a search that a person asked for and that has a plan; a full disk is logged."""
         cluster = job.request.problem.cluster
-        asked = job.request.what == "search" and not job.request.behind and job.request.problem.rehearsal_of is None
-        if not asked or job.plan is None or len(cluster.devices) + len(cluster.links) > MOST_WEIGHT:
+        if not job.request.asked or job.plan is None or len(cluster.devices) + len(cluster.links) > MOST_WEIGHT:
             return
         try:
             with self._lock:
@@ -223,7 +222,7 @@ class SearchFiles:
         """A search as it was written; None if there is none that can be read."""
         path = searches_directory(self._home, make=False) / f"{job_id}.json"
         try:
-            return read_search(path) if _ID.fullmatch(job_id) and path.is_file() else None
+            return read_search(path) if SEARCH_ID.fullmatch(job_id) and path.is_file() else None
         except (HetplannerError, OSError) as error:
             _log.warning("search not read: %s", error)
             return None

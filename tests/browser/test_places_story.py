@@ -1,11 +1,16 @@
-"""Searches are places to go back to, and a plan that was taken from the front is there after a reload."""
+"""Searches are places to go back to, a plan that was taken from the front is there after a reload, and the start page
+leads to all of them, also after a restart of the server."""
 
 import re
 
 import pytest
+from hostile import IMG, hostile_cluster
 from playwright.sync_api import Page
 from served_dashboard import PATIENCE_MS
 from test_plan_story import budget, choose
+
+from hetplanner.ui.models.draft_files import DraftFiles
+from hetplanner.ui.models.drafts import Draft, Step
 
 pytestmark = pytest.mark.browser
 
@@ -62,3 +67,50 @@ def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server,
     page.reload()
     one.settle()
     shows(one, taken)
+
+    one.leave()
+    server.stop()
+    leave_hostile_files(server.home)
+    server.start()
+    goes_back_from_the_start_page(visit(server.url), free, taken)
+
+
+def leave_hostile_files(home) -> None:
+    files = DraftFiles(home)
+    files.note(Draft(Step(hostile_cluster(), (), IMG)))
+    files.flush()
+    (home / "searches" / "0123456789ab.json").write_text("{")
+
+
+def goes_back_from_the_start_page(one, searched: str, kept: str) -> None:
+    page = one.page
+    chooser = page.get_by_label("Sample cluster")
+    before = chooser.bounding_box()
+    entry = page.locator("button.entry")
+    entry.filter(has_text=IMG).filter(has_text="4 devices").wait_for()
+    one.sees("0123456789ab.json")
+    one.sees("cannot be read")
+    assert chooser.bounding_box() == before, "what is below does not move when entries come"
+    assert page.evaluate("window.pwned") is None
+
+    entry.filter(has_text="gpt2 on laptop_8_cities").filter(has_text="auto × auto").click()
+    shows(one, searched)
+    page.wait_for_url(re.compile("search="))
+    page.go_back()
+    page.get_by_role("tab", name="1 Cluster", selected=True).wait_for()
+    entry.filter(has_text="of the front").focus()
+    page.keyboard.press("Enter")
+    shows(one, kept)
+    one.tab("1 Cluster")
+    entry.filter(has_text=IMG).click()
+    one.sees("4 devices on 4 hosts at 4 sites")
+    assert page.evaluate("window.pwned") is None
+
+    page.get_by_role("button", name="Recent").click()
+    entry.first.wait_for(state="hidden")
+    page.reload()
+    one.settle()
+    fold = page.get_by_role("button", name="Recent")
+    fold.wait_for()
+    assert fold.get_attribute("aria-expanded") == "false"
+    assert not entry.first.is_visible()

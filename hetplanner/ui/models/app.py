@@ -25,6 +25,7 @@ from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
+from hetplanner.ui.models.recent import RecentModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.simulate import SimulateModel
@@ -59,6 +60,7 @@ class PlannerApp(param.Parameterized):
         self.export = ExportModel(self.session, self.open_plan)
         self.run = RunModel(self.session, service, home)
         self.agent = AgentWatch(home)
+        self.recent = RecentModel(self.session, service, home)
         self.cluster.editor.param.watch(self._cluster_changed, ["cluster", "excluded"])
         self.plan.param.watch(self._plan_changed, "cluster")
         self.plan.param.watch(self._excluded_typed, "excluded")
@@ -134,6 +136,41 @@ class PlannerApp(param.Parameterized):
     def take_from_front(self, plan: Plan) -> None:
         """The plan that is chosen on the front becomes the plan in hand."""
         self.open_plan(plan, f"{self.explain.kept.suggest(plan)} of the front")
+
+    def open_recent(self, kind: str, key: str) -> None:
+        """Goes back to an entry of the start page; see `RecentModel`. What is gone meanwhile is a notice."""
+        opened = {
+            "clusters": self._reopen_cluster,
+            "searches": self._reopen_search,
+            "plans": self._reopen_plan,
+            "runs": self._reopen_run,
+        }
+        page = opened[kind](key)
+        if page:
+            self.session.page = page
+
+    def _reopen_cluster(self, draft_id: str) -> str:
+        return "cluster" if self.cluster.editor.open(draft_id) else self._gone("cluster")
+
+    def _reopen_search(self, job_id: str) -> str:
+        if job_id == self.plan.job_id:
+            return "plan"
+        if self.plan.searching:
+            self.session.notify("warning", "A search is going on; stop it first, or wait.")
+            return ""
+        return "plan" if self.plan.join(job_id) else self._gone("search")
+
+    def _reopen_plan(self, name: str) -> str:
+        self.explain.open(name)  # tells what goes wrong
+        return "plan" if self.explain.shown == name else ""
+
+    def _reopen_run(self, run_id: str) -> str:
+        self.run.select(run_id)
+        return "run" if self.run.selected == run_id else self._gone("run")
+
+    def _gone(self, noun: str) -> str:
+        self.session.notify("warning", f"The {noun} is no longer there; its file was removed or changed meanwhile.")
+        return ""
 
     def rehearse(self) -> None:
         """Re-plans a small rehearsal of the problem in hand and opens the Run page."""

@@ -25,7 +25,7 @@ WRITE_AFTER_S = 1.0
 MOST_FILES = 64
 MOST_WEIGHT = 20_000
 """Devices and links of a state that is written: a larger one would stop the server's pages for half a second."""
-_ID = re.compile(r"[\w-]{8,32}", re.ASCII)
+DRAFT_ID = re.compile(r"[\w-]{8,32}", re.ASCII)
 
 
 class DraftEntry(Noun):
@@ -82,7 +82,7 @@ class DraftFiles:
 
     def load(self, draft_id: str) -> Draft | None:
         """A draft as it was last written; None if there is none that can be read."""
-        if not _ID.fullmatch(draft_id):
+        if not DRAFT_ID.fullmatch(draft_id):
             return None
         path = drafts_directory(self._home, make=False) / f"{draft_id}.json"
         try:

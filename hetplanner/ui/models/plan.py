@@ -213,9 +213,7 @@ class PlanModel(ProblemSettings):
         return {
             f"{_when_text(job.started_s)} · {job.request.title}": job.id
             for job in self._service.jobs
-            if job.request.problem.rehearsal_of is None
-            and job.request.what == "search"
-            and (not job.request.behind or job.id == self.job_id)
+            if job.request.asked or job.id == self.job_id
         }
 
     def show(self, plan: AnyPlan) -> None:

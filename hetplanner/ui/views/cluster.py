@@ -1,4 +1,4 @@
-"""The Cluster page: choose, draw or import, the map, the links, the devices."""
+"""The Cluster page: what to go back to; choose, draw or import, the map, the links, the devices."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 from hetplanner.ui.views.page_view import PageView
+from hetplanner.ui.views.recent import recent_card
 
 TABLE_HEIGHT = 340
 DELETE = "✕"
@@ -31,7 +32,7 @@ class ClusterView(PageView):
         self._exchange = ExchangePart(app)
         self._rest = Island()
         self.figures = [world.map]
-        self.view = page(full_width(_chooser(app, self._exchange)), world.view, self._rest)
+        self.view = page(recent_card(app), full_width(_chooser(app, self._exchange)), world.view, self._rest)
 
     def set_dark(self, dark: bool) -> None:
         """See PageView."""
@@ -40,6 +41,7 @@ class ClusterView(PageView):
 
     def beat(self) -> None:
         """See PageView."""
+        self._app.recent.beat(in_sight=self._app.session.page == "cluster")
         if not self._rest.parts:
             links = LinksPart(self._app)
             colour_all(links.figures, self._dark)
