@@ -32,4 +32,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             return "one by one" if nodeid.startswith(SERIAL) else nodeid
 
+        def schedule(self) -> None:
+            """A process begins a test once it knows the next one; one that replaces a crashed one is dealt one alone."""
+            super().schedule()
+            for node in self.nodes:
+                self._reschedule(node)
+
     return Scheduling(config, log)
