@@ -76,8 +76,8 @@ const show_map = (stages) => {
         .map((one) => titled(one, `route ${r}, stage ${s} → ${s + 1}: ${film.ids[k]} → ${film.ids[l]}`)))
     }
   })
-  const shared = [...pairs].flatMap((pair) => arc(...pair.split(" ").map(Number), 0.04, {class: "shared"}))
-  part("arcs").replaceChildren(...shared, ...drawn)
+  const shared = (pairs.size > film.most_lines ? [] : [...pairs]).flatMap((pair) => arc(...pair.split(" ").map(Number), 0.04, {class: "shared"}))
+  part("arcs").replaceChildren(...shared, ...(drawn.length > film.most_lines ? [] : drawn))
   at.forEach((here, i) => { if (labels[i]) labels[i].textContent = stages_text([...here].sort((a, b) => a - b)) })
 }
 const stages_text = (stages) => {

@@ -35,7 +35,12 @@ LABEL_CHARS = 14
 LEGEND_COLUMNS = 5
 NUMBER_PX = 46
 """Room that a number inside a bar needs."""
-HOW_TO_READ = "Arcs are routes, dotted lines gradient exchange. Outlined cells changed since the moment before."
+MOST_LINES = 400
+"""Of either kind on the map; more would be a tangle."""
+HOW_TO_READ = (
+    f"Arcs are routes, dotted lines gradient exchange; of more than {MOST_LINES} none is drawn."
+    " Outlined cells changed since the moment before."
+)
 
 
 def film_html(
@@ -65,6 +70,7 @@ def film_html(
         "size": (WIDTH, MAP_HEIGHT),
         "bar_box": BAR_BOX,
         "number": NUMBER_PX,
+        "most_lines": MOST_LINES,
     }
     left_out = len(moments) - len(shown)
     note = HOW_TO_READ + (f" {left_out:,} moments are left out." if left_out else "")

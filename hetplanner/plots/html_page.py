@@ -63,7 +63,7 @@ def html_page(title: str, parts: Sequence[str | figure]) -> str:
         text = "".join(map(str, parts))
         head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{_HEAD}{_THEMED}'
         head += f"<title>{escape(title)}</title>"
-        return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{text}</body></html>'
+        return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body><main>{text}</main></body></html>'
     for i, part in enumerate(shown):
         part.name = f"figure_{i}"
     # The text travels as a variable: what others wrote is never read as a template. The library is our choice, not

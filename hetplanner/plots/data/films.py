@@ -14,7 +14,7 @@ from hetplanner.plots.coastline import WORLD_WIDTH_M, Ring
 from hetplanner.plots.data.curves import EARLIEST_S, thinned, value_range
 from hetplanner.plots.data.fronts import log_ticks
 from hetplanner.plots.data.grid import shortened
-from hetplanner.plots.data.labels import CHAR_PX, LINE_PX, named_sites, placed_blocks
+from hetplanner.plots.data.labels import CHAR_PX, LINE_PX, Block, named_sites, placed_blocks
 from hetplanner.plots.data.maps import fitted, site_columns, view_box
 from hetplanner.plots.theme import ink_on, term_colours
 from hetplanner.units import short_seconds
@@ -34,6 +34,8 @@ MOST_CHARS = 24
 """Of a device's or a site's name."""
 LONGEST_BAR = 3.0
 """The axis of the bars ends at most at so many times the plan's own step."""
+MOST_CROWDED = 16
+"""Of more sites only those are named whose names do not cover others."""
 STAGES_CHARS = 16
 """Room under a site's name for the stages there."""
 
@@ -160,7 +162,12 @@ def site_rows(cluster: Cluster) -> list[dict[str, Any]]:
     blocks = placed_blocks(
         [float(x_S[i]) for i in named], [float(y_S[i]) for i in named], radii, sizes, (WIDTH, MAP_HEIGHT)
     )
+    taken: list[Block] = []
     for i, label, block in zip(named, labels, blocks, strict=True):
+        here = Block(float(x_S[i]) + block.left, float(y_S[i]) + block.top, block.width, block.height)
+        if len(named) > MOST_CROWDED and any(_overlap(here, other) for other in taken):
+            continue
+        taken.append(here)
         # Words stand at the side of the block that is nearer the marker.
         middle = block.left + block.width / 2
         anchor, dx = ("middle", middle) if abs(middle) < 1 else ("start", block.left)
@@ -168,6 +175,11 @@ def site_rows(cluster: Cluster) -> list[dict[str, Any]]:
             anchor, dx = "end", block.left + block.width
         rows[i] |= {"label": label, "anchor": anchor, "dx": round(dx, 1), "dy": round(block.top + 11.0, 1)}
     return rows
+
+
+def _overlap(one: Block, other: Block) -> bool:
+    across = min(one.left + one.width, other.left + other.width) > max(one.left, other.left)
+    return across and min(one.top + one.height, other.top + other.height) > max(one.top, other.top)
 
 
 # -- the curve --------------------------------------------------------------------------------------------

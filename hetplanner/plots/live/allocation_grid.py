@@ -16,16 +16,22 @@ GRID_NAMES = (
 HEAD_NAMES = ("stage", "y", "height", "text", "ops", "count")
 HEAD_PX = 17.0
 FRAME_PX = 560
-"""Width for which texts are cut before the page has told its own."""
 CHAR_PX = 6.2
 MOST_ROW_LABELS = 24
 """Of more replicas every so many have a number, as many as stand apart."""
 
 
 class AllocationGrid(LiveFigure):
-    """A column for every stage, a row for every replica; the colour is the site."""
+    """A column for every stage, a row for every replica; the colour is the site.
 
-    def __init__(self, *, dark: bool = False, height: int = 320) -> None:
+    Args:
+        dark: for a dark page.
+        height: in pixels.
+        frame_px: width for which texts are cut before the page has told its own.
+    """
+
+    def __init__(self, *, dark: bool = False, height: int = 320, frame_px: float = FRAME_PX) -> None:
+        self._expected_px = frame_px
         super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-0.5, 0.5))
         self.source = empty_source(*GRID_NAMES, *INK_COLUMNS.values())
         self.cells = self._boxes(
@@ -89,7 +95,7 @@ class AllocationGrid(LiveFigure):
             return
         num_stages = len(plan.stages)
         num_rows = max(len(stage.replicas) for stage in plan.stages)
-        width_px, height_px = self._frame_px(FRAME_PX)
+        width_px, height_px = self._frame_px(self._expected_px)
         heads = head_columns(plan, num_rows, height_px)
         cells = cell_columns(plan, num_rows, width_px, height_px)
         put(self.source, by_ink(cells))
@@ -134,12 +140,16 @@ def cell_columns(plan: Plan, num_rows: int, width_px: float, height_px: float) -
     cells = zip(columns["line_1"], columns["line_2"], columns["micro_batches"], strict=True)
     columns["y"] = [-r for r in columns["replica"]]
     columns["text"] = [
-        "\n".join([line_1, line_2, f"{count} micro-batches" if id_chars >= 16 else f"{count} mb"][: max(lines, 0)])
-        if id_chars > 3
-        else ""
+        "\n".join([line_1, line_2, *_count_line(count, id_chars)][: max(lines, 0)]) if id_chars > 3 else ""
         for line_1, line_2, count in cells
     ]
     return columns
+
+
+def _count_line(micro_batches: int, chars: int) -> list[str]:
+    """How many micro-batches a cell takes, as long as it fits; nothing where it does not."""
+    texts = (f"{micro_batches} micro-batches", f"{micro_batches} mb")
+    return [text for text in texts if len(text) <= chars][:1]
 
 
 def by_site(plan: Plan, columns: Columns) -> Columns:

@@ -21,6 +21,8 @@ from hetplanner.plots.plan_report_page import plan_report_page
 from hetplanner.schema import check_writable, write_text
 
 HEIGHT = 300
+GRID_PX = 340
+"""Least width of the grid's frame: no server cuts its words again."""
 
 
 def search_replay(result: SearchResult, baselines: Mapping[str, Plan] | None = None) -> Column:
@@ -37,7 +39,7 @@ def search_replay(result: SearchResult, baselines: Mapping[str, Plan] | None = N
         raise InvalidInput("search_replay: this result holds no moments; search with hetplanner.search(problem)")
     plan, problem = result.plan, result.plan.problem
     curve, world = ConvergenceCurve(height=HEIGHT), DeviceMap(height=HEIGHT)
-    grid, bars = AllocationGrid(height=HEIGHT), CostBars(height=HEIGHT)
+    grid, bars = AllocationGrid(height=HEIGHT, frame_px=GRID_PX), CostBars(height=HEIGHT)
     replay = Replay(curve, world, grid, bars)
     values = {name: objective_value(one) for name, one in (baselines or {}).items()}
     levels = {name: value for name, value in values.items() if value is not None}
