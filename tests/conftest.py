@@ -33,7 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return "one by one" if nodeid.startswith(SERIAL) else nodeid
 
         def schedule(self) -> None:
-            """A process begins a test once it knows the next one; one that replaces a crashed one is dealt one alone."""
+            """A process begins a test once it knows the next one; xdist deals one test to one that comes later."""
             super().schedule()
             for node in self.nodes:
                 self._reschedule(node)

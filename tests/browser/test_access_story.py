@@ -192,3 +192,21 @@ def test_back_and_forward_move_the_page_and_the_theme_is_the_systems_until_one_i
     expect(page.get_by_role("tab", name="3 Simulate")).to_have_attribute("aria-selected", "true")
     page.wait_for_function(f"{dark} !== 'rgb(20, 24, 29)'")
     context.close()
+
+
+def test_the_page_works_with_bokeh_and_panel_as_published(tmp_path, visit, monkeypatch):
+    monkeypatch.setenv("HETPLANNER_PATCHES", "none")
+    server = Server(tmp_path)
+    server.start()
+    one = visit(server.url)
+    one.page.locator("#setting-budget_s").fill("1")
+    one.page.keyboard.press("Tab")
+    one.page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    shown = {"3 Simulate": "One step, simulated", "4 Run": "Loss", "5 Export": "Download", "2 Plan": "Convergence"}
+    for page, words in shown.items():
+        one.tab(page)
+        one.sees(words)
+    assert "thrift" not in one.page.content()
+    one.leave()
+    server.stop()

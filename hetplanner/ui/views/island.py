@@ -9,6 +9,10 @@ from typing import Any, ClassVar
 from bokeh.model import Model
 from panel.custom import Children, JSComponent
 
+from hetplanner.ui.views.patches import applied_patches
+
+_APPLIED = applied_patches()
+
 
 class Island(JSComponent):
     """`parts` below each other."""
@@ -30,6 +34,9 @@ class Island(JSComponent):
     @classmethod
     def _patch_datamodel_ref(cls, props: Model, ref: str) -> None:
         """Its parts have marked themselves: Panel looks for all that is below, at every level of the page."""
+        if "island" not in _APPLIED:
+            super()._patch_datamodel_ref(props, ref)
+            return
         mark = f"__ref:{ref}"
         if mark not in props.tags:
             props.tags.append(mark)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import panel as pn
 import panel_material_ui as pmui
@@ -38,6 +38,7 @@ from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.page_view import PageView
+from hetplanner.ui.views.patches import patch_scripts
 from hetplanner.ui.views.plan import PlanView
 from hetplanner.ui.views.plan_line import PlanLine
 from hetplanner.ui.views.run import RunView
@@ -61,11 +62,7 @@ TITLES = {
 }
 PLACES = ("page", "search", "run", "shown")
 """What is a place to go back to; other changes write over the address."""
-SCRIPTS = {
-    name: "data:text/javascript," + quote(Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8"))
-    for name in ("thrift", "catch_up", "colour_bar")
-}
-"""What mends Bokeh and Panel in the browser; needs no route of its own."""
+SCRIPTS = patch_scripts()
 THEME = {
     "light": {"palette": {"primary": {"main": "#0f5fa8"}, "background": {"default": "#fafbfc", "paper": "#ffffff"}}},
     "dark": {
@@ -195,7 +192,7 @@ class Page(pmui.Page):
         return root
 
     def resolve_resources(self, cdn: bool | Literal["auto"] = "auto", extras: Any = None) -> Any:
-        """Scripts and style sheets of the page; with what mends Bokeh and Panel, before the first figure is drawn."""
+        """Scripts and style sheets of the page; the patches of Bokeh and Panel run before the first figure is drawn."""
         found = super().resolve_resources(cdn, extras)
         found["js"] |= SCRIPTS
         return found
