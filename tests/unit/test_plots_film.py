@@ -27,7 +27,9 @@ from hetplanner.plots.data.films import (
     known_terms,
     outline,
     shown_moments,
+    site_rows,
 )
+from hetplanner.plots.data.labels import MAX_NAMED
 from hetplanner.plots.film import film_html
 from hetplanner.plots.plan_report_page import plan_report_page
 
@@ -100,6 +102,13 @@ def test_the_curve_falls_to_the_right_inside_its_frame():
     assert places == sorted(places)
     assert len(set(places)) > 40
     assert CurveFrame.of(moments[:1]).stairs(moments[:1]).startswith("M")
+
+
+def test_of_many_sites_those_are_named_whose_names_can_be_read():
+    few, many = site_rows(small_cluster(5)), site_rows(small_cluster(200))
+    assert all("label" in row for row in few)
+    assert 0 < sum("label" in row for row in many) < MAX_NAMED
+    assert [row["name"] for row in many] == [site.name for site in small_cluster(200).sites]
 
 
 def test_the_outline_stays_near_the_frame_and_is_no_finer_than_half_a_pixel():
