@@ -70,23 +70,27 @@ class Connection:
         """Answers until the head is gone."""
         threading.Thread(target=self._watch_the_head, daemon=True).start()
         self._writer.greet({"pid": os.getpid()})
-        while (frame := read_frame(self._source, MAX_SENT_BYTES)) is not None:
-            self._heard_s = time.monotonic()
-            header, body = frame
-            act = self._asked.get(str(header.get("do")))
-            if act is None:
-                raise FrameError(f"asked to {header.get('do')!r:.40}, which this version does not know")
-            try:
-                act(header, body)
-            except (InvalidInput, RunError) as error:
-                self._writer.write({"refused": str(error)})
-        self._over.set()
+        try:
+            while (frame := read_frame(self._source, MAX_SENT_BYTES)) is not None:
+                self._heard_s = time.monotonic()
+                self._answer(*frame)
+        finally:
+            self._over.set()
+
+    def _answer(self, header: dict[str, Any], body: bytes) -> None:
+        act = self._asked.get(str(header.get("do")))
+        if act is None:
+            raise FrameError(f"asked to {header.get('do')!r:.40}, which this version does not know")
+        try:
+            act(header, body)
+        except (InvalidInput, RunError) as error:
+            self._writer.write({"refused": str(error)})
 
     def _watch_the_head(self) -> None:
         """A network that is gone keeps pipes open: this process ends by itself."""
-        while time.monotonic() - self._heard_s < LEASE_S:
-            time.sleep(1.0)
-        os._exit(0)
+        while not self._over.wait(1.0):
+            if time.monotonic() - self._heard_s > LEASE_S:
+                os._exit(0)
 
     # -- before a run -----------------------------------------------------------------------------
 

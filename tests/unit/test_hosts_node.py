@@ -307,3 +307,9 @@ def test_an_unknown_word_ends_the_connection():
     sink = io.BytesIO()
     with pytest.raises(Exception, match="does not know"):
         Connection(io.BytesIO(b'{"do": "rm"}\n'), sink).serve()
+
+
+def test_a_connection_that_has_ended_watches_its_head_no_more():
+    before = set(threading.enumerate())
+    Connection(io.BytesIO(b""), io.BytesIO()).serve()
+    until(lambda: set(threading.enumerate()) <= before)
