@@ -75,7 +75,13 @@ class PlanView(PageView):
         self.rehearse = Button(label="Rehearse here", icon="science", variant="contained", margin=(8, 6))
         self.export = Button(label="Export", icon="ios_share", variant="outlined", margin=(8, 6))
         self.recent = pmui.Select(
-            label="Searches of this server", options={_NONE: ""}, value="", size="small", width=250, margin=(10, 6)
+            label="Searches of this server",
+            options={_NONE: ""},
+            value="",
+            size="small",
+            width=250,
+            margin=(10, 6),
+            sx={"& .MuiSelect-select": {"whiteSpace": "normal !important", "fontSize": "13px", "lineHeight": "1.3"}},
         )
         self.figures = [
             self.curve,
