@@ -40,6 +40,9 @@ CUT_JS = """() => {
   }
   walk(document)
   for (const model of Bokeh.documents.flatMap((one) => [...one._all_models.values()])) {
+    const figure = model.type === "Figure" ? Bokeh.index.find_one_by_id(model.id) : null
+    if (figure && seen(figure.el) && figure.layout.bbox.width !== figure.bbox.width)
+      found.push(`figure: ${figure.layout.bbox.width} wide in ${figure.bbox.width}`)
     const legend = model.type === "Legend" ? Bokeh.index.find_one_by_id(model.id) : null
     if (!legend || !seen(legend.el)) continue
     const over = legend.el.getBoundingClientRect().bottom - legend.plot_view.el.getBoundingClientRect().bottom

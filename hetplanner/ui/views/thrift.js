@@ -62,12 +62,15 @@
   }
 
   // What grows in height alone lays out nothing but, if it is a figure, itself: all else takes its height from its parts.
+  // Unless a figure below is of another width than it was laid out for: its own change of size was taken by its parents.
   const after_resize = view._after_resize
+  const is_late = each => each.frame == null ? each.layoutable_views.some(is_late)
+    : each.is_displayed && each.layout != null && each.layout.bbox.width !== each.bbox.width
   view._after_resize = function () {
     const {width} = this.bbox
     const is_as_wide = this.laid_out_width === width
     this.laid_out_width = width
-    if (is_as_wide && this._was_built && this._layout_computed && this.frame == null) return
+    if (is_as_wide && this._was_built && this._layout_computed && this.frame == null && !is_late(this)) return
     after_resize.call(this)
   }
 
