@@ -245,6 +245,16 @@ def test_memory_is_empty_without_an_estimate() -> None:
     assert set(map(len, grid.memory_columns(chain_plan([16], [3])).values())) == {0}
 
 
+def test_of_many_devices_the_fullest_are_shown_and_that_is_said() -> None:
+    shares = [0.1, 0.9, 0.5, 0.7]
+    columns = {"rank": [0, 1, 2, 3], "device": ["a", "b", "c", "d"], "share": shares}
+    shown, words = grid.fullest(columns, most=4)
+    assert (shown, words) == (columns | {"x": [0.0, 1.0, 2.0, 3.0]}, "")
+    shown, words = grid.fullest(columns, most=2)
+    assert shown == {"rank": [1, 3], "device": ["b", "d"], "share": [0.9, 0.7], "x": [0.0, 1.0]}
+    assert words == "the 2 fullest of 4 devices, fullest first"
+
+
 @pytest.mark.parametrize(
     ("limit", "short"), [(20, "frankfurt-12"), (7, "fra…-12"), (2, "f…"), (1, "…"), (12, "frankfurt-12")]
 )

@@ -45,6 +45,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "a file of this package": (
         "kernels.source_digest",
+        "plots.film._file",
+        "ui.views.patches.patch_scripts",
         "workload.presets._captured",
     ),
     "bytes as they are, or a file of the system": (

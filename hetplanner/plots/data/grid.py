@@ -148,3 +148,23 @@ def memory_columns(plan: Plan) -> Columns:
         for name, value in zip(names, values, strict=True):
             columns[name].append(value)
     return columns
+
+
+MOST_BARS = 64
+"""Devices of which each has a bar that can be told from the next."""
+
+
+def fullest(columns: Columns, most: int = MOST_BARS) -> tuple[Columns, str]:
+    """Rows of `memory_columns` that a figure has room for, with their places as column `x`.
+
+    Returns:
+        All rows in rank order, or the `most` fullest, fullest first; and what is shown, in words: '' for all.
+    """
+    count = len(columns["rank"])
+    rows = list(range(count))
+    words = ""
+    if count > most:
+        rows = sorted(rows, key=lambda row: -columns["share"][row])[:most]
+        words = f"the {most} fullest of {count:,} devices, fullest first"
+    kept = {name: [values[row] for row in rows] for name, values in columns.items()}
+    return kept | {"x": [float(i) for i in range(len(rows))]}, words

@@ -9,7 +9,7 @@ from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Trace
 from hetplanner.plots.data.costs import COMPARED_TERMS, cost_columns, step_terms, total_columns
-from hetplanner.plots.data.grid import memory_columns
+from hetplanner.plots.data.grid import fullest, memory_columns
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, boxes, ready, texts, tooltips
 from hetplanner.plots.theme import LIGHT
 from hetplanner.units import short_seconds
@@ -60,20 +60,20 @@ def cost(plan: Plan | Estimate | Mapping[str, Plan | Estimate]) -> hv.Overlay:
 
 
 def memory(plan: Plan) -> hv.Overlay:
-    """Peak memory of every device against its limit.
+    """Peak memory of every device against its limit; of more than 64 devices those that are fullest.
 
     Raises:
         InvalidInput: the plan has no estimate.
     """
     ready()
     estimate_of(plan, "plan")
-    columns = memory_columns(plan)
+    columns, shown = fullest(memory_columns(plan))
     hover = tooltips(("device", "@device (@kind), stage @stage"), ("needs", "@peak of @limit"), ("free", "@free"))
     facts = {fact: columns[fact] for fact in ("device", "kind", "stage", "peak", "limit", "free")}
-    zeros = [0.0] * len(columns["rank"])
+    zeros = [0.0] * len(columns["x"])
     layers = [
         boxes(
-            ([r - half for r in columns["rank"]], [r + half for r in columns["rank"]]),
+            ([x - half for x in columns["x"]], [x + half for x in columns["x"]]),
             (zeros, columns[f"{name}_gb"]),
             facts,
             name,
@@ -83,10 +83,12 @@ def memory(plan: Plan) -> hv.Overlay:
         )
         for name, half, colour, line in (("limit", 0.41, LIGHT.grid, LIGHT.axis), ("peak", 0.31, "#4477AA", None))
     ]
-    every = -(-len(columns["rank"]) // 24)
-    ticks = list(zip(columns["rank"], columns["device"], strict=True))[::every]
+    every = -(-len(columns["x"]) // 24)
+    ticks = list(zip(columns["x"], columns["device"], strict=True))[::every]
     return hv.Overlay(layers).opts(
-        hv.opts.Overlay(**FRAME | LEGEND, xticks=ticks, xrotation=40, xlabel="", ylabel="GB", title="Memory per device")
+        hv.opts.Overlay(
+            **FRAME | LEGEND, xticks=ticks, xrotation=40, xlabel=shown, ylabel="GB", title="Memory per device"
+        )
     )
 
 
