@@ -54,6 +54,11 @@ def test_another_schedule_is_simulated_saved_exported_and_a_plan_file_opened(ser
     field(page, "Schedule").select_option("gpipe")
     one.sees("schedule 1f1b → gpipe")
     one.sees(re.compile("against the plan|as good as the plan"))
+    page.wait_for_url(re.compile("simulate="))
+    page.reload()
+    one.settle()
+    one.sees("schedule 1f1b → gpipe")
+    one.sees(re.compile("against the plan|as good as the plan"))
     assert saved(page, "PNG").startswith(b"\x89PNG")
     assert saved(page, "SVG").count(b"<path") > 50
     assert len(json.loads(saved(page, "Perfetto"))["traceEvents"]) > 50

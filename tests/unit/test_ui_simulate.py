@@ -260,3 +260,74 @@ def test_the_page_follows_the_model(opened, desk, tmp_path):
     view.tools._handle_msg({"press": "perfetto"})
     assert desk.questions[-1][2] == "perfetto"
     view.tools._handle_msg({"press": "__init__"})
+
+
+# -- what the page's address remembers ------------------------------------------------------------
+
+
+def changed(model, desk):
+    for name, value in (("schedule", "gpipe"), ("messages", "int8"), ("pipeline", "1")):
+        model.edit(name, value)
+    answered(model, desk)
+    return model.edited
+
+
+def test_changed_controls_are_remembered_and_set_again_for_the_same_plan(opened, desk, plan):
+    text = changed(opened, desk)
+    assert json.loads(text) == {"schedule": "gpipe", "messages": "int8", "pipeline": "1"}
+    other = SimulateModel(Session(LaunchGuard("ABCD-EFGH-JKMN")), lambda: desk)
+    other.session.plan = plan
+    other.restore(text)
+    assert other.edited == text, "also before anybody looks"
+    other.start()
+    desk.answer()  # the plan as it is, to compare with
+    other.poll()
+    answered(other, desk)
+    assert (other.schedule, other.messages, other.pipeline, other.edited) == ("gpipe", "int8", 1, text)
+    assert other.changes == opened.changes
+    assert other.base is not None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_controls_are_set_again_whether_they_come_before_the_plan_or_after(model, desk, plan, before):
+    model.start()
+    text = '{"in_flight":"2 2 1"}'
+    if before:
+        model.restore(text)
+    model.session.plan = plan
+    desk.answer()
+    model.poll()
+    if not before:
+        model.restore(text)
+    answered(model, desk)
+    assert [stage.in_flight for stage in model.shown.stages] == [2, 2, 1]
+    assert json.loads(model.edited) == {"in_flight": "2 2 1"}
+
+
+def test_controls_of_another_plan_are_forgotten(opened, desk, plan):
+    changed(opened, desk)
+    opened.restore('{"schedule":"gpipe"}')
+    opened.session.plan = plan.replace(schedule="gpipe")
+    assert opened.edited == ""
+    answered(opened, desk)
+    assert not opened.changes
+
+
+def test_a_reset_and_a_saved_plan_leave_nothing_to_remember(opened, desk):
+    assert changed(opened, desk)
+    opened.save()
+    assert opened.edited == ""
+    opened.edit("messages", "topk")
+    assert opened.edited
+    opened.reset()
+    assert opened.edited == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"schedule":7}', '{"pipeline":"9","nothing":"1","schedule":"x"}', '{"in_flight":"0"}']
+)
+def test_what_is_not_understood_changes_nothing(opened, text):
+    opened.restore(text)
+    assert opened.edited == ""
+    assert not opened.changes
+    assert not opened.busy

@@ -1,5 +1,6 @@
 """The Simulate page: one step of the plan in hand, and plans derived from it by a few controls."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -7,9 +8,11 @@ from typing import Any, Protocol
 import param
 
 from hetplanner.codecs.spec import CODEC_NAMES
+from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.planners.derive import Derivation, changes_text, derived_from_data
+from hetplanner.schema import parse_json
 from hetplanner.simulator.replay import Replay
 from hetplanner.ui.desk import Ticket
 from hetplanner.ui.models.session import Session
@@ -22,6 +25,8 @@ MOST_SIZES = 24
 MOST_RANKS = 24
 """Plans of more ranks open on their first pipeline."""
 MOST_DEPTH_TEXT = 4000
+MAX_REMEMBERED = 1000
+"""Characters of changed controls that an address holds."""
 DEFAULT_RATIO = 10.0
 
 
@@ -56,6 +61,7 @@ class SimulateModel(param.Parameterized):
     ratio = param.Number(default=DEFAULT_RATIO, bounds=(1.0, 1e5), doc="Of top-k: elements for one that is kept.")
     pipeline: Any = param.Selector(default=None, objects=[None], allow_None=True, doc="None: all ranks.")
 
+    edited = param.String(default="", doc="Controls that differ from the plan in hand, for the page's address.")
     original = param.ClassSelector(class_=Plan, default=None)
     shown = param.ClassSelector(class_=Plan, default=None)
     busy = param.Boolean(default=False)
@@ -80,8 +86,11 @@ class SimulateModel(param.Parameterized):
         self._started = False
         self._depths: tuple[int, ...] | None = None
         self._last_field = ""
+        self._own: dict[str, str] = {}
+        self._due = ""
         session.param.watch(self._take_plan, "plan")
         self.param.watch(self._changed, list(FIELDS))
+        self.param.watch(self._note_edits, [*FIELDS, "pipeline"])
 
     # -- the plan in hand -------------------------------------------------------------------------
 
@@ -93,6 +102,8 @@ class SimulateModel(param.Parameterized):
             self.shown = event.new
             self.param.trigger("shown_changed")
             return
+        if self.original is not None:
+            self._due = ""  # of another plan
         self._found = self.replay = None
         self.original, self.shown = event.new, None
         self._set_controls(event.new)
@@ -128,7 +139,40 @@ class SimulateModel(param.Parameterized):
                 pipeline=0 if len(plan.ranks) > MOST_RANKS and len(plan.routes) > 1 else None,
             )  # fmt: skip
             self._depths = None
+        self._own = self._controls()
+        self.edited = self._due
         self._set_errors({})
+
+    # -- the page's address remembers the controls ------------------------------------------------
+
+    def _controls(self) -> dict[str, str]:
+        return {name: str(getattr(self, name)) for name in (*FIELDS, "pipeline")}
+
+    def _note_edits(self, *_: param.parameterized.Event) -> None:
+        if self._loading or self.original is None:
+            return
+        edits = {name: text for name, text in self._controls().items() if text != self._own[name]}
+        if self._depths is None:
+            edits.pop("in_flight", None)  # it follows from the others
+        text = json.dumps(edits, separators=(",", ":")) if edits else ""
+        self.edited = text if len(text) <= MAX_REMEMBERED else ""
+
+    def restore(self, text: str) -> None:
+        """Sets the controls as `edited` tells, once the plan itself is simulated; what is not understood is ignored."""
+        self._due = self.edited = text
+        if self._found is not None:
+            self._restore_due()
+
+    def _restore_due(self) -> None:
+        text, self._due = self._due, ""
+        try:
+            edits = parse_json(text.encode(), "simulate") if text else {}
+        except InvalidInput:
+            edits = {}
+        for name in (*FIELDS, "pipeline"):  # a schedule brings its depths
+            if isinstance(edits, dict) and isinstance(edits.get(name), str):
+                self.edit(name, edits[name])
+        self._note_edits()
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -248,6 +292,8 @@ class SimulateModel(param.Parameterized):
                 made = original if same else made.replace(provenance=original.provenance)
                 self._found = (made, replay, room)
             self._show(made, replay, room)
+            if wanted.is_empty and self._due:
+                self._restore_due()
 
     def _show(self, made: Plan, replay: Replay, room: list[int]) -> None:
         self.replay, self.room, self.shown = replay, room, made
@@ -297,6 +343,7 @@ class SimulateModel(param.Parameterized):
         """Makes the derived plan the plan in hand: Run and Export then work with it."""
         if self.shown is not None and self.can_save:
             self.session.plan = self.shown
+            self.edited = ""
             words = f"Saved as derived: {'; '.join(self.changes)}." if self.is_derived else "The plan as it was found."
             self.session.notify("success", f"{words} Run and Export use it now.")
             self.param.trigger("shown_changed")

@@ -29,6 +29,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
+from hetplanner.ui.models.simulate import MAX_REMEMBERED as MAX_CONTROLS
 from hetplanner.ui.search_files import process_service
 from hetplanner.ui.views.address import Address
 from hetplanner.ui.views.binding import at_once
@@ -269,6 +270,7 @@ class Shell:
             self.app.run.param.watch(self._remember, "selected")
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
             self.app.settings.param.watch(self._remember, "edited")
+            self.app.simulate.param.watch(self._remember, "edited")
             explain = self.app.explain
             explain.param.watch(self._remember, "shown")
             explain.kept.param.watch(self._remember, "chosen")
@@ -382,6 +384,8 @@ class Shell:
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"), value("shown"))
         self.app.settings.restore(value("settings", MAX_EDITED))
+        if "simulate" in asked:
+            self.app.simulate.restore(value("simulate", MAX_CONTROLS))
         if "kept" in asked or "whatif" in asked:
             self.app.explain.restore(value("kept", 400), value("whatif", MAX_REMEMBERED))
 
@@ -405,6 +409,7 @@ class Shell:
             "run": self.app.run.selected,
             "draft": self.app.cluster.editor.draft_id,
             "settings": self.app.settings.edited,
+            "simulate": self.app.simulate.edited,
             **self.app.explain.remembered(),
         }
 
