@@ -75,6 +75,62 @@ def test_back_shows_the_search_before_and_a_reload_the_plan_of_the_front(server,
     goes_back_from_the_start_page(visit(server.url), free, taken)
 
 
+def selected(page: Page, title: str) -> None:
+    page.get_by_role("tab", name=title, selected=True).wait_for()
+
+
+def test_every_page_is_as_it_was_after_back_forward_reload_and_restart(server, visit):
+    one = visit(server.url)
+    page = one.page
+    choose(page, "Sample cluster", "lab_2_sites_4")
+    one.sees("lab_2_sites_4: 4 devices")
+    choose(page, "Model", "tiny-gpt")
+    for name, value in (("stages", "2"), ("replicas", "2"), ("budget_s", "1")):
+        page.locator(f"#setting-{name}").fill(value)
+        page.keyboard.press("Tab")
+    plan = searched(one)
+    one.tab("3 Simulate")
+    one.sees(re.compile(r"busiest \d+ of \d+ links in use"))
+    page.get_by_label("Schedule", exact=True).filter(visible=True).first.select_option("gpipe")
+    one.sees("schedule 1f1b → gpipe")
+    one.tab("4 Run")
+    page.get_by_role("button", name="All runs").click()
+    page.wait_for_url(re.compile("section=runs"))
+    one.tab("5 Export")
+    one.sees("Download plan.json")
+
+    for title in ("4 Run", "3 Simulate", "2 Plan", "1 Cluster"):
+        page.go_back()
+        selected(page, title)
+    for title in ("2 Plan", "3 Simulate", "4 Run", "5 Export"):
+        page.go_forward()
+        selected(page, title)
+    page.reload()
+    one.settle()
+    is_as_it_was(one, plan)
+    page.wait_for_url(re.compile("page=export"))
+    address = page.url
+    one.leave()
+    server.stop()
+    server.start()
+    is_as_it_was(visit(address), plan)
+
+
+def is_as_it_was(one, plan: str) -> None:
+    page = one.page
+    selected(page, "5 Export")
+    shows(one, plan)
+    one.tab("4 Run")
+    page.get_by_role("button", name="All runs", pressed=True).wait_for()
+    one.tab("3 Simulate")
+    one.sees("schedule 1f1b → gpipe")
+    one.tab("2 Plan")
+    shows(one, plan)
+    one.tab("1 Cluster")
+    one.sees("lab_2_sites_4: 4 devices")
+    one.tab("5 Export")
+
+
 def leave_hostile_files(home) -> None:
     files = DraftFiles(home)
     files.note(Draft(Step(hostile_cluster(), (), IMG)))

@@ -28,6 +28,7 @@ from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.explain import MAX_REMEMBERED
 from hetplanner.ui.models.form import MAX_REMEMBERED as MAX_EDITED
+from hetplanner.ui.models.run import SECTIONS
 from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
 from hetplanner.ui.models.simulate import MAX_REMEMBERED as MAX_CONTROLS
 from hetplanner.ui.search_files import process_service
@@ -267,7 +268,7 @@ class Shell:
             self._restore()
             self._place = self._state()
             self.app.plan.param.watch(self._remember, "job_id")
-            self.app.run.param.watch(self._remember, "selected")
+            self.app.run.param.watch(self._remember, ["selected", "section"])
             self.app.cluster.editor.param.watch(self._remember, "draft_id")
             self.app.settings.param.watch(self._remember, "edited")
             self.app.simulate.param.watch(self._remember, "edited")
@@ -383,6 +384,8 @@ class Shell:
             return asked.get(name, "")[:most]
 
         self.app.restore(value("page"), value("search"), value("run"), value("draft"), value("shown"))
+        if value("section") in SECTIONS:
+            self.app.run.section = value("section")
         self.app.settings.restore(value("settings", MAX_EDITED))
         if "simulate" in asked:
             self.app.simulate.restore(value("simulate", MAX_CONTROLS))
@@ -407,6 +410,7 @@ class Shell:
             "page": self.app.session.page,
             "search": self.app.plan.job_id,
             "run": self.app.run.selected,
+            "section": "" if self.app.run.section == SECTIONS[0] else self.app.run.section,
             "draft": self.app.cluster.editor.draft_id,
             "settings": self.app.settings.edited,
             "simulate": self.app.simulate.edited,
