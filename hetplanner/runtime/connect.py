@@ -114,7 +114,7 @@ def _listener(address: str, port: int) -> socket.socket:
         listener.close()
         raise InvalidInput(f"{address}:{port}: {_why_not_bound(error, address)}") from None
     found = listener.getsockname()[0]
-    if address not in LOOPBACKS and found.startswith("127."):
+    if address != found and address not in LOOPBACKS and found.startswith("127."):
         listener.close()
         raise InvalidInput(f"{address}: is {found} on this machine, where no other host reaches it; give its address")
     return listener

@@ -41,10 +41,16 @@ def test_a_store_whose_port_is_in_use_is_refused() -> None:
         store_at("127.0.0.1", first.port, SOON, is_master=True)
 
 
-def test_an_address_that_only_this_machine_reaches_is_refused() -> None:
+def test_a_name_that_only_this_machine_reaches_is_refused() -> None:
     """Debian gives a machine's own name the address 127.0.1.1: other hosts would look for the store elsewhere."""
-    with pytest.raises(InvalidInput, match=r"127\.0\.1\.1: is 127\.0\.1\.1 on this machine, where no other host"):
-        store_at("127.0.1.1", 0, SOON, is_master=True)
+    with pytest.raises(InvalidInput, match=r"127\.1: is 127\.0\.0\.1 on this machine, where no other host"):
+        store_at("127.1", 0, SOON, is_master=True)
+
+
+def test_a_loopback_address_that_is_given_as_one_is_taken() -> None:
+    """Peers of a rehearsal whose links can be cut have such addresses."""
+    store = store_at("127.0.1.7", 0, SOON, is_master=True)
+    assert listening(store.port) == ["127.0.1.7"]
 
 
 def test_a_rank_is_claimed_once() -> None:
