@@ -6,6 +6,7 @@ Generated cases are the same in every run; `pytest tests/property --hypothesis-p
 """
 
 import os
+import signal
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 for name in THREADS:  # before any library reads it, and for every process that a test starts
@@ -18,6 +19,10 @@ SLOW = [HealthCheck.too_slow]  # a busy machine makes few examples a second
 settings.register_profile("shared machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 settings.register_profile("search", deadline=None, suppress_health_check=SLOW)
 settings.load_profile("shared machine")
+
+# A shell has its background jobs ignore Ctrl-C, and what they start does too: a test that presses it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
 SERIAL = ("tests/browser/", "tests/distributed/", "tests/hosts/", "tests/notebooks/")
