@@ -20,7 +20,7 @@ settings.register_profile("shared machine", deadline=None, derandomize=True, sup
 settings.register_profile("search", deadline=None, suppress_health_check=SLOW)
 settings.load_profile("shared machine")
 
-# A shell has its background jobs ignore Ctrl-C, and what they start does too: a test that presses it would wait for ever.
+# A shell has its background jobs ignore Ctrl-C, and so does what they start: a test of it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
