@@ -68,7 +68,6 @@ class Connection:
 
     def serve(self) -> None:
         """Answers until the head is gone."""
-        threading.Thread(target=self._watch_the_head, daemon=True).start()
         self._writer.greet({"pid": os.getpid()})
         try:
             while (frame := read_frame(self._source, MAX_SENT_BYTES)) is not None:
@@ -86,11 +85,11 @@ class Connection:
         except (InvalidInput, RunError) as error:
             self._writer.write({"refused": str(error)})
 
-    def _watch_the_head(self) -> None:
-        """A network that is gone keeps pipes open: this process ends by itself."""
-        while not self._over.wait(1.0):
-            if time.monotonic() - self._heard_s > LEASE_S:
-                os._exit(0)
+    def end_without_head(self) -> None:
+        """Ends this process when its head is not heard of any more: a network that is gone keeps pipes open."""
+        while time.monotonic() - self._heard_s < LEASE_S:
+            time.sleep(1.0)
+        os._exit(0)
 
     # -- before a run -----------------------------------------------------------------------------
 
@@ -307,7 +306,9 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library may print is no frame
-    Connection(sys.stdin.buffer, sink).serve()
+    connection = Connection(sys.stdin.buffer, sink)
+    threading.Thread(target=connection.end_without_head, daemon=True).start()
+    connection.serve()
     return 0
 
 

@@ -309,7 +309,7 @@ def test_an_unknown_word_ends_the_connection():
         Connection(io.BytesIO(b'{"do": "rm"}\n'), sink).serve()
 
 
-def test_a_connection_that_has_ended_watches_its_head_no_more():
+def test_a_connection_that_has_ended_leaves_no_thread():
     before = set(threading.enumerate())
     Connection(io.BytesIO(b""), io.BytesIO()).serve()
     until(lambda: set(threading.enumerate()) <= before)

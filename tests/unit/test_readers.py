@@ -107,6 +107,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "swarm.wire.frames.split_frame",
         "ui.models.explain.ExplainModel.restore",
         "ui.models.form.SettingsForm.restore",
+        "ui.models.simulate.SimulateModel._restore_due",
     ),
 }
 """Why a function that opens or parses something does not stand under the law by itself."""
