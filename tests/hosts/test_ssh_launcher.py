@@ -392,7 +392,7 @@ def test_a_host_that_is_cut_off_for_good_is_named_the_others_are_freed_and_it_en
         said = process.communicate()[0]
         assert process.returncode == 4, said
         assert run.status().message.startswith("host b is lost"), lab.words(run)
-        assert set(lab.left()) <= {"b"}
+        until(lambda: set(lab.left()) <= {"b"}, lambda: f"left: {lab.left()}")
         until(lambda: lab.left() == {}, lambda: f"left: {lab.left()}")
     finally:
         lab.bed.join("b")
