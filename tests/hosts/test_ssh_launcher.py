@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -112,7 +113,12 @@ class Lab:
 
     def left(self) -> dict[str, list[str]]:
         """What is left on the hosts."""
-        return {name: [" ".join(p.cmdline()) for p in self.on(name)] for name in HOSTS if self.on(name)}
+        found: dict[str, list[str]] = {}
+        for name in HOSTS:
+            for process in self.on(name):
+                with suppress(psutil.NoSuchProcess):  # it ends just now
+                    found.setdefault(name, []).append(" ".join(process.cmdline()))
+        return found
 
     def rank_on(self, name: str) -> psutil.Process:
         """The rank's process on a host."""
