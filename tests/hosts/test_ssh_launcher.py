@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -116,7 +115,7 @@ class Lab:
         found: dict[str, list[str]] = {}
         for name in HOSTS:
             for process in self.on(name):
-                with suppress(psutil.NoSuchProcess):  # it ends just now
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
                     found.setdefault(name, []).append(" ".join(process.cmdline()))
         return found
 
