@@ -57,6 +57,7 @@ from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.moments import plan_moment
+from hetplanner.plots.data.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
@@ -464,6 +465,8 @@ def _make_run(folder: Path) -> None:
             )  # fmt: skip
         row = {"peer": (rank + 1) % n, "role": "activation", "sent": 3, "taken": 2, "taken_bytes": 9, "wait_s": 0.1}
         lines += [{"type": "links", "step": 2, "steps": 3, "links": [row]}]
+        load = {"host": "a", "cpu": 0.5, "memory": 0.5, "sent": 9, "received": 9, "loopback": 0, "gpus": [[0.5, 0.5]]}
+        lines += [{"type": "load", "time_s": 3.0} | load]
         lines += [{"type": "validation", "step": 2, "loss_sum": 9.0, "num_tokens": 4}]
         lines += [{"type": "restart", "attempt": 1, "time_s": 5.0}, {"type": "resumed", "step": 3, "source": None}]
         lines += [{"type": "checkpoint", "step": 3, "seconds": 0.1}, {"type": "error", "text": "x", "traceback": "y"}]
@@ -474,6 +477,7 @@ def _read_run(folder: Path) -> object:
     run = Run(folder, "r", folder)
     diagnose(run.directory, ("a", "b"), 1)
     report = report_run(run)
+    busy_lines(run), traffic_lines(run)
     json.dumps(report.to_data(), allow_nan=False)
     return run.summary()
 

@@ -37,6 +37,8 @@ _HOMES = {
     "throughput": "training",
     "report": "reports",
     "memory_of_run": "run_figures",
+    "load_of_hosts": "run_figures",
+    "traffic_of_hosts": "run_figures",
     "traffic_of_run": "run_figures",
     "life_of_run": "run_figures",
     "swarm_life": "run_figures",

@@ -1,4 +1,4 @@
-"""One rank's telemetry, read line by line as it grows: phases, steps, links, validation, spans, errors."""
+"""One rank's telemetry, read line by line as it grows: phases, steps, links, validation, load, spans, errors."""
 
 import json
 from collections import deque
@@ -21,6 +21,9 @@ MAX_STEPS = 2_000
 """Steps kept per rank; older ones only count in the totals and peaks."""
 MAX_MEMORY_POINTS = 800
 """Points kept of a rank's memory over the whole run: every other one goes when they become more."""
+MAX_LOADS = 800
+"""Points kept of a host's load over the whole run, thinned the same way."""
+MAX_GPUS = 64
 MAX_SPANS = 20_000
 """Spans kept per rank, as text: a step of a small rehearsal has about 50."""
 MOST_SECONDS = 1e12
@@ -58,6 +61,28 @@ class StepRecord:
     in_flight: int = 0
     held: int = 0
     attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """How busy a host was at a moment, with all that runs on it.
+
+    Attributes:
+        time_s: unix time.
+        host: its name, as the launcher or the host itself gives it.
+        cpu, memory: shares in use, 0 to 1.
+        sent, received: bytes per second through network cards; loopback: between processes of the host.
+        gpus: share of time busy and share of memory in use of each GPU; empty where they were not looked at.
+    """
+
+    time_s: float
+    host: str
+    cpu: float
+    memory: float
+    sent: float
+    received: float
+    loopback: float
+    gpus: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,7 @@ class RankTelemetry:
         memory: (step, resident bytes, bytes on the accelerator) of every so many steps, over the whole run.
         most_in_flight, most_held: of all steps.
         links: by (other rank, role); the role is activation, gradient, reduce or norm.
+        loads: of the rank's host, over the whole run; empty of ranks that do not tell it.
         links_steps: how many steps `links` counts; 0 in a run that did not write them.
         happenings: of all attempts, in the order they were written; the last MAX_HAPPENINGS.
     """
@@ -129,6 +155,7 @@ class RankTelemetry:
     peak_device_bytes: int = 0
     peak_bytes: int = 0
     memory: list[tuple[int, int, int]] = field(default_factory=list)
+    loads: list[HostSample] = field(default_factory=list)
     most_in_flight: int = 0
     most_held: int = 0
     links: dict[tuple[int, str], LinkTraffic] = field(default_factory=dict)
@@ -145,6 +172,7 @@ class RankTelemetry:
         self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
         self._forgotten = -1  # the last step that is no longer kept
         self._memory_every = 1
+        self._loads_every, self._loads_read = 1, 0
         self._shift_s = 0.0  # from this attempt's origin to the first one's
         self._read: dict[str, Callable[[dict[str, Any]], None]] = {
             "phase": self._phase,
@@ -153,6 +181,7 @@ class RankTelemetry:
             "span": self._span,
             "step": self._step,
             "links": self._links,
+            "load": self._load,
             "validation": self._validation,
             "restart": self._restart,
             "resumed": self._resumed,
@@ -338,6 +367,27 @@ class RankTelemetry:
                 setattr(total, name, getattr(total, name) + value)
         self.links_steps += steps
 
+    def _load(self, record: dict[str, Any]) -> None:
+        sample = HostSample(
+            time_s=_finite(record["time_s"]),
+            host=str(record["host"])[:80],
+            cpu=_share(record["cpu"]),
+            memory=_share(record["memory"]),
+            sent=_positive(record["sent"]),
+            received=_positive(record["received"]),
+            loopback=_positive(record["loopback"]),
+            gpus=tuple((_share(busy), _share(used)) for busy, used in record.get("gpus", [])[:MAX_GPUS]),
+        )
+        # Few samples look at the GPUs: what a sample that is not kept saw of them goes to the one before.
+        if self._loads_read % self._loads_every == 0:
+            self.loads.append(sample)
+        elif sample.gpus:
+            self.loads[-1] = replace(self.loads[-1], gpus=sample.gpus)
+        self._loads_read += 1
+        if len(self.loads) > MAX_LOADS:
+            self._loads_every *= 2
+            self.loads = self.loads[::2]
+
     def _validation(self, record: dict[str, Any]) -> None:
         self.validation[_whole(record["step"])] = (float(record["loss_sum"]), _whole(record["num_tokens"]))
 
@@ -352,6 +402,17 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
         raise ValueError(f"must be a whole number from 0, got {value!r:.40}")
     return value
+
+
+def _positive(value: Any) -> float:
+    number = _finite(value)
+    if number < 0:
+        raise ValueError(f"must be a number from 0, got {value!r:.40}")
+    return number
+
+
+def _share(value: Any) -> float:
+    return min(_positive(value), 1.0)
 
 
 def _index(value: Any) -> int:

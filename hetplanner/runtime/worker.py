@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import logging
 import os
+import socket
 import sys
 import time
 import traceback
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
+from hetplanner.runtime.host_load import HostLoad
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
 
@@ -119,6 +121,13 @@ def start_telemetry(run_dir: Path, rank: int, attempt: int = 0) -> Telemetry:
         raise InvalidInput(f"{run_dir}: holds a run already; give another folder with -o") from None
 
 
+def watch_host(telemetry: Telemetry) -> HostLoad | None:
+    """The first rank of a host tells how busy the host is."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return None
+    return HostLoad(telemetry, os.environ.get("HETPLANNER_HOST") or socket.gethostname())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs this rank.
 
@@ -152,6 +161,7 @@ def _run_rank(
     except InvalidInput as error:
         return _fail(None, error, terminal)
     watcher = StopWatcher(run_dir, heartbeat)
+    load = watch_host(telemetry)
 
     def give_up() -> None:  # there is nothing to save before the stage is built
         heartbeat.end(watcher.exit_code())
@@ -180,6 +190,8 @@ def _run_rank(
         return _fail(telemetry, error, terminal)
     finally:
         watcher.close()
+        if load is not None:
+            load.close()
         telemetry.close()
 
 

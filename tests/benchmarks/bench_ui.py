@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_ui.py [actions] [frames] [cpu] [memory] [startup] [pages] [loads]
         [--devices 64,512] [--repeats 3] [--seconds 20] [--minutes 30] [--loads 50,200,1000] [--by client]
-        [-o report.json]
+        [--pages first] [-o report.json]
 
 actions: from click to the frame that shows the answer, while a search runs (limits 300 ms at 64 devices, 600 at 512).
 frames: frames a second of every page while a search and a run stream (limit 30). cpu: of the server, three sessions
@@ -288,7 +288,11 @@ def measure_pages(browser: Browser, report: Report, _: argparse.Namespace) -> No
 
 def measure_loads(browser: Browser, report: Report, asked: argparse.Namespace) -> None:
     with serving() as server:
-        load = with_client(server) if asked.by == "client" else with_browser(server, browser)
+        load = (
+            with_client(server, all_pages=asked.pages == "all")
+            if asked.by == "client"
+            else with_browser(server, browser)
+        )
         found = grown(server, load, asked.loads)
         first, last = found[0], found[-1]
         name = f"server, {last.loads} page loads against {first.loads}"
@@ -324,6 +328,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--loads", type=numbers, default=[50, 200, 400, 1000], help="rising")
     parser.add_argument("--by", choices=["client", "chromium"], default="client")
+    parser.add_argument("--pages", choices=["all", "first"], default="all", help="that a client visits in one load")
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
     report = Report()

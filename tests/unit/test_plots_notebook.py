@@ -162,7 +162,9 @@ PAGE_CALLS: dict[str, Any] = {
 """Calls that return the page's own figure."""
 
 
-@pytest.mark.parametrize("call", [plots.memory_of_run, plots.traffic_of_run, plots.life_of_run])
+@pytest.mark.parametrize(
+    "call", [plots.memory_of_run, plots.traffic_of_run, plots.life_of_run, plots.load_of_hosts, plots.traffic_of_hosts]
+)
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_figures_of_a_run_show_themselves(call: Any, has_begun: bool, tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path / "run")

@@ -7,6 +7,7 @@ from hetplanner.plots.live.cross_light import CrossLight
 from hetplanner.plots.live.device_map import DeviceMap
 from hetplanner.plots.live.editable_map import EditableMap
 from hetplanner.plots.live.front_curve import FrontCurve
+from hetplanner.plots.live.host_loads import HostLoads, HostTraffic
 from hetplanner.plots.live.lifelines import Lifelines
 from hetplanner.plots.live.link_heatmap import LinkHeatmap
 from hetplanner.plots.live.link_loads import LinkLoads
@@ -36,6 +37,8 @@ __all__ = [
     "DeviceMap",
     "EditableMap",
     "FrontCurve",
+    "HostLoads",
+    "HostTraffic",
     "Lifelines",
     "LinkHeatmap",
     "LinkLoads",

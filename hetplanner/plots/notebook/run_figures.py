@@ -1,4 +1,4 @@
-"""A run's memory, traffic and life, as the Run page shows them."""
+"""A run's memory, hosts, traffic and life, as the Run page shows them."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from hetplanner.cost.swarm_costs import expected_speeds
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plots.live import Lifelines, RunMemory, SwarmLife, SwarmWiring, TrafficMap
+from hetplanner.plots.live import HostLoads, HostTraffic, Lifelines, RunMemory, SwarmLife, SwarmWiring, TrafficMap
 from hetplanner.plots.notebook.stills import shown
 from hetplanner.runs.events import life_spans, run_events
 from hetplanner.runs.loads import link_loads, site_loads
@@ -20,6 +20,20 @@ from hetplanner.runs.swarm_history import EVENTS_FILE, SwarmHistory
 def memory_of_run(run: RunReader) -> figure:
     """Memory of every rank over the steps so far."""
     live = RunMemory()
+    live.update(run.read_all())
+    return shown(live)
+
+
+def load_of_hosts(run: RunReader) -> figure:
+    """Share in use of every host's processors (solid) and GPUs (dashed), by all that ran there."""
+    live = HostLoads()
+    live.update(run.read_all())
+    return shown(live)
+
+
+def traffic_of_hosts(run: RunReader) -> figure:
+    """What every host sent (solid) and received (dashed) through its network cards; one host alone over loopback."""
+    live = HostTraffic()
     live.update(run.read_all())
     return shown(live)
 

@@ -1,25 +1,31 @@
-"""Memory of every rank's process over the steps."""
+"""How busy the hosts are, and the memory of every rank's process."""
 
-from hetplanner.plots.live import RunMemory
+from hetplanner.plots.live import HostLoads, HostTraffic, RunMemory
+from hetplanner.runs.reader import RunReader
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.views.cards import card, chart, full_width, html_pane, page, set_html
 from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.tables import html_table, note
-from hetplanner.units import short_bytes
+from hetplanner.units import short_bytes, short_rate
 
 
 class Memory(Section):
-    """Curves, and a row for every rank: most it held against what the plan expects and the device has."""
+    """Curves, a row for every host as it is now, and one for every rank: most it held against what the plan expects."""
 
     signals = ("detail_changed",)
 
     def __init__(self, model: RunModel, session: Session, dark: bool) -> None:
         super().__init__(model, session, dark)
         self.curves = RunMemory(height=300, dark=dark)
-        self.figures = [self.curves]
+        self.busy, self.traffic = HostLoads(dark=dark), HostTraffic(dark=dark)
+        self.figures = [self.busy, self.traffic, self.curves]
+        self.hosts = html_pane(margin=(4, 14, 12, 14))
         self.table = html_pane(margin=(4, 14, 12, 14))
         self.view = page(
+            card("Processors (solid) and GPUs (dashed) in use", chart(self.busy)),
+            card("Sent (solid) and received (dashed)", chart(self.traffic)),
+            full_width(card("Hosts now, with all that runs on them", self.hosts)),
             full_width(card("Memory of every rank (solid: its process, dashed: accelerator)", chart(self.curves))),
             full_width(card("Most that was held", self.table)),
         )
@@ -27,7 +33,9 @@ class Memory(Section):
     def show(self) -> None:
         """As far as the steps have come."""
         reader, detail = self.model.reader, self.model.detail
-        if detail is not None and detail.swarm is not None:
+        is_swarm = detail is not None and detail.swarm is not None
+        self._show_hosts(None if is_swarm else reader)
+        if is_swarm:
             self.curves.update(None)
             set_html(self.table, note("not told by the peers of a swarm: a device's memory is in its plan"))
             return
@@ -54,3 +62,26 @@ class Memory(Section):
             )
         head = ["rank", "device", "process", "accelerator", "plan expects", "device may", "in flight", "messages held"]
         set_html(self.table, html_table(head, rows, numbers=6, height=420))
+
+    def _show_hosts(self, reader: RunReader | None) -> None:
+        self.busy.update(reader)
+        self.traffic.update(reader)
+        told = [t.loads for t in reader.ranks if t.loads] if reader is not None else []
+        if not told:
+            set_html(self.hosts, note("told by the ranks of a plan once a second; not by the peers of a swarm"))
+            return
+        now = [(loads[-1], next((s.gpus for s in reversed(loads) if s.gpus), ())) for loads in told]
+        rows = [
+            [
+                s.host,
+                f"{s.cpu:.0%}",
+                f"{s.memory:.0%}",
+                ", ".join(f"{busy:.0%} ({used:.0%})" for busy, used in gpus) or "–",
+                short_rate(s.sent),
+                short_rate(s.received),
+                short_rate(s.loopback),
+            ]
+            for s, gpus in now
+        ]
+        head = ["host", "processors", "memory", "GPUs (their memory)", "sent", "received", "over loopback"]
+        set_html(self.hosts, html_table(head, rows, numbers=6, height=320))

@@ -59,7 +59,7 @@ _TITLES = {
     "progress": "Progress",
     "timeline": "Timeline",
     "network": "Network",
-    "memory": "Memory",
+    "memory": "Load\u00a0&\u00a0memory",
     "swarm": "Swarm",
     "events": "Events\u00a0&\u00a0logs",
     "text": "Text",
