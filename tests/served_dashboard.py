@@ -123,6 +123,18 @@ class Visit:
                 f"{text!r} does not appear; the page complains {self.complaints}, shows: {shown}"
             ) from None
 
+    def rests(self, part: Locator) -> None:
+        """Until nothing is drawn any more and a part has kept its place for a second."""
+        before, since = None, time.monotonic()
+        deadline = since + PATIENCE_MS / 1000
+        while time.monotonic() < since + 1.0:
+            self.page.wait_for_function("Bokeh.documents[0].is_idle", timeout=PATIENCE_MS)
+            box = part.bounding_box()
+            if box != before:
+                before, since = box, time.monotonic()
+                assert since < deadline, "a part of the page does not come to rest"
+            self.page.wait_for_timeout(50)
+
     def upload(self, button: str) -> Locator:
         """What takes the files of the button with this text."""
         return self.page.locator("label", has_text=button).locator("input[type=file]")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from find_browser import BrowserMissing, find_browser
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, expect
 from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
 HERE = Path(__file__).parent
@@ -16,6 +16,7 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--host-resolver-rules=MAP foreign.example 127.0.0.1",
 ]  # fmt: skip
+expect.set_options(timeout=PATIENCE_MS)  # of calm machines 5 s
 TAB_CRASHED = "Target crashed"
 """What Playwright says when Chromium's process of a tab died."""
 

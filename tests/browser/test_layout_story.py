@@ -9,6 +9,7 @@ from playwright.sync_api import Locator, Page
 pytestmark = pytest.mark.browser
 
 WIDTHS = (900, 1280, 1920, 2560)
+LOOKS = 20
 # Every element that can be seen, through shadow roots: words that are cut, controls outside the window, legends that
 # stand over what follows their figure.
 CUT_JS = """() => {
@@ -97,12 +98,11 @@ def test_nothing_that_one_can_click_moves_when_a_search_ends(server, visit):
         page.locator(f"#setting-{name}").fill(value)
         page.keyboard.press("Tab")
     page.get_by_role("button", name="Search", exact=True).click()
-    page.get_by_role("button", name="Rehearse here").wait_for()
-    page.wait_for_timeout(2000)  # the page is laid out
+    one.rests(page.get_by_role("button", name="Rehearse here"))
     assert not moved(page, shape)
     front = page.get_by_role("button", name="Find the front")
     front.scroll_into_view_if_needed()
-    page.wait_for_timeout(1000)
+    one.rests(front)
     front.click()
     assert not moved(page, page.get_by_text(re.compile(r"\d+ plans, none beaten in both")))
     page.get_by_role("button", name="Cheaper").click()
@@ -127,9 +127,12 @@ def test_nothing_is_cut_or_outside_the_window(server, visit):
             page.set_viewport_size({"width": width, "height": 1000})
             for tab in ("1 Cluster", "2 Plan", "3 Simulate", "4 Run", "5 Export"):
                 one.tab(tab)
-                page.wait_for_timeout(1500)  # figures and legends follow the width
-                found = page.evaluate(CUT_JS)
-                if found:
+                for _ in range(LOOKS):  # figures and legends follow the width once the machine comes to it
+                    page.wait_for_timeout(1500)
+                    found = page.evaluate(CUT_JS)
+                    if not found:
+                        break
+                else:
                     broken[f"{theme}, {width}, {tab}"] = found
         if theme == "light":
             page.get_by_role("button", name="Toggle theme").click()

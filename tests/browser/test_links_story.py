@@ -32,7 +32,7 @@ def test_tables_are_imported_a_link_is_clicked_edited_and_undone(server, visit):
 
     figure = page.locator(".bk-Figure").filter(has=page.locator("canvas")).nth(1)
     figure.scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
+    one.rests(figure)
     box = figure.bounding_box()
     bandwidth = page.get_by_role("textbox", name="Bandwidth (Gbit/s)")
     page.mouse.click(box["x"] + box["width"] * 0.68, box["y"] + 30)
