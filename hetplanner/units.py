@@ -144,7 +144,7 @@ _MINUTES_FROM_S = 600.0
 
 def _short(value: float, units: list[tuple[str, float]]) -> str:
     if value == 0 or not math.isfinite(value):
-        return f"{value:g} {next((u for u, s in units if s == 1), units[0][0])}"
+        return f"{value:g} {next((u for u, s in units if s == 1), units[-1][0])}"
     unit, scale = next(((u, s) for u, s in units if abs(value) >= s), units[-1])
     number = value / scale
     return f"{number:,.0f} {unit}" if abs(number) >= 999.5 else f"{number:.3g} {unit}"

@@ -71,6 +71,7 @@ class Ranks:
             lines.append(self._step_line(rank, step, loss, own))
             if step % LINKS_EVERY == LINKS_EVERY - 1:
                 lines.append({"type": "links", "step": step, "steps": LINKS_EVERY, "links": self._links(own)})
+                lines.append(self._load_line(rank))
             self._write(rank, lines)
             with self.directory.log_file(rank).open("a", encoding="utf-8") as log:
                 log.write(f"step {step}: loss {loss:.4f}\n")
@@ -92,6 +93,13 @@ class Ranks:
             "grad_norm": 1.0,
             "memory_bytes": 600 * 2**20 + 2**20 * random.randrange(20),
         }
+
+    @staticmethod
+    def _load_line(rank: int) -> dict:
+        """As if every rank had a host of its own."""
+        shares = {"cpu": 0.4 + 0.1 * random.random(), "memory": 0.3, "gpus": [[0.7 + 0.2 * random.random(), 0.5]]}
+        rates = {name: 1e6 * random.random() for name in ("sent", "received", "loopback")}
+        return {"type": "load", "time_s": time.time(), "host": f"host-{rank}"} | shares | rates
 
     @staticmethod
     def _links(own: list[Span]) -> list[dict]:

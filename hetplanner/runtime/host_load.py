@@ -37,7 +37,6 @@ class HostLoad:
         self._has_gpus = shutil.which(QUERY[0]) is not None
         self._count = 0
         self._closed = threading.Event()
-        psutil.cpu_percent()  # counts from here
         self._before = (time.monotonic(), *_bytes())
         self._thread = threading.Thread(target=self._run, name="host load", daemon=True)
         self._thread.start()
@@ -47,6 +46,7 @@ class HostLoad:
         self._closed.set()
 
     def _run(self) -> None:
+        psutil.cpu_percent()  # counts from here, for this thread
         while not self._closed.wait(EVERY_S):
             self._telemetry.write("load", **self._sample())
 

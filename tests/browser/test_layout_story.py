@@ -1,10 +1,14 @@
 """What is drawn stays inside the window and inside its box, at all widths, in both themes, with a plan in hand."""
 
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Mapping, Sequence
 
 import pytest
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
+from served_dashboard import REPOSITORY, Visit
 
 pytestmark = pytest.mark.browser
 
@@ -33,6 +37,8 @@ CUT_JS = """() => {
       if (!box.width || !box.height || box.bottom < -1000) continue
       const style = getComputedStyle(e)
       const hides = style.overflowX !== "visible" && !/auto|scroll/.test(style.overflowX)
+      const slides = /auto|scroll/.test(style.overflowX) && e.scrollWidth > e.clientWidth + 1
+      if (slides && e.clientHeight > innerHeight / 2) found.push(`slides sideways: ${name(e)}`)
       if (own(e) && hides && e.scrollWidth > e.clientWidth + 1) found.push(`cut: ${name(e)}`)
       const acts = /^(BUTTON|INPUT|SELECT|TEXTAREA)$/.test(e.tagName) && e.type !== "file"
       if ((acts || own(e)) && (box.right > innerWidth + 1 || box.left < -1) && !scrolls(e))
@@ -121,20 +127,40 @@ def test_nothing_is_cut_or_outside_the_window(server, visit):
     page.get_by_role("button", name="Search", exact=True).click()
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.sees("The choice that gains most is made first")
+    pages = ("1 Cluster", "2 Plan", "3 Simulate", "4 Run", "5 Export")
+    assert_whole(one, {name: page.get_by_role("tab", name=name) for name in pages}, WIDTHS)
+
+
+def test_no_section_of_a_run_is_cut_or_outside_the_window(server, visit):
+    command = [sys.executable, str(REPOSITORY / "tests" / "streamed_run.py"), str(server.home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        try:
+            one = visit(server.url)
+            one.tab("4 Run")
+            one.sees("Throughput")
+            sections = one.page.get_by_role("group").filter(has_text="All\u00a0runs").get_by_role("button")
+            expect(sections).to_have_count(8)
+            assert_whole(one, {section.inner_text(): section for section in sections.all()}, (900, 1920))
+        finally:
+            running.kill()
+
+
+def assert_whole(one: Visit, places: Mapping[str, Locator], widths: Sequence[int]) -> None:
+    """Nothing is cut or outside the window behind a click at each of the places, at all widths, in both themes."""
     broken: dict[str, list[str]] = {}
     for theme in ("light", "dark"):
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 1000})
-            for tab in ("1 Cluster", "2 Plan", "3 Simulate", "4 Run", "5 Export"):
-                one.tab(tab)
+        for width in widths:
+            one.page.set_viewport_size({"width": width, "height": 1000})
+            for name, place in places.items():
+                place.click()
                 for _ in range(LOOKS):  # figures and legends follow the width once the machine comes to it
-                    page.wait_for_timeout(1500)
-                    found = page.evaluate(CUT_JS)
+                    one.page.wait_for_timeout(1000)
+                    found = one.page.evaluate(CUT_JS)
                     if not found:
                         break
                 else:
-                    broken[f"{theme}, {width}, {tab}"] = found
+                    broken[f"{theme}, {width}, {name}"] = found
         if theme == "light":
-            page.get_by_role("button", name="Toggle theme").click()
-            page.wait_for_function("Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)")
+            one.page.get_by_role("button", name="Toggle theme").click()
+            one.page.wait_for_function("Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)")
     assert not broken, "\n".join(f"{where}:\n  " + "\n  ".join(found) for where, found in broken.items())

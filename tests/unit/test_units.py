@@ -84,6 +84,7 @@ def test_short_forms_have_three_digits():
     assert units.short_seconds(0.04213) == "42.1 ms"
     assert units.short_bytes(12_345_678) == "12.3 MB"
     assert units.short_rate(1.4e8) == "1.12 Gbit/s"
+    assert units.short_rate(0.0) == "0 kbit/s"
     assert units.short_seconds(0) == "0 s"
     assert units.short_seconds(math.inf) == "inf s"
 

@@ -95,6 +95,10 @@ def side_by_side(*cards: Any, least: int = 460) -> pn.FlexBox:
     return pn.FlexBox(*cards, gap="12px", sizing_mode="stretch_width", margin=(6, 10), align_items="stretch")
 
 
+LONG_OPTIONS = {"& .MuiSelect-select": {"whiteSpace": "normal !important", "fontSize": "13px", "lineHeight": "1.3"}}
+"""For a select's `sx`: options that are longer than it is wide go on in a second line."""
+
+
 def full_width(child: Any) -> Any:
     """A card over the whole width, with the page's margin."""
     child.margin = (6, 10)

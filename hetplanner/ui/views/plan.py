@@ -22,6 +22,7 @@ from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import (
+    LONG_OPTIONS,
     MetricRow,
     Words,
     card,
@@ -81,7 +82,7 @@ class PlanView(PageView):
             size="small",
             width=250,
             margin=(10, 6),
-            sx={"& .MuiSelect-select": {"whiteSpace": "normal !important", "fontSize": "13px", "lineHeight": "1.3"}},
+            sx=LONG_OPTIONS,
         )
         self.figures = [
             self.curve,

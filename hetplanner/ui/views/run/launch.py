@@ -45,7 +45,14 @@ class LaunchBar:
         on_click(self.unlock, lambda _: self._unlock())
         self.token.param.watch(lambda _: self._unlock(), "enter_pressed")
         bar = toolbar(
-            pn.Row(self.fields, self.rehearse, self.propose, margin=0, align="center"),
+            pn.FlexBox(
+                self.fields,
+                pn.Row(self.rehearse, self.propose, margin=0),
+                flex_wrap="wrap",
+                align_items="center",
+                sizing_mode=None,
+                styles={"min-width": "0", "max-width": "100%"},
+            ),
             pn.Row(self.token, self.unlock, self.words.view, margin=0),
         )
         self.note = Words(NOTE, margin=(0, 14, 8, 14), size=12)

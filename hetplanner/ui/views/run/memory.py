@@ -4,7 +4,7 @@ from hetplanner.plots.live import HostLoads, HostTraffic, RunMemory
 from hetplanner.runs.reader import RunReader
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.views.cards import card, chart, full_width, html_pane, page, set_html
+from hetplanner.ui.views.cards import card, chart, full_width, html_pane, page, set_html, side_by_side
 from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.tables import html_table, note
 from hetplanner.units import short_bytes, short_rate
@@ -23,8 +23,10 @@ class Memory(Section):
         self.hosts = html_pane(margin=(4, 14, 12, 14))
         self.table = html_pane(margin=(4, 14, 12, 14))
         self.view = page(
-            card("Processors (solid) and GPUs (dashed) in use", chart(self.busy)),
-            card("Sent (solid) and received (dashed)", chart(self.traffic)),
+            side_by_side(
+                card("Processors (solid) and GPUs (dashed) in use", chart(self.busy)),
+                card("Sent (solid) and received (dashed)", chart(self.traffic)),
+            ),
             full_width(card("Hosts now, with all that runs on them", self.hosts)),
             full_width(card("Memory of every rank (solid: its process, dashed: accelerator)", chart(self.curves))),
             full_width(card("Most that was held", self.table)),

@@ -21,6 +21,7 @@ from hetplanner.ui.views.cards import (
     BORDER,
     COLOURS,
     FONT,
+    LONG_OPTIONS,
     MetricRow,
     Words,
     colour_all,
@@ -59,7 +60,7 @@ _TITLES = {
     "progress": "Progress",
     "timeline": "Timeline",
     "network": "Network",
-    "memory": "Load\u00a0&\u00a0memory",
+    "memory": "Hosts",
     "swarm": "Swarm",
     "events": "Events\u00a0&\u00a0logs",
     "text": "Text",
@@ -87,6 +88,7 @@ class RunView(PageView):
             value=SECTIONS[0],
             size="small",
             margin=(6, 10),
+            sx={"& .MuiToggleButton-root": {"paddingLeft": "5px", "paddingRight": "5px"}},
         )
         self.deck = Deck("section", SECTIONS)
         self.view = page(
@@ -119,7 +121,7 @@ class RunView(PageView):
         return self.news_bar
 
     def _run_bar(self) -> Any:
-        self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10))
+        self.name = pmui.Select(label="Run", options=[], width=310, size="small", margin=(10, 10), sx=LONG_OPTIONS)
         self.phases = html_pane(margin=(14, 8), sizing_mode=None)
         self.stop = Button(label="Stop run", icon="stop", variant="contained", color="error", margin=(10, 4))
         self.restart = Button(label="Restart from checkpoint", icon="restart_alt", variant="outlined", margin=(10, 4))

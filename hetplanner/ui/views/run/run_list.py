@@ -18,7 +18,7 @@ from hetplanner.ui.views.cards import ErrorWords, Words, card, chart, full_width
 from hetplanner.ui.views.run.section import Section
 
 _COLUMNS = {
-    "": 40, "run": 300, "name": 180, "tags": 140, "state": 90, "kind": 90, "began": 150, "lasted": 80, "ranks": 60,
+    "": 40, "run": 300, "name": 180, "tags": 140, "state": 90, "kind": 90, "began": 150, "lasted": 80, "ranks": 75,
     "message": 320,
 }  # fmt: skip
 _SMALL: dict[str, Any] = {"size": "small", "margin": (6, 6)}
