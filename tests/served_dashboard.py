@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from playwright.sync_api import Locator, Page, TimeoutError
 
@@ -38,13 +39,15 @@ class Server:
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
+    setup: ClassVar[str] = "tests/tell_unheld.py"
+    """Runs in the server before it serves."""
 
     @property
     def url(self) -> str:
         return f"http://localhost:{self.port}/planner"
 
     def command(self) -> list[str]:
-        serve = ["panel", "serve", "apps/planner.py", "--address", "127.0.0.1", "--setup", "tests/tell_unheld.py"]
+        serve = ["panel", "serve", "apps/planner.py", "--address", "127.0.0.1", "--setup", self.setup]
         return [sys.executable, "-m", *serve]
 
     def start(self) -> None:

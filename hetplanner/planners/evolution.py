@@ -8,11 +8,12 @@ from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.ancestry import ancestors_of
 from hetplanner.planners.base import BasePlanner
 from hetplanner.planners.dtfm_plan import DtfmSearch
 from hetplanner.planners.interface import Progress
 from hetplanner.planners.islands import evolve_islands
-from hetplanner.planners.population import EvolutionSettings, evolve
+from hetplanner.planners.population import EvolutionSettings, evolve, leader_of
 from hetplanner.planners.step_plan import StepSearch
 from hetplanner.planners.tried import tried_shapes
 
@@ -36,6 +37,8 @@ class EvolutionPlanner(BasePlanner[EvolutionSettings]):
             evolve(search.evolutions, progress, search.extra, search.bound)
         progress.hold_back(0.0)
         progress.tried = tried_shapes(search.evolutions)
+        if self.settings.islands == 1:  # islands do not hand parents on
+            progress.ancestry = ancestors_of(leader_of(search.evolutions).best.birth)
         search.prove()
         plan = search.plan()
         if plan is None:

@@ -211,4 +211,5 @@ def finish(plan: Plan, progress: Progress, seed: int, planner: str, model: CostM
         events=tuple(progress.events),
         cancelled=progress.cancelled,
         tried=progress.tried,
+        ancestry=progress.ancestry,
     )

@@ -19,6 +19,7 @@ from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
 
 if TYPE_CHECKING:
+    from hetplanner.planners.ancestry import Ancestor
     from hetplanner.planners.moments import Moment
     from hetplanner.planners.tried import TriedShape
 
@@ -153,6 +154,7 @@ class SearchResult:
         elastic: the elastic plan, where one was asked for; `plan` then is a calm step of it.
         moments: its improvements, for a replay, where they were kept.
         tried: the shapes that it tried, the best first, where the planner tells.
+        ancestry: where its best placement comes from, parents before children, where the planner tells.
     """
 
     plan: Plan
@@ -166,6 +168,7 @@ class SearchResult:
     elastic: ElasticPlan | None = None
     moments: tuple[Moment, ...] = field(default=(), repr=False)
     tried: tuple[TriedShape, ...] = field(default=(), repr=False)
+    ancestry: tuple[Ancestor, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float:
@@ -263,6 +266,7 @@ class Progress:
         self.cancelled = False
         self.lower_bound = 0.0
         self.tried: tuple[TriedShape, ...] = ()
+        self.ancestry: tuple[Ancestor, ...] = ()
         self._on_event = on_event
         self._should_stop = should_stop
         self._clock = clock

@@ -136,12 +136,14 @@ class Island:
         leader = leader_of(self._search.evolutions)
         best, quantiles = leader.best, Quantiles.of([c.value for c in leader.population])
         number = next(k for k, e in enumerate(self._search.evolutions) if e is leader)
-        return News(self.progress.evaluations, best.value, quantiles, leader.species.placement(best), number, best)
+        return News(
+            self.progress.evaluations, best.value, quantiles, leader.species.placement(best), number, _alone(best)
+        )
 
     def elites(self) -> Elites:
         """Its best candidates, with the numbers of their populations."""
         found = [(c.value, k, i) for k, e in enumerate(self._search.evolutions) for i, c in enumerate(e.population)]
-        return [(k, self._search.evolutions[k].population[i]) for _, k, i in sorted(found)[:ELITES]]
+        return [(k, _alone(self._search.evolutions[k].population[i])) for _, k, i in sorted(found)[:ELITES]]
 
     def receive(self, elites: Elites) -> None:
         """Takes in the candidates of another island."""
@@ -150,7 +152,14 @@ class Island:
 
     def state(self) -> list[PopulationState]:
         """What it found, by population."""
-        return [PopulationState(e.population, e.rival, e.is_settled) for e in self._search.evolutions]
+        return [
+            PopulationState([_alone(c) for c in e.population], e.rival, e.is_settled) for e in self._search.evolutions
+        ]
+
+
+def _alone(candidate: Candidate) -> Candidate:
+    """Without its parents, which would go to other processes with it."""
+    return candidate._replace(birth=None)
 
 
 class Crew(Protocol):

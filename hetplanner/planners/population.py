@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hetplanner.plan.model import Plan
+from hetplanner.planners.ancestry import Birth, Way
 from hetplanner.planners.interface import LOADING, TAKES_CORES, Draft, PlannerSettings, Progress, Quantiles
 
 # Values this close (relative) are the same plan up to names of equal devices.
@@ -28,10 +29,11 @@ FIRST_CHAIN = 0.25
 
 
 class Candidate(NamedTuple):
-    """A value and the arrays that make a plan of it."""
+    """A value and the arrays that make a plan of it; `birth` is where it comes from, once a population has it."""
 
     value: float
     genes: tuple[NDArray[Any], ...]
+    birth: Birth | None = None
 
 
 class EvolutionSettings(PlannerSettings):
@@ -134,8 +136,11 @@ class Evolution:
         self._turn = 0
         self.is_settled = False
         self.rival: Candidate | None = None
-        self.population = sorted(species.first_guesses(), key=lambda c: c.value) if guess else []
-        progress.evaluations += len(self.population)
+        self.population: list[Candidate] = []
+        if guess:
+            guesses = species.first_guesses()
+            progress.evaluations += len(guesses)
+            self.population = [self._born(c, "seed") for c in sorted(guesses, key=lambda c: c.value)]
 
     @property
     def chains(self) -> int:
@@ -159,7 +164,8 @@ class Evolution:
 
     def adopt(self, candidates: Sequence[Candidate]) -> None:
         """Takes candidates into the population if they are good enough."""
-        self.population = _keep([*self.population, *candidates], self.settings.population)
+        kept = _keep([*self.population, *candidates], self.settings.population)
+        self.population = [c if c.birth is not None else self._born(c, "seed") for c in kept]
 
     def screen(self) -> None:
         """Scores a few promising layouts."""
@@ -196,8 +202,7 @@ class Evolution:
         moves = moves if left is None else min(moves, left)
         if self._turn < len(self.population):
             parent = self.population[self._turn]
-            child = self.species.anneal(parent, moves, self.settings.heat)
-            self.population[self._turn] = min(parent, child, key=lambda c: c.value)
+            self.population[self._turn] = self._annealed(parent, moves, self.settings.heat)
         else:
             child = self._breed(moves)
             self.adopt([child])
@@ -222,8 +227,21 @@ class Evolution:
         heat = self.settings.heat * float(10.0 ** self._rng.uniform(-1.0, 0.3))
         parent = ranked[first]
         if first != second and self._rng.random() < self.settings.crossover:
-            parent = self.species.cross(ranked[first], ranked[second])
-        return self.species.anneal(parent, moves, heat)
+            other = ranked[second]
+            parent = self._born(self.species.cross(parent, other), "crossed", parent, other)
+        return self._annealed(parent, moves, heat)
+
+    def _annealed(self, parent: Candidate, moves: int, heat: float) -> Candidate:
+        child = self.species.anneal(parent, moves, heat)
+        if child.value < parent.value:
+            return self._born(child, "annealed", parent, moves=moves)
+        return child._replace(birth=parent.birth)
+
+    def _born(self, candidate: Candidate, way: Way, *parents: Candidate, moves: int = 0) -> Candidate:
+        shape = getattr(self.species, "stages", 0), getattr(self.species, "replicas", None)
+        births = tuple(parent.birth for parent in parents if parent.birth is not None)
+        birth = Birth.of(way, candidate.value, self._progress.evaluations + moves, shape, births)
+        return candidate._replace(birth=birth)
 
 
 Extra = Callable[[list[Evolution]], list[Evolution]]

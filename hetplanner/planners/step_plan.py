@@ -127,7 +127,7 @@ class StepSearch:
             for evolution in self.evolutions:
                 leader, ragged = equal.species, evolution.species
                 if isinstance(leader, StepSpecies) and isinstance(ragged, RaggedSpecies) and ragged.is_like(leader):
-                    evolution.adopt([ragged.of_equal(candidate) for candidate in equal.population])
+                    evolution.adopt([ragged.of_equal(one)._replace(birth=one.birth) for one in equal.population])
                     return [evolution]
         return []
 

@@ -13,6 +13,7 @@ _HOMES = {
     "allocation_grid": "matrices",
     "convergence": "searches",
     "tried": "searches",
+    "ancestry": "search_replays",
     "search_replay": "search_replays",
     "write_plan_report": "search_replays",
     "comparison": "comparisons",

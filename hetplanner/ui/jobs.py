@@ -19,6 +19,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.moments import Moment, keep, plan_moment
 from hetplanner.planners.tried import TriedShape
 from hetplanner.schema import Noun, checked
@@ -130,7 +131,8 @@ class JobLog:
 class SearchJob:
     """A search of this server process: what was asked, its log, and the best plan so far; `front` holds the plans of
     a front, without their problem; `elastic` is the elastic plan where one was asked for; `moments` are its
-    improvements, the last of them the finished plan; `tried` are the shapes it tried, known at its end.
+    improvements, the last of them the finished plan; `tried` are the shapes it tried and `ancestry` where
+    its best placement comes from, known at its end.
     """
 
     id: str
@@ -146,6 +148,7 @@ class SearchJob:
     front: list[dict[str, Any]] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     tried: list[TriedShape] = field(default_factory=list)
+    ancestry: list[Ancestor] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
@@ -343,6 +346,7 @@ class _Worker(Child):
             job.front = message.pop("plans")
         if kind == "end":
             job.tried = [TriedShape(**shape) for shape in message.pop("tried", ())]
+            job.ancestry = [Ancestor.from_data(one) for one in message.pop("ancestry", ())]
             if job.plan is not None and job.moments:
                 last = job.moments[-1]
                 keep(job.moments, plan_moment(job.plan, message["value"], last.searched_s, message["evaluations"]))

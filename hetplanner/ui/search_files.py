@@ -16,6 +16,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.ancestry import MOST_ANCESTORS, Ancestor, Way
 from hetplanner.planners.moments import MOST_MOMENTS, Moment
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.tried import MOST_SHAPES, TriedShape
@@ -89,6 +90,17 @@ class TriedEntry(Noun):
     chains: Count
 
 
+class AncestorEntry(Noun):
+    """A birth on the way to the best placement; see :class:`hetplanner.planners.ancestry.Ancestor`."""
+
+    way: Way
+    value: float
+    evaluations: Count
+    stages: Count
+    replicas: Count | None
+    parents: Annotated[tuple[Count, ...], Field(max_length=2)]
+
+
 _ENTRIES: dict[str, type[Noun]] = {"event": EventEntry, "baseline": BaselineEntry, "bound": BoundEntry}
 Entry = Annotated[EventEntry | BaselineEntry | BoundEntry, Field(discriminator="type")]
 
@@ -112,6 +124,7 @@ class SearchEntry(Noun):
     records: Annotated[tuple[Entry, ...], Field(max_length=MAX_RECORDS)]
     moments: Annotated[tuple[MomentEntry, ...], Field(max_length=MOST_MOMENTS)]
     tried: Annotated[tuple[TriedEntry, ...], Field(max_length=MOST_SHAPES)] = ()
+    ancestry: Annotated[tuple[AncestorEntry, ...], Field(max_length=MOST_ANCESTORS)] = ()
     problem: Any
     plan: dict[str, Any]
     start: dict[str, Any] | None = None
@@ -149,6 +162,9 @@ def read_search(path: Path) -> SearchJob:
     # The replay draws devices by index.
     job.moments = [Moment(**dict(m)) for m in entry.moments if all(d < count for row in m.stages for d in row)]
     job.tried = [TriedShape(**dict(shape)) for shape in entry.tried]
+    # Lines are drawn from parents, which stand before their children.
+    if all(parent < k for k, one in enumerate(entry.ancestry) for parent in one.parents):
+        job.ancestry = [Ancestor(**dict(one)) for one in entry.ancestry]
     for record in entry.records:
         job.log.append(record.model_dump(mode="json"))
     end = {"type": "state", "state": entry.state, "text": entry.message}
@@ -181,6 +197,7 @@ def search_data(job: SearchJob) -> dict[str, Any]:
         "records": [_plain(r) for r in records if r["type"] in _ENTRIES],
         "moments": [moment.to_data() for moment in list(job.moments)],
         "tried": [shape.to_data() for shape in job.tried],
+        "ancestry": [one.to_data() for one in job.ancestry],
         "problem": plain_data(request.problem),
         "plan": plain_data(job.plan, exclude={"problem"}),
         "start": None if start is None else plain_data(start, exclude={"problem"}),

@@ -138,6 +138,7 @@ class Worker:
             evaluations=result.evaluations,
             seconds=result.seconds,
             tried=[shape.to_data() for shape in result.tried],
+            ancestry=[one.to_data() for one in result.ancestry],
             **({} if result.elastic is None else {"elastic": plan_body(result.elastic)}),
         )
 

@@ -17,6 +17,7 @@ from hetplanner.cluster.link_edits import LinkEnds, set_link
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Span, Trace
+from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.moments import Moment
 from hetplanner.planners.tried import TriedShape
 from hetplanner.plots import live
@@ -82,6 +83,14 @@ CASES: dict[str, tuple[Callable[..., Any], list[Update]]] = {
             lambda f: f.update([]),
             lambda f: f.update([TriedShape(2, 2, 1.5, 3)], "$ per million tokens"),
             lambda f: f.update([TriedShape(4, 16, 1.5, 9), TriedShape(3, None, 1.6, 1), TriedShape(2, 2, 80.0, 0)]),
+        ],
+    ),
+    "ancestry": (
+        live.Ancestry,
+        [
+            lambda f: f.update([]),
+            lambda f: f.update([Ancestor("seed", 1.5, 0, 2, 2, ())], "cost"),
+            lambda f: f.update([Ancestor("seed", 2.0, 9, 4, 4, ()), Ancestor("annealed", 1.5, 400, 4, None, (0,))]),
         ],
     ),
     "grid": (live.AllocationGrid, [lambda f: f.update(None), lambda f: f.update(ONE), lambda f: f.update(MANY)]),

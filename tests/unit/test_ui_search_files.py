@@ -59,10 +59,22 @@ def test_a_page_of_the_next_server_shows_a_search_as_it_was(ended, service, tmp_
     for page in (before, after):
         page.restore("plan", ended.id, "")
     assert (after.session.page, after.plan.state) == ("plan", "done")
-    for name in ("plan", "points", "baselines", "moments", "tried", "value", "lower_bound", "seed", "progress_text"):
+    for name in (
+        "plan",
+        "points",
+        "baselines",
+        "moments",
+        "tried",
+        "ancestry",
+        "value",
+        "lower_bound",
+        "seed",
+        "progress_text",
+    ):
         assert getattr(after.plan, name) == getattr(before.plan, name), name
     assert after.plan.points
     assert after.plan.moments
+    assert after.plan.ancestry
     assert after.session.in_hand == before.session.in_hand
 
 
@@ -94,6 +106,14 @@ def test_only_searches_that_a_person_asked_for_are_kept_and_the_oldest_go_first(
     assert files.load(ended.id) is None
 
 
+def test_children_that_stand_before_their_parents_are_not_drawn(ended, tmp_path):
+    (path,) = searches(tmp_path)
+    data = json.loads(path.read_text())
+    data["ancestry"][0]["parents"] = [len(data["ancestry"])]
+    path.write_text(json.dumps(data))
+    assert read_search(path).ancestry == []
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -103,6 +123,7 @@ def test_only_searches_that_a_person_asked_for_are_kept_and_the_oldest_go_first(
         ({"seed": -1}, "seed"),
         ({"records": [{"type": "event", "best": 1.0}]}, "records"),
         ({"plan": {}}, "required"),
+        ({"ancestry": [{"way": "bought"}]}, "ancestry"),
     ],
 )
 def test_a_damaged_search_is_refused_in_a_line_and_passed_over(ended, tmp_path, change, said):

@@ -1,6 +1,7 @@
 """Live Bokeh figures: built once, then `update`d with data only. Canvas backend, no requests beyond the page."""
 
 from hetplanner.plots.live.allocation_grid import AllocationGrid
+from hetplanner.plots.live.ancestry import Ancestry
 from hetplanner.plots.live.convergence_curve import ConvergenceCurve
 from hetplanner.plots.live.cost_bars import CostBars
 from hetplanner.plots.live.cross_light import CrossLight
@@ -31,6 +32,7 @@ from hetplanner.plots.live.tried_shapes import TriedShapes
 
 __all__ = [
     "AllocationGrid",
+    "Ancestry",
     "ConvergenceCurve",
     "CostBars",
     "CrossLight",

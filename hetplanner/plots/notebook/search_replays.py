@@ -6,17 +6,18 @@ from pathlib import Path
 
 from bokeh.layouts import column, row
 from bokeh.models import Column
+from bokeh.plotting import figure
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.planners.interface import OBJECTIVE_UNITS, SearchResult
 from hetplanner.plots.data.curves import left_out_of, value_text
-from hetplanner.plots.live import AllocationGrid, ConvergenceCurve, CostBars, DeviceMap
+from hetplanner.plots.live import AllocationGrid, Ancestry, ConvergenceCurve, CostBars, DeviceMap
 from hetplanner.plots.live.replay import Replay
 from hetplanner.plots.notebook.bars import estimate_of
 from hetplanner.plots.notebook.searches import objective_value
-from hetplanner.plots.notebook.stills import FIGURE_PX, shown_layout
+from hetplanner.plots.notebook.stills import FIGURE_PX, shown, shown_layout
 from hetplanner.plots.plan_report_page import plan_report_page
 from hetplanner.schema import check_writable, write_text
 
@@ -54,6 +55,22 @@ def search_replay(result: SearchResult, baselines: Mapping[str, Plan] | None = N
         live.figure.styles = {"flex": f"1 1 max({FIGURE_PX}px, 34%)", "min-width": "0"}
     figures = row(*(live.figure for live in lives), sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
     return shown_layout(column(replay.controls, figures, sizing_mode="stretch_width"), lives, "SearchReplay()")
+
+
+def ancestry(result: SearchResult) -> figure:
+    """The parents of the best placement, and theirs, back to the first layouts: value over placements tried.
+
+    Args:
+        result: of `hetplanner.search` with the planner `evolution` on one island.
+
+    Raises:
+        InvalidInput: the result tells of no parents.
+    """
+    if not result.ancestry:
+        raise InvalidInput("ancestry: this search tells of no parents; use planner evolution with one island")
+    live = Ancestry()
+    live.update(result.ancestry, result.plan.problem.objective)
+    return shown(live)
 
 
 def write_plan_report(

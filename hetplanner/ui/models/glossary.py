@@ -94,6 +94,10 @@ GLOSSARY = {
         "Each mark is a number of stages and of replicas, at the value of the best plan met with it; the larger, the"
         " longer it was searched."
     ),
+    "Where the best placement comes from": Term(
+        "Each mark is a placement on the way to the best one, a line joins it to its parents. Annealing changes one"
+        " placement in small steps; a crossing takes parts of two."
+    ),
     "Time against cost": Term(
         "Each point is a plan that no other one beats in both step time and dollars per million tokens."
     ),

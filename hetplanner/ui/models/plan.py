@@ -13,6 +13,7 @@ from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.interface import LAST_PHASES, LOADING, SearchEvent
 from hetplanner.planners.layout import value_of
 from hetplanner.planners.moments import Moment
@@ -302,6 +303,11 @@ class PlanModel(ProblemSettings):
     def tried(self) -> list[TriedShape]:
         """The shapes that the search in hand tried; empty until it ends."""
         return self._job.tried if self._job is not None else []
+
+    @property
+    def ancestry(self) -> list[Ancestor]:
+        """Where the best placement of the search in hand comes from; empty until it ends."""
+        return self._job.ancestry if self._job is not None else []
 
     @property
     def offset_s(self) -> float:

@@ -28,11 +28,19 @@ function control(field, id, send) {
   input.placeholder = field.empty
   input.spellcheck = false
   input.autocomplete = "off"
-  let typing = false
+  let typing = false, latest = ""
   input.oninput = () => { typing = true }
   input.onchange = () => { typing = false; send(input.value) }
+  input.onblur = () => {  // what was typed is what stood there: no change comes
+    if (typing) input.value = latest
+    typing = false
+  }
   // An answer to another field must not take away what is being typed here.
-  return {node: input, set: value => { if (!typing && input.value !== value) input.value = value }}
+  const set = value => {
+    latest = value
+    if (!typing && input.value !== value) input.value = value
+  }
+  return {node: input, set}
 }
 
 function chips(field, send) {

@@ -1,31 +1,45 @@
-"""The card of the shapes that a search tried."""
+"""What a search tells at its end: the shapes that it tried, and where its best placement comes from."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from hetplanner.planners.interface import OBJECTIVE_UNITS
-from hetplanner.plots.live import TriedShapes
+from hetplanner.plots.live import Ancestry, TriedShapes
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.views.cards import Words, card, chart
 
-EMPTY = "When a search of several shapes has ended, this shows what the best plan of each was worth."
 
-
-class TriedCard:
-    """Shapes against value; the figure is made once a search has told of shapes.
+class EndCard:
+    """A card that is filled when a search has ended; its figure is made with the first that tells something.
 
     Args:
         model: has the search.
         height: of the figure.
     """
 
+    title: ClassVar[str]
+    empty: ClassVar[str]
+
     def __init__(self, model: PlanModel, height: int) -> None:
-        self._model, self._height = model, height
-        self._figure: TriedShapes | None = None
-        self._is_dark = False
-        self._words = Words(EMPTY, margin=(2, 14, 8, 14))
-        self.card = card("Shapes tried", self._words.view)
+        self.model, self.height = model, height
+        self.figure: Any = None
+        self.is_dark = False
+        self._words = Words(self.empty, margin=(2, 14, 8, 14))
+        self.card = card(self.title, self._words.view)
         self._is_due = True
         model.param.watch(self._put_off, ["state", "job_id"])
+
+    def rows(self) -> Sequence[Any]:
+        """What the search in hand tells; empty before its end."""
+        raise NotImplementedError
+
+    def make(self) -> Any:
+        """The figure."""
+        raise NotImplementedError
+
+    def draw(self, rows: Sequence[Any]) -> str:
+        """Shows them; returns words for below the figure."""
+        raise NotImplementedError
 
     def _put_off(self, *_: Any) -> None:
         self._is_due = True
@@ -35,23 +49,65 @@ class TriedCard:
         if not self._is_due:
             return
         self._is_due = False
-        if len(self._model.tried) > 1:
-            self._show()
-        elif self._figure is not None:
-            self._figure.update([])
-            self._words.set(EMPTY)
+        rows = self.rows()
+        if len(rows) > 1:
+            if self.figure is None:
+                self.figure = self.make()
+                self.card.insert(1, chart(self.figure))
+            self._words.set(self.draw(rows))
+        elif self.figure is not None:
+            self.figure.update([])
+            self._words.set(self.empty)
 
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page."""
-        self._is_dark = dark
-        if self._figure is not None:
-            self._figure.set_dark(dark)
+        self.is_dark = dark
+        if self.figure is not None:
+            self.figure.set_dark(dark)
 
-    def _show(self) -> None:
-        model = self._model
-        if self._figure is None:
-            self._figure = TriedShapes(dark=self._is_dark, height=self._height)
-            self.card.insert(1, chart(self._figure))
-        left_out = self._figure.update(model.tried, OBJECTIVE_UNITS[model.objective])
+
+class TriedCard(EndCard):
+    """Shapes against value."""
+
+    title = "Shapes tried"
+    empty = "When a search of several shapes has ended, this shows what the best plan of each was worth."
+
+    def rows(self) -> Sequence[Any]:
+        """See `EndCard`."""
+        return self.model.tried
+
+    def make(self) -> TriedShapes:
+        """See `EndCard`."""
+        return TriedShapes(dark=self.is_dark, height=self.height)
+
+    def draw(self, rows: Sequence[Any]) -> str:
+        """See `EndCard`."""
+        left_out = self.figure.update(rows, OBJECTIVE_UNITS[self.model.objective])
         more = f" {left_out:,} more are far slower or do not fit." if left_out else ""
-        self._words.set(f"{len(model.tried):,} shapes (stages × replicas) were tried.{more}")
+        return f"{len(rows):,} shapes (stages × replicas) were tried.{more}"
+
+
+class AncestryCard(EndCard):
+    """Parents and children on the way to the best placement."""
+
+    title = "Where the best placement comes from"
+    empty = "When an evolutionary search has ended, this shows the parents of its best placement, and theirs."
+
+    def rows(self) -> Sequence[Any]:
+        """See `EndCard`."""
+        return self.model.ancestry
+
+    def make(self) -> Ancestry:
+        """See `EndCard`."""
+        return Ancestry(dark=self.is_dark, height=self.height)
+
+    def draw(self, rows: Sequence[Any]) -> str:
+        """See `EndCard`."""
+        self.figure.update(rows, self.model.objective)
+        counts = {way: sum(one.way == way for one in rows) for way in ("seed", "crossed", "annealed")}
+        parts = [
+            f"{counts['seed']} first layout{'s' * (counts['seed'] != 1)}",
+            f"{counts['crossed']} crossing{'s' * (counts['crossed'] != 1)}",
+            f"{counts['annealed']} annealing run{'s' * (counts['annealed'] != 1)}",
+        ]
+        return f"{parts[0]}, {parts[1]} and {parts[2]} led to it."

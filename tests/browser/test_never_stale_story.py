@@ -1,0 +1,121 @@
+"""A hundred random changes: at rest the page shows what its models know, and a plan of other settings bears a mark."""
+
+import json
+import random
+import re
+
+import pytest
+from patience import until
+from served_dashboard import Server
+
+pytestmark = pytest.mark.browser
+
+CHANGES = 100
+SEED = 16
+SAMPLES = ("laptop_8_cities", "lab_2_sites_4")
+VALUES = {
+    "stages": ("", "2", "4"),
+    "replicas": ("", "2"),
+    "global_batch": ("16", "64", "96"),
+    "seq_len": ("32", "64"),
+}
+
+
+class TellingServer(Server):
+    """Writes what the models know; see `tell_state`."""
+
+    setup = "tests/tell_state.py"
+
+
+@pytest.fixture
+def server(tmp_path):
+    one = TellingServer(tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
+    one, rng = visit(server.url), random.Random(SEED)
+    page = one.page
+
+    def known() -> dict:
+        return json.loads((server.home / "state.json").read_text())
+
+    def choose(label: str, choice: str) -> None:
+        page.get_by_label(label, exact=True).filter(visible=True).first.click()
+        page.get_by_role("menuitem", name=choice, exact=True).click()
+
+    def forget(*names: str) -> None:
+        """A model brings its own sizes; a shape that no longer fits becomes auto."""
+        for name in names:
+            asked.pop(name, None)
+
+    def fill(name: str) -> None:
+        asked[name] = rng.choice(VALUES[name])
+        page.locator(f"#setting-{name}").fill(asked[name])
+        page.keyboard.press("Tab")
+
+    def model() -> None:
+        asked["preset"] = rng.choice(["gpt2", "tiny-gpt"])
+        choose("Model", asked["preset"])
+        forget("global_batch", "seq_len", "stages", "replicas")
+
+    def objective() -> None:
+        asked["objective"] = rng.choice(["step-time", "dtfm"])
+        page.locator("#setting-objective").select_option(asked["objective"])
+
+    def sample() -> None:
+        one.tab("1 Cluster")
+        choose("Sample cluster", rng.choice(SAMPLES))
+        one.tab("2 Plan")
+        forget("stages", "replicas")
+
+    def undo() -> None:
+        one.tab("1 Cluster")
+        button = page.get_by_role("button", name="Undo")
+        if button.is_enabled():
+            button.click()
+            forget("stages", "replicas")
+        one.tab("2 Plan")
+
+    def shown() -> tuple[str, str]:
+        step = page.locator('[data-metric="Step time"]').filter(visible=True).first.inner_text()
+        line = page.get_by_text("Plan:", exact=True).filter(visible=True).first.locator("xpath=..").inner_text()
+        return step, " ".join(line.split())
+
+    def fields() -> dict[str, str]:
+        return {name: page.locator(f"#setting-{name}").input_value() for name in VALUES}
+
+    def agrees() -> bool:
+        now = known()
+        settings = {name: str(value or "") for name, value in now["settings"].items()}  # 0 is "auto": an empty field
+        if now["state"] == "asking" or any(settings[name] != value for name, value in asked.items()):
+            return False
+        if fields() != {name: settings[name] for name in VALUES}:
+            return False  # the form has yet to hear of what another change has changed
+        step, line = shown()
+        return step == now["step"] and " ".join(now["words"].split()) in line
+
+    asked: dict[str, str] = {}
+    choose("Sample cluster", SAMPLES[0])
+    choose("Model", "gpt2")
+    page.get_by_text("Model size and batch").click()
+    for name, value in (("stages", "4"), ("replicas", "2"), ("budget_s", "1")):
+        page.locator(f"#setting-{name}").fill(value)
+        page.keyboard.press("Tab")
+    page.get_by_role("button", name="Search", exact=True).click()
+    one.sees(re.compile(r"Done: [\d,]+ placements"))
+    changes = [*(lambda name=name: fill(name) for name in VALUES), model, objective, sample, sample, undo]
+    states: list[str] = []
+    for number in range(CHANGES):
+        rng.choice(changes)()
+        until(
+            agrees, lambda number=number: f"change {number}: asked {asked}, known {known()}, shown {shown()} {fields()}"
+        )
+        now = known()
+        assert now["fits"] or now["words"], now
+        assert (now["state"] == "current") == (not now["words"]), now
+        states.append(now["state"])
+    assert states.count("carried") > 10, states
+    assert states.count("outdated") > 10, states
