@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+import numpy as np
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
 from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.interface import OBJECTIVE_UNITS
@@ -36,7 +37,9 @@ class Ancestry(LiveFigure):
             (WAYS[way], [self.figure.scatter("x", "value", size=9, source=source, **looks[way])])
             for way, source in self.sources.items()
         ]
-        self._add_legend(drawn)
+        nowhere = ColumnDataSource({"x": [np.nan], "value": [np.nan]})  # a legend draws no glyph without data
+        keys = {way: self.figure.scatter("x", "value", size=9, source=nowhere, **looks[way]) for way in WAYS}
+        self._add_legend([(WAYS[way], [key]) for way, key in keys.items()])
         self.figure.add_tools(
             HoverTool(
                 renderers=[mark for _, marks in drawn for mark in marks],
