@@ -98,7 +98,7 @@ def start_adding(page: Page) -> None:
 
 
 def fill_site(page: Page) -> None:
-    page.get_by_label("Place").filter(visible=True).first.fill("-30, -20")
+    page.get_by_label("Place", exact=True).filter(visible=True).first.fill("-30, -20")
     page.get_by_label("Devices", exact=True).filter(visible=True).first.fill("1")
 
 

@@ -55,7 +55,7 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     other.context.close()
 
     one.tab("1 Cluster")
-    one.page.get_by_label("Place").fill("Paris")
+    one.page.get_by_label("Place", exact=True).fill("Paris")
     one.page.get_by_role("button", name="Add site").click()
     one.sees("72 devices")
     one.page.wait_for_url(re.compile("draft="))
