@@ -22,8 +22,8 @@ TAB_CRASHED = "Target crashed"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A story is told once more when its tab crashed, and for no other reason; the summary counts it as rerun."""
-    again = pytest.mark.flaky(reruns=1, only_rerun=[TAB_CRASHED])
+    """A story is told again (twice at most) when its tab crashed, and for no other reason; the summary counts reruns."""
+    again = pytest.mark.flaky(reruns=2, only_rerun=[TAB_CRASHED])
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(again)
