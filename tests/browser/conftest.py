@@ -22,7 +22,7 @@ TAB_CRASHED = "Target crashed"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A story is told again (twice at most) when its tab crashed, and for no other reason; the summary counts reruns."""
+    """A story is told again, twice at most, when its tab crashed and for no other reason; pytest counts that."""
     again = pytest.mark.flaky(reruns=2, only_rerun=[TAB_CRASHED])
     for item in items:
         if item.path.parent == HERE:
