@@ -3,30 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from find_browser import BrowserMissing, find_browser
 from playwright.sync_api import Browser, BrowserContext, expect
 from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
-HERE = Path(__file__).parent
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--host-resolver-rules=MAP foreign.example 127.0.0.1",
 ]  # fmt: skip
 expect.set_options(timeout=PATIENCE_MS)  # of calm machines 5 s
-TAB_CRASHED = "Target crashed"
-"""What Playwright says when Chromium's process of a tab died."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A story is told again, twice at most, when its tab crashed and for no other reason; pytest counts that."""
-    again = pytest.mark.flaky(reruns=2, only_rerun=[TAB_CRASHED])
-    for item in items:
-        if item.path.parent == HERE:
-            item.add_marker(again)
 
 
 @pytest.fixture(scope="session", autouse=True)

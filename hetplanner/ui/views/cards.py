@@ -126,8 +126,9 @@ HELP_STYLE = """<style>
 .help { margin: 0 0 0 6px; padding: 0; width: 17px; height: 17px; border-radius: 50%; vertical-align: baseline;
   border: 1px solid currentColor; font: 11px/14px Roboto, Helvetica, Arial, sans-serif; background: none;
   color: inherit; cursor: help }
-.words { inset: auto; margin: 6px 0; width: 250px; padding: 8px 10px; position-area: bottom span-right;
-  position-try-fallbacks: flip-inline, flip-block; text-align: left;
+.words { inset: auto; margin: 6px 0; width: 250px; padding: 8px 10px;
+  left: min(anchor(left), 100vw - 290px); top: min(anchor(bottom), 100vh - 260px);
+  text-align: left;
   font: 12.5px/1.4 Roboto, Helvetica, Arial, sans-serif; border-radius: 6px; background: var(--panel-surface-color);
   color: var(--panel-on-surface-color); border: 1px solid currentColor }
 .words svg { display: block; margin-top: 6px }
@@ -137,7 +138,8 @@ HELP_STYLE = """<style>
 def help_mark(name: str) -> str:
     """HTML: a "?" whose click shows what a word of the glossary means; '' for other words. Needs HELP_STYLE once.
 
-    The words are a popover: no card cuts them off, and none stands over them.
+    The words are a popover: no card cuts them off, and none stands over them. They are placed by `anchor()`:
+    `position-area` ends the tab's process in Chromium 156 when the page is drawn while they open.
     """
     term = GLOSSARY.get(name)
     if term is None:
