@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from hetplanner.planners.tried import shape_text
+
 Way = Literal["seed", "annealed", "crossed"]
 Shape = tuple[int, int | None]
 MOST_ANCESTORS = 300
@@ -65,7 +67,7 @@ class Ancestor:
     @property
     def shape(self) -> str:
         """'4 × 16'."""
-        return f"{self.stages} × {'unlike' if self.replicas is None else self.replicas}"
+        return shape_text(self.stages, self.replicas)
 
 
 def ancestors_of(birth: Birth | None, most: int = MOST_ANCESTORS) -> tuple[Ancestor, ...]:

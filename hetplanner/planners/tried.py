@@ -14,6 +14,11 @@ MOST_SHAPES = 2000
 SAME = 1e-6
 
 
+def shape_text(stages: int, replicas: int | None) -> str:
+    """'4 × 16', or '4 × unlike' where stages have unlike numbers of replicas."""
+    return f"{stages} × {'unlike' if replicas is None else replicas}"
+
+
 @dataclass(frozen=True)
 class TriedShape:
     """A number of stages and of replicas.
@@ -37,7 +42,7 @@ class TriedShape:
     @property
     def label(self) -> str:
         """'4 × 16'."""
-        return f"{self.stages} × {'unlike' if self.replicas is None else self.replicas}"
+        return shape_text(self.stages, self.replicas)
 
 
 def tried_shapes(evolutions: Iterable[Evolution]) -> tuple[TriedShape, ...]:

@@ -15,7 +15,7 @@ from tests.benchmarks.ui_page import sees
 SECTIONS = {
     "timeline": "Timeline",
     "network": "Network",
-    "memory": "Hosts",
+    "hosts": "Hosts",
     "swarm": "Swarm",
     "events": "Events & logs",
     "text": "Text",

@@ -25,7 +25,7 @@ from hetplanner.swarm.keeper import PROCESSES_FILE
 from hetplanner.ui import watch
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.views.run.memory import Memory
+from hetplanner.ui.views.run.hosts import Hosts
 from hetplanner.ui.views.run.network import Network
 from hetplanner.ui.views.run.swarm import NAMES, NO_SWARM, Swarm, stage_table, totals_text
 
@@ -301,7 +301,7 @@ def test_the_run_page_shows_a_swarm_and_lives_without_what_only_ranks_tell(tmp_p
     assert "steps committed: 2" in str(section.totals.view.object)
     assert "stage 0" in section.stages.object
     assert "nobody" in section.stages.object
-    for kind, pane in ((Network, "links"), (Memory, "table")):
+    for kind, pane in ((Network, "links"), (Hosts, "table")):
         other = kind(model, model.session, False)
         other.show()
         assert "not told by the peers of a swarm" in getattr(other, pane).object

@@ -11,6 +11,8 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.telemetry import HostSample
 
 MEGABIT = 1e6 / 8
+MOST_POINTS = 8_000
+"""Of a figure's lines, over all hosts: a page gets them again with every step."""
 Lines = list[dict[str, Any]]
 
 
@@ -46,12 +48,13 @@ def _hosts(run: RunReader) -> list[list[HostSample]]:
 
 def _lines(run: RunReader, of: Callable[[HostSample], float | None]) -> Lines:
     hosts, lines = _hosts(run), []
+    every = 1 + sum(map(len, hosts)) // MOST_POINTS
     start_s = min((samples[0].time_s for samples in hosts), default=0.0)
     for number, samples in enumerate(hosts):
         points = [(s.time_s - start_s, y) for s in samples if (y := of(s)) is not None]
         if not points:
             continue
-        xs, ys = np.array(points, dtype=np.float64).T
+        xs, ys = np.array(points[::-every][::-1], dtype=np.float64).T  # the newest stays
         host = samples[-1].host
         lines.append({"xs": xs, "ys": ys, "colour": line_colour(number), "host": host, "label": host})
     return lines

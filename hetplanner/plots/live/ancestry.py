@@ -9,12 +9,8 @@ from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFo
 from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.plots.data.ancestry import BIRTH_NAMES, WAYS, birth_columns, descent_lines
-from hetplanner.plots.data.fronts import log_ticks
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import LiveFigure, empty_source, fit_log_values, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
-
-ROOM = 1.06
-"""Free factor below and above the outermost marks."""
 
 
 class Ancestry(LiveFigure):
@@ -66,10 +62,6 @@ class Ancestry(LiveFigure):
             at = [i for i, one in enumerate(columns["way"]) if one == way]
             put(source, {name: [column[i] for i in at] for name, column in columns.items()})
         values, xs = columns["value"], columns["x"]
-        low, high = (min(values) / ROOM, max(values) * ROOM) if values else (1.0, 10.0)
-        set_range(self.figure.y_range, low, high)
-        self.figure.yaxis[0].ticker.ticks = log_ticks(low, high)
-        unit = OBJECTIVE_UNITS[objective]
-        self.figure.yaxis[0].axis_label = "step time (s)" if unit == "s" else unit
+        fit_log_values(self.figure, values, OBJECTIVE_UNITS[objective])
         set_range(self.figure.x_range, min(xs, default=1) / 1.5, max(xs, default=1) * 1.5)
         self._say("" if ancestry else "known when a search has ended")

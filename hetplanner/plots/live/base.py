@@ -13,6 +13,7 @@ from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, GlyphRenderer,
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
 
+from hetplanner.plots.data.fronts import log_ticks
 from hetplanner.plots.theme import DARK_INK, LIGHT_INK, Look, look_of
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
@@ -28,6 +29,8 @@ SMALLEST_FRAME_PX = 40.0
 LEGEND_WIDTH_PX = 460.0
 """Room for a legend before the page has told the figure's width."""
 LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 6.4, 34.0
+LOG_ROOM = 1.08
+"""Free factor below and above the outermost values."""
 AXIS = {
     "axis_line_color": None,
     "major_tick_line_color": None,
@@ -259,3 +262,11 @@ def set_range(target: Any, start: float, end: float) -> None:
     """Both ends of a Range1d, if they change; also where the reset tool returns to."""
     if (target.start, target.end) != (start, end):
         target.update(start=start, end=end, reset_start=start, reset_end=end)
+
+
+def fit_log_values(drawn: figure, values: Sequence[float], unit: str) -> None:
+    """Range, ticks and words of a logarithmic y axis for values of the objective; its ticker is a FixedTicker."""
+    low, high = (min(values) / LOG_ROOM, max(values) * LOG_ROOM) if values else (1.0, 10.0)
+    set_range(drawn.y_range, low, high)
+    drawn.yaxis[0].ticker.ticks = log_ticks(low, high)
+    drawn.yaxis[0].axis_label = "step time (s)" if unit == "s" else unit

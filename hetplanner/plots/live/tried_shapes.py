@@ -7,13 +7,10 @@ from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
 from hetplanner.planners.tried import TriedShape
 from hetplanner.plots.data.curves import TRIED_NAMES, tried_columns
-from hetplanner.plots.data.fronts import log_ticks
-from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.live.base import LiveFigure, empty_source, fit_log_values, put, set_range
 from hetplanner.plots.theme import LINE_COLOURS
 
 KINDS = {"scored": "scored, not annealed", "annealed": "annealed", "best": "the best"}
-ROOM = 1.08
-"""Free factor below and above the outermost marks."""
 
 
 class TriedShapes(LiveFigure):
@@ -70,10 +67,7 @@ class TriedShapes(LiveFigure):
             at = [i for i, one in enumerate(columns["kind"]) if one == kind]
             put(source, {name: [column[i] for i in at] for name, column in columns.items()})
         values, stages = columns["value"], columns["stages"]
-        low, high = (min(values) / ROOM, max(values) * ROOM) if values else (1.0, 10.0)
-        set_range(self.figure.y_range, low, high)
-        self.figure.yaxis[0].ticker.ticks = log_ticks(low, high)
-        self.figure.yaxis[0].axis_label = "step time (s)" if unit == "s" else unit
+        fit_log_values(self.figure, values, unit)
         set_range(self.figure.x_range, min(stages, default=1) - 0.5, max(stages, default=1) + 0.8)
         self._say("" if tried else "known when a search has ended")
         return left_out

@@ -32,7 +32,7 @@ from hetplanner.ui.models.run_text import TextModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.watch import RunDetail, RunRow, RunWatch, run_rows, watch_run
 
-SECTIONS = ("progress", "timeline", "network", "memory", "swarm", "events", "text", "runs")
+SECTIONS = ("progress", "timeline", "network", "hosts", "swarm", "events", "text", "runs")
 AWAY_S = 15.0
 """A page that was gone for less was only reloaded."""
 MAX_NEWS = 8

@@ -40,7 +40,7 @@ from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.kept import KeptCards
 from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.page_view import PageView
-from hetplanner.ui.views.tried import AncestryCard, TriedCard
+from hetplanner.ui.views.search_history import AncestryCard, TriedCard
 from hetplanner.units import short_bytes
 
 HEIGHT = 330
@@ -66,7 +66,7 @@ class PlanView(PageView):
         self.replay = Replay(self.curve, self.world, self.places, self.bars)
         self.reasons, self.whatif, self.kept = WhyCard(app), WhatIfCard(app), KeptCards(app)
         self.front = FrontCard(app.front, HEIGHT)
-        self.ends = [TriedCard(app.plan, HEIGHT), AncestryCard(app.plan, HEIGHT)]
+        self.history = [TriedCard(app.plan, HEIGHT), AncestryCard(app.plan, HEIGHT)]
         self.light = CrossLight(self.world, self.places, self.memory, self._clicked)
         self.focus = Words(_POINT, margin=(0, 14, 8, 14))
         self.gone = Button(label="What if it were gone?", variant="outlined", disabled=True, margin=(0, 14, 8, 14))
@@ -101,14 +101,14 @@ class PlanView(PageView):
         """Figures that are made later have the theme too."""
         super().set_dark(dark)
         self.kept.set_dark(dark)
-        for end in self.ends:
-            end.set_dark(dark)
+        for one in self.history:
+            one.set_dark(dark)
         self.light.recolour()
 
     def beat(self) -> None:
         """See PageView."""
-        for end in self.ends:
-            end.beat()
+        for one in self.history:
+            one.beat()
 
     def _wire(self) -> None:
         model = self.model
@@ -160,7 +160,7 @@ class PlanView(PageView):
                 card("Cost terms against baselines", chart(self.bars)),
             ),
             side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
-            side_by_side(*(end.card for end in self.ends)),
+            side_by_side(*(one.card for one in self.history)),
             full_width(self.whatif.card),
             full_width(self.front.card),
             full_width(self.kept.card),

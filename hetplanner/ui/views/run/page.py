@@ -35,8 +35,8 @@ from hetplanner.ui.views.cards import (
 from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.run.events import Events
+from hetplanner.ui.views.run.hosts import Hosts
 from hetplanner.ui.views.run.launch import ConfirmDialog, LaunchBar
-from hetplanner.ui.views.run.memory import Memory
 from hetplanner.ui.views.run.network import Network
 from hetplanner.ui.views.run.progress import Progress
 from hetplanner.ui.views.run.run_list import RunList
@@ -50,7 +50,7 @@ _KINDS: dict[str, type[Section]] = {
     "progress": Progress,
     "timeline": TimelineSection,
     "network": Network,
-    "memory": Memory,
+    "hosts": Hosts,
     "swarm": Swarm,
     "events": Events,
     "text": TextSection,
@@ -60,7 +60,7 @@ _TITLES = {
     "progress": "Progress",
     "timeline": "Timeline",
     "network": "Network",
-    "memory": "Hosts",
+    "hosts": "Hosts",
     "swarm": "Swarm",
     "events": "Events\u00a0&\u00a0logs",
     "text": "Text",

@@ -1,5 +1,6 @@
 """What a search tells at its end: the shapes that it tried, and where its best placement comes from."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.views.cards import Words, card, chart
 
 
-class EndCard:
+class HistoryCard(ABC):
     """A card that is filled when a search has ended; its figure is made with the first that tells something.
 
     Args:
@@ -29,17 +30,17 @@ class EndCard:
         self._is_due = True
         model.param.watch(self._put_off, ["state", "job_id"])
 
+    @abstractmethod
     def rows(self) -> Sequence[Any]:
         """What the search in hand tells; empty before its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self) -> Any:
         """The figure."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, rows: Sequence[Any]) -> str:
         """Shows them; returns words for below the figure."""
-        raise NotImplementedError
 
     def _put_off(self, *_: Any) -> None:
         self._is_due = True
@@ -66,48 +67,45 @@ class EndCard:
             self.figure.set_dark(dark)
 
 
-class TriedCard(EndCard):
+class TriedCard(HistoryCard):
     """Shapes against value."""
 
     title = "Shapes tried"
     empty = "When a search of several shapes has ended, this shows what the best plan of each was worth."
 
     def rows(self) -> Sequence[Any]:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         return self.model.tried
 
     def make(self) -> TriedShapes:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         return TriedShapes(dark=self.is_dark, height=self.height)
 
     def draw(self, rows: Sequence[Any]) -> str:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         left_out = self.figure.update(rows, OBJECTIVE_UNITS[self.model.objective])
         more = f" {left_out:,} more are far slower or do not fit." if left_out else ""
         return f"{len(rows):,} shapes (stages × replicas) were tried.{more}"
 
 
-class AncestryCard(EndCard):
+class AncestryCard(HistoryCard):
     """Parents and children on the way to the best placement."""
 
     title = "Where the best placement comes from"
     empty = "When an evolutionary search has ended, this shows the parents of its best placement, and theirs."
 
     def rows(self) -> Sequence[Any]:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         return self.model.ancestry
 
     def make(self) -> Ancestry:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         return Ancestry(dark=self.is_dark, height=self.height)
 
     def draw(self, rows: Sequence[Any]) -> str:
-        """See `EndCard`."""
+        """See `HistoryCard`."""
         self.figure.update(rows, self.model.objective)
-        counts = {way: sum(one.way == way for one in rows) for way in ("seed", "crossed", "annealed")}
-        parts = [
-            f"{counts['seed']} first layout{'s' * (counts['seed'] != 1)}",
-            f"{counts['crossed']} crossing{'s' * (counts['crossed'] != 1)}",
-            f"{counts['annealed']} annealing run{'s' * (counts['annealed'] != 1)}",
-        ]
-        return f"{parts[0]}, {parts[1]} and {parts[2]} led to it."
+        words = {"seed": "first layout", "crossed": "crossing", "annealed": "annealing run"}
+        counts = {way: sum(one.way == way for one in rows) for way in words}
+        seeds, crossings, runs = (f"{n} {words[way]}{'s' * (n != 1)}" for way, n in counts.items())
+        return f"{seeds}, {crossings} and {runs} led to it."

@@ -10,7 +10,7 @@ from hetplanner.ui.views.run.tables import html_table, note
 from hetplanner.units import short_bytes, short_rate
 
 
-class Memory(Section):
+class Hosts(Section):
     """Curves, a row for every host as it is now, and one for every rank: most it held against what the plan expects."""
 
     signals = ("detail_changed",)
