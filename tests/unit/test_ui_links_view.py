@@ -12,6 +12,7 @@ from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.links import MAX_SINGLES
+from hetplanner.ui.views.cards import is_shown
 from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.links import LinksPart
 
@@ -116,18 +117,18 @@ def test_wide_tables_get_room_and_none_is_shown_without_sites(app):
     app.cluster.editor.apply(small_cluster(12), "drawn")
     assert part._columns[0].styles["flex"] == "1 1 608px"
     app.cluster.editor.apply(small_cluster(41), "drawn")
-    assert (part._too_many.view.visible, part._pair.visible) == (True, False)
+    assert (is_shown(part._too_many.view), is_shown(part._pair)) == (True, False)
     app.cluster.editor.apply(None, "emptied")
-    assert (part._too_many.view.visible, part._pair.visible) == (False, False)
+    assert (is_shown(part._too_many.view), is_shown(part._pair)) == (False, False)
 
 
 def test_links_of_single_devices_are_listed_and_chosen_by_a_click(app):
     part = LinksPart(app)
     listed = part._singles
-    assert not listed.view.visible
+    assert not is_shown(listed.view)
     ends = LinkEnds("device", "d0", "d2")
     app.cluster.editor.apply(set_link(sites_cluster([2, 1]), ends, latency_s=0.5, symmetric=False), "edited")
-    assert listed.view.visible
+    assert is_shown(listed.view)
     assert [item["label"] for item in listed._rows.items] == ["d0 → d2: 50 Mbit/s, 500 ms, specified"]
     press(listed._rows, "link-0")
     assert app.links.selected == ends

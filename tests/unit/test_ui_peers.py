@@ -9,6 +9,7 @@ from hostile import NAMES
 from test_swarm_life import BOOT, commit, model_of, seat, write_events
 
 from hetplanner.errors import InvalidInput
+from hetplanner.ui.views.cards import is_shown
 from hetplanner.ui.views.run.swarm import PeerButtons
 
 PLAN = swarm_plan([2, 1], [4], cluster=small_cluster(3))
@@ -109,9 +110,9 @@ def test_the_second_of_two_pages_is_told_beside_its_button_that_it_came_too_late
     assert len(pages.agent.asked) == 1
     assert pages.second.session.notices == []
     assert "peer a: has been asked to leave already" in buttons.refusal.view.object
-    assert buttons.refusal.view.visible
+    assert is_shown(buttons.refusal.view)
     buttons.name.value = "c"
-    assert not buttons.refusal.view.visible
+    assert not is_shown(buttons.refusal.view)
 
 
 def test_the_only_peer_of_a_stage_is_named_as_such(pages):

@@ -24,6 +24,7 @@ from hetplanner.ui.models.drafts import Draft, DraftStore, Step
 from hetplanner.ui.models.recent import LOOK_EVERY_S, RecentModel, when_text
 from hetplanner.ui.models.recent_files import DAMAGED, KINDS, MOST, RecentFiles
 from hetplanner.ui.search_files import SearchFiles
+from hetplanner.ui.views.cards import is_shown
 from hetplanner.ui.views.recent import RecentLists, recent_card
 
 CLUSTER = small_cluster(3)
@@ -67,7 +68,7 @@ def test_a_new_home_shows_no_list_and_looking_makes_no_folder(tmp_path):
     home = tmp_path / "home"
     app = page_of(home)
     assert app.recent.room == 0
-    assert not recent_card(app).visible
+    assert not is_shown(recent_card(app))
     assert looked(app) == dict.fromkeys(KINDS, ())
     assert not home.exists()
 

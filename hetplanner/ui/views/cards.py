@@ -150,6 +150,17 @@ def help_mark(name: str) -> str:
     return f'<button type="button" class="help" popovertarget="{target}" {facts}>?</button>{words}'
 
 
+def show_if(part: Any, is_shown: bool) -> None:
+    """Shows or hides a part that holds no figure. For `visible` Bokeh lays out all pages again, half a second."""
+    styles = {name: value for name, value in part.styles.items() if name != "display"}
+    part.styles = styles if is_shown else styles | {"display": "none"}
+
+
+def is_shown(part: Any) -> bool:
+    """Whether `show_if` shows a part."""
+    return part.styles.get("display") != "none"
+
+
 class MetricRow:
     """Cards with a name, one number, and a line of words; `set` changes one, and only what differs is sent."""
 
@@ -200,21 +211,22 @@ class Words:
         lines = "<br>".join(escape(line) for line in text.split("\n"))
         style = f"{FONT}font-size:{self._size}px;line-height:1.45;color:var(--panel-on-background-color);opacity:.86"
         set_html(self.view, f'<div style="{style};overflow-wrap:anywhere">{lead}{lines}</div>')
-        self.view.visible = bool(text)
+        show_if(self.view, bool(text))
 
 
 class ErrorWords:
     """What was refused, in red, or what is doubtful ("warn"); nothing where nothing is."""
 
     def __init__(self, margin: Any = (0, 14, 6, 14), colour: str = "bad") -> None:
-        self.view = html_pane(margin=margin, visible=False)
+        self.view = html_pane(margin=margin)
+        show_if(self.view, False)
         self._colour = COLOURS[colour]
 
     def set(self, text: str) -> None:
         """New text; '' hides it."""
         style = f"{FONT}font-size:12.5px;line-height:1.4;color:{self._colour};overflow-wrap:anywhere"
         set_html(self.view, f'<div role="alert" style="{style}">{escape(text).replace(chr(10), "<br>")}</div>')
-        self.view.visible = bool(text)
+        show_if(self.view, bool(text))
 
 
 def progress_bar(share: float | None) -> str:

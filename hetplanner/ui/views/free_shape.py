@@ -7,7 +7,7 @@ import panel as pn
 from hetplanner.ui.models.free_shape import FreeShapeModel
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import Words
+from hetplanner.ui.views.cards import Words, show_if
 
 
 class FreeShapeLine:
@@ -16,7 +16,7 @@ class FreeShapeLine:
     def __init__(self, model: FreeShapeModel) -> None:
         self.model = model
         self._words = Words(margin=(6, 14))
-        self._take = Button(label="Take it", icon="check", variant="outlined", margin=(2, 6), visible=False)
+        self._take = Button(label="Take it", icon="check", variant="outlined", margin=(2, 6))
         self.view = pn.Row(self._words.view, self._take, margin=0, height=40)  # with and without the button
         on_click(self._take, lambda _: model.take())
         model.param.watch(self.show, "changed")
@@ -26,4 +26,4 @@ class FreeShapeLine:
         """The comparison as it stands."""
         text = self.model.text
         self._words.set(text)
-        self._take.visible = bool(text) and self.model.can_take
+        show_if(self._take, bool(text) and self.model.can_take)

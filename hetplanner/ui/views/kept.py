@@ -12,7 +12,18 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.kept import MOST_COMPARED, Metric, comparison
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import BORDER, COLOURS, FONT, Words, card, chart, colour_all, html_pane, set_html
+from hetplanner.ui.views.cards import (
+    BORDER,
+    COLOURS,
+    FONT,
+    Words,
+    card,
+    chart,
+    colour_all,
+    html_pane,
+    set_html,
+    show_if,
+)
 
 MAP_HEIGHT = 260
 COLUMNS = ("name", "problem", "shape", "step", "tokens/s", "kept")
@@ -53,8 +64,8 @@ class KeptCards:
             label="Name (optional)", max_length=60, size="small", width=260, margin=(6, 6), placeholder="a name"
         )
         self.keep = Button(label="Keep this plan", icon="bookmark_add", variant="contained", margin=(8, 6))
-        self.undo = Button(label="Undo delete", icon="undo", variant="outlined", visible=False, margin=(8, 6))
-        self.complaint = html_pane(margin=(0, 14, 4, 14), visible=False)
+        self.undo = Button(label="Undo delete", icon="undo", variant="outlined", margin=(8, 6))
+        self.complaint = html_pane(margin=(0, 14, 4, 14))
         self.hint = Words(EMPTY, margin=(0, 14, 6, 14))
         self.table = self._make_table()
         self.bars = CostBars(height=240)
@@ -137,10 +148,10 @@ class KeptCards:
         self.keep.disabled = not self.app.explain.can_keep
         if self.name.value_input != model.typed:
             self.name.param.update(value=model.typed, value_input=model.typed)
-        self.complaint.visible = bool(model.name_error)
+        show_if(self.complaint, bool(model.name_error))
         style = f"{FONT}font-size:13px;color:{COLOURS['bad']}"
         set_html(self.complaint, f'<div role="alert" style="{style}">{escape(model.name_error)}</div>')
-        self.undo.visible = bool(model.deleted)
+        show_if(self.undo, bool(model.deleted))
         self.undo.label = f"Undo delete of {model.deleted}" if model.deleted else "Undo delete"
 
     def show_rows(self, *_: Any) -> None:

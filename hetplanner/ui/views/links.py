@@ -21,6 +21,7 @@ from hetplanner.ui.views.cards import (
     full_width,
     html_pane,
     set_html,
+    show_if,
     side_by_side,
 )
 from hetplanner.ui.views.controls import Controls, Item, button, field, note
@@ -146,7 +147,8 @@ class LinksPart:
                 table.content = content
         cluster = self.links.cluster
         sites = len(cluster.sites) if cluster is not None else 0
-        self._too_many.view.visible, self._pair.visible = sites > MAX_TABLE_SITES, 0 < sites <= MAX_TABLE_SITES
+        show_if(self._too_many.view, sites > MAX_TABLE_SITES)
+        show_if(self._pair, 0 < sites <= MAX_TABLE_SITES)
         # Wide tables stand below each other where the page is narrow.
         least = max(LEAST_TABLE_PX, 80 + 44 * min(sites, 20))
         for column in self._columns:
@@ -241,7 +243,7 @@ class _Singles:
                 for i, (ends, words) in enumerate(singles)
             ]
         )
-        self.view.visible = bool(singles)
+        show_if(self.view, bool(singles))
 
     def _press(self, name: str, _: dict[str, Any]) -> None:
         singles, place = self.links.singles(), int(name.removeprefix("link-"))

@@ -38,10 +38,10 @@ class PlanLine:
     def show(self, *_: Any) -> None:
         """The line as it stands."""
         carry = self.app.carry
-        self.view.visible = self.app.session.page in PAGES
         words = carry.words
         self._words.set("\n".join(text for text in (carry.subject, words) if text), bold="Plan:")
         marked = bool(words)
-        self.view.styles = FRAME | ({"border": f"2px solid {COLOURS['warn']}"} if marked else {"border-width": "2px"})
+        border = {"border": f"2px solid {COLOURS['warn']}"} if marked else {"border-width": "2px"}
+        self.view.styles = FRAME | border | ({} if self.app.session.page in PAGES else {"display": "none"})
         for button in (self._again, self._back):
             button.disabled = not marked or self.app.plan.searching

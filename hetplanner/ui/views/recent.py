@@ -8,7 +8,7 @@ import param
 from panel.custom import JSComponent
 
 from hetplanner.ui.models.app import PlannerApp
-from hetplanner.ui.views.cards import frame, full_width
+from hetplanner.ui.views.cards import frame, full_width, show_if
 
 _HERE = Path(__file__).parent
 
@@ -46,11 +46,11 @@ def recent_card(app: PlannerApp) -> pn.Column:
     model = app.recent
     lists = RecentLists(app.open_recent, columns=model.columns(), room=model.room)
     card = full_width(frame(lists))
-    card.visible = model.room > 0
+    show_if(card, model.room > 0)
 
     def show(*_: Any) -> None:
         lists.param.update(columns=model.columns(), room=model.room)
-        card.visible = model.room > 0
+        show_if(card, model.room > 0)
 
     model.param.watch(show, ["entries", "room"])
     return card

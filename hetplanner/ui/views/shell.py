@@ -34,7 +34,7 @@ from hetplanner.ui.models.simulate import MAX_REMEMBERED as MAX_CONTROLS
 from hetplanner.ui.search_files import process_service
 from hetplanner.ui.views.address import Address
 from hetplanner.ui.views.binding import at_once
-from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html
+from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html, show_if
 from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.deck import Deck
@@ -321,7 +321,7 @@ class Shell:
 
     def _show_alarm(self, *_: Any) -> None:
         self._alarm_words.set(self.app.agent.words, bold="No agent.")
-        self.alarm.visible = bool(self.app.agent.words)
+        show_if(self.alarm, bool(self.app.agent.words))
 
     def _queue_notice(self, event: Any) -> None:
         self._notices.append(event.new)

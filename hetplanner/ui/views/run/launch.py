@@ -14,7 +14,7 @@ from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
 from hetplanner.ui.models.texts import plan_name, seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import CODE_STYLE, FONT, ErrorWords, Words, frame, html_pane, set_html, toolbar
+from hetplanner.ui.views.cards import CODE_STYLE, FONT, ErrorWords, Words, frame, html_pane, set_html, show_if, toolbar
 from hetplanner.ui.views.form import SettingsPanel
 
 _SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
@@ -80,9 +80,10 @@ class LaunchBar:
         self.propose.disabled = busy or self.session.plan is None
         self.propose.label = "Launch the plan…" if self.session.elastic is None else "Launch the swarm…"
         unlocked = self.session.unlocked
-        self.token.visible = self.unlock.visible = not unlocked
+        for part in (self.token, self.unlock):
+            show_if(part, not unlocked)
         self.words.set("Launching is unlocked." if unlocked else "")
-        self.note.view.visible = not self.app.run.runs  # who has rehearsed once knows it
+        show_if(self.note.view, not self.app.run.runs)  # who has rehearsed once knows it
 
 
 class ConfirmDialog:
@@ -139,7 +140,7 @@ class ConfirmDialog:
             self.refusal.set(text)
 
     def _show_lock(self, *_: Any) -> None:
-        self.token.visible = not self.app.session.unlocked
+        show_if(self.token, not self.app.session.unlocked)
 
     def show(self, *_: Any) -> None:
         """Opens with the proposal, closes without one."""

@@ -30,6 +30,7 @@ from hetplanner.ui.views.cards import (
     html_pane,
     page,
     set_html,
+    show_if,
     toolbar,
 )
 from hetplanner.ui.views.deck import Deck
@@ -116,8 +117,9 @@ class RunView(PageView):
         self.news = html_pane(margin=(8, 14))
         self.read = Button(label="Dismiss", variant="text", margin=(6, 8))
         on_click(self.read, lambda _: self.model.dismiss_news())
-        self.news_bar = pn.Row(self.news, self.read, sizing_mode="stretch_width", visible=False, margin=(6, 10))
+        self.news_bar = pn.Row(self.news, self.read, sizing_mode="stretch_width", margin=(6, 10))
         self.news_bar.styles = {"border": f"1px solid {COLOURS['warn']}", "border-radius": "6px"}
+        show_if(self.news_bar, False)
         return self.news_bar
 
     def _run_bar(self) -> Any:
@@ -152,8 +154,9 @@ class RunView(PageView):
         on_click(yes, lambda _: self.model.stop())
         on_click(no, lambda _: self.model.keep_running())
         self.question = pn.FlexBox(
-            words.view, yes, no, flex_wrap="wrap", justify_content="flex-end", align_items="center", visible=False
+            words.view, yes, no, flex_wrap="wrap", justify_content="flex-end", align_items="center"
         )
+        show_if(self.question, False)
         return self.question
 
     def _wire(self) -> None:
@@ -232,7 +235,7 @@ class RunView(PageView):
     def show_news(self, *_: Any) -> None:
         """What happened while the page was closed."""
         news, closed_s = self.model.news, self.model.closed_s
-        self.news_bar.visible = bool(news)
+        show_if(self.news_bar, bool(news))
         if not news or closed_s is None:
             return
         since = time.strftime("%H:%M on %d %B", time.localtime(closed_s))
@@ -249,7 +252,7 @@ class RunView(PageView):
         model, status = self.model, self.model.status
         unlocked = self.session.unlocked
         self.stop.disabled = not model.can_stop or not unlocked or model.stop_asked
-        self.question.visible = model.stop_asked
+        show_if(self.question, model.stop_asked)
         self.restart.disabled = not model.can_restart
         label = f"Restart from step {model.checkpoint}" if model.checkpoint is not None else "Restart from checkpoint"
         if self.restart.label != label:
@@ -288,7 +291,7 @@ class RunView(PageView):
         )
         shown = "".join(f"<div>⚠ {html.escape(line)}</div>" for line in lines)
         set_html(self.alerts, f'<div style="{style}">{shown}</div>' if lines else "")
-        self.alerts.visible = bool(lines)
+        show_if(self.alerts, bool(lines))
 
     def show_steps(self, *_: Any) -> None:
         """Numbers of the steps so far."""

@@ -19,7 +19,7 @@ from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import ErrorWords, Words, card, chart, full_width, html_pane, page, set_html
+from hetplanner.ui.views.cards import ErrorWords, Words, card, chart, full_width, html_pane, page, set_html, show_if
 from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.tables import html_table, note
 from hetplanner.ui.watch import RunDetail
@@ -120,7 +120,7 @@ class PeerButtons:
         is_gone = peers.peer in peers.gone
         self.drain.disabled = self.kill.disabled = not can or is_gone
         self.back.disabled = not can or not is_gone
-        self.view.visible = self._model.can_stop and bool(peers.names or peers.gone)
+        show_if(self.view, self._model.can_stop and bool(peers.names or peers.gone))
         locked = (
             ""
             if self._session.unlocked
