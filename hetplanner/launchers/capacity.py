@@ -18,7 +18,7 @@ RANKS_PER_CORE = 8
 milliseconds; beyond this the ranks' own book-keeping delays the emulated deliveries."""
 
 PROCESS_BYTES = 350 * 10**6
-"""Resident bytes of one rank before its model: Python, torch (CPU) and gloo."""
+"""Bytes of one rank before its model that it shares with no other: Python, torch and gloo."""
 
 MEMORY_SHARE = 0.9
 """Share of the free memory that a run may take; the rest is for the page, the agent and a reduction's bucket."""
