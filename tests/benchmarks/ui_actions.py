@@ -183,7 +183,7 @@ def actions(pages: list[str]) -> Iterator[Action]:
     yield Action("run: pause the timeline", "run", sees("Follow"), lambda p: button(p, "Pause").click(), timeline)
     yield Action("run: follow it again", "run", sees("Pause"), lambda p: button(p, "Follow").click())
     ended = f"{sees('stopping …')} || {sees('Stopped')}"
-    yield Action("search: stop", "plan", ended, lambda p: button(p, "Stop").click())
+    yield Action("search: stop", "plan", ended, lambda p: button(p, "Stop").click())  # of a search just begun
     yield Action("search: start", "plan", f"!({ended})", lambda p: button(p, "Search").click(), stop_search)
     theme = "bench.colours() !== was.colours"
     yield Action("theme: dark", "cluster", theme, toggle_theme, calm)

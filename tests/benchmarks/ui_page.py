@@ -127,7 +127,7 @@ def opened(browser: Browser, url: str, *, watched: bool = True) -> Visit:
     one = Visit(page)
     page.on("request", lambda r: one.requests.append(r.url))
     page.on("console", lambda m: one.complaints.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda e: one.complaints.append(str(e)))
+    page.on("pageerror", lambda e: one.complaints.append(e.stack or str(e)))
     if watched:
         page.add_init_script(SCRIPT)
     return one.open(url)

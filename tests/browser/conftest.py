@@ -75,7 +75,7 @@ def visit(browser: Browser) -> Iterator[Callable[[str], Visit]]:
         one = Visit(page)
         page.on("request", lambda r: one.requests.append(r.url))
         page.on("console", lambda m: one.complaints.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda e: one.complaints.append(str(e)))
+        page.on("pageerror", lambda e: one.complaints.append(e.stack or str(e)))
         visits.append(one)
         return one.open(url)
 
