@@ -139,6 +139,11 @@ def short_rate(value: float) -> str:
     return _short(value, [("Tbit/s", 1e12 / 8), ("Gbit/s", 1e9 / 8), ("Mbit/s", 1e6 / 8), ("kbit/s", 1e3 / 8)])
 
 
+def short_flops_per_s(value: float) -> str:
+    """A device's speed for a person ('16.6 GFLOP/s'); not meant to be read back."""
+    return _short(value, [("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6), ("FLOP/s", 1.0)])
+
+
 _MINUTES_FROM_S = 600.0
 
 

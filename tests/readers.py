@@ -40,6 +40,16 @@ from hetplanner.data.registry import check_data, open_data
 from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.elastic.preemptions import load_preemptions
+from hetplanner.hosts.probe.record import (
+    ProbedDevice,
+    ProbedLink,
+    ProbedTogether,
+    Record,
+    check_record,
+    load_record,
+    save_record,
+)
+from hetplanner.hosts.probe.result import findings, probed_cluster
 from hetplanner.launchers.hosts_file import read_hosts
 from hetplanner.launchers.launch_file import Launch, load_launch, save_launch
 from hetplanner.plan.checkpoints import (
@@ -358,6 +368,40 @@ def _read_links(folder: Path) -> object:
     return corrected(cluster, measured, cluster.device_ids), differences(cluster, measured)
 
 
+def _make_probe(folder: Path) -> None:
+    link = ProbedLink(
+        from_host="host-0",
+        to_host="host-1",
+        latency_s=0.02,
+        latency_spread_s=0.001,
+        bytes_per_s=6e6,
+        several_bytes_per_s=2e7,
+        streams=4,
+    )
+    back = link.replace(from_host="host-1", to_host="host-0", bytes_per_s=5e6)
+    cluster = _plan().problem.cluster
+    device = ProbedDevice(
+        device=cluster.device_ids[0],
+        name="cpu",
+        flops_per_s={"float32": 2e10},
+        efficiency=0.5,
+        memory_bandwidth_bytes_per_s=1e10,
+        memory_bytes=2e10,
+    )
+    nic = ProbedTogether(host="host-1", way="in", connections=2, one_by_one_bytes_per_s=1e7, together_bytes_per_s=5e6)
+    hosts = tuple(host.id for host in cluster.hosts)
+    record = Record(
+        cluster="c", hosts=hosts, begun_unix_s=1.7e9, devices=(device,), links=(link, back), together=(nic,)
+    )
+    save_record(record, folder / "probe.json")
+
+
+def _read_probe(folder: Path) -> object:
+    cluster, record = _plan().problem.cluster, load_record(folder / "probe.json")
+    check_record(record, cluster, "probe.json")
+    return probed_cluster(cluster, record, "now"), findings(cluster, record)
+
+
 def _apply_calibration(folder: Path) -> object:
     from hetplanner.calibration.model import apply_calibration
 
@@ -405,6 +449,7 @@ PLANS = (
         ("plan.trace_files.load_trace", "plan.trace_files.trace_from_json"),
     ),
     Reader("measured links", _make_links, _read_links, ("cluster.measured.load_measured",)),
+    Reader("probe's record", _make_probe, _read_probe, ("hosts.probe.record.load_record",)),
     Reader(
         "calibration",
         lambda folder: (folder / "calibration.json").write_text(json.dumps(CALIBRATION)),

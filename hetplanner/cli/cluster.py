@@ -1,4 +1,4 @@
-"""hetplanner cluster show|validate|convert|generate|add-host|set-link."""
+"""hetplanner cluster show|validate|convert|generate|add-host|set-link|probe."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,10 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, bold, console, print_json, table
+from hetplanner.cli.probing import probe
 from hetplanner.reading import noting
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster files, check them, turn one form into another.")
+
+app.command()(probe)
 
 NAMED_GAPS = 8
 """Pairs of sites without links that are named."""

@@ -77,12 +77,17 @@ def corrected(cluster: Cluster, measured: Measured, devices: Iterable[str], when
         for start in of_host.get(link.from_host, ()):
             for end in of_host.get(link.to_host, ()):
                 numbers[start, end] = (link.latency_s, link.bandwidth_bytes_per_s)
+    return set_links(with_nics(cluster, measured), "device", numbers, source="measured", when=when)
+
+
+def with_nics(cluster: Cluster, measured: Measured) -> Cluster:
+    """The cluster with the measured limits of its hosts' network cards."""
     fastest_out, fastest_in = _fastest(measured)
     nics = {nic.host: nic for nic in measured.nics}
     hosts = tuple(
         _with_nic(host, nics.get(host.id), fastest_out.get(host.id), fastest_in.get(host.id)) for host in cluster.hosts
     )
-    return set_links(cluster.replace(hosts=hosts), "device", numbers, source="measured", when=when)
+    return cluster.replace(hosts=hosts)
 
 
 def _fastest(measured: Measured) -> tuple[dict[str, float], dict[str, float]]:
@@ -115,6 +120,7 @@ def differences(cluster: Cluster, measured: Measured) -> tuple[str, ...]:
     device_of: dict[str, str] = {}
     for device in cluster.devices:
         device_of.setdefault(device.host, device.id)
+    hosts = {host.id: host for host in cluster.hosts}
     found: list[tuple[float, str]] = []
     for link in measured.links:
         start, end = device_of.get(link.from_host), device_of.get(link.to_host)
@@ -125,10 +131,11 @@ def differences(cluster: Cluster, measured: Measured) -> tuple[str, ...]:
         except KeyError:
             continue
         way = f"{link.from_host} → {link.to_host}"
-        found += _difference(f"{way}: bandwidth", said.bandwidth, link.bandwidth_bytes_per_s, short_rate)
+        limits = (said.bandwidth, hosts[link.from_host].nic_out, hosts[link.to_host].nic_in)
+        least = min(limit for limit in limits if limit is not None)
+        found += _difference(f"{way}: bandwidth", least, link.bandwidth_bytes_per_s, short_rate)
         if abs(said.latency - link.latency_s) > WORTH_SAYING_S:
             found += _difference(f"{way}: latency", said.latency, link.latency_s, short_seconds)
-    hosts = {host.id: host for host in cluster.hosts}
     for nic in measured.nics:
         host = hosts.get(nic.host)
         if host is None:

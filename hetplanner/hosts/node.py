@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.facts import answer, facts, listener, why_not_bound, why_not_reached
 from hetplanner.hosts.framing import MAX_SENT_BYTES, FrameError, FrameWriter, read_frame
+from hetplanner.hosts.probe.devices import measure_devices
+from hetplanner.hosts.probe.streams import Streams
 from hetplanner.hosts.sending import (
     HEARTBEATS_NOTE,
     LEASE_S,
@@ -64,7 +66,10 @@ class Connection:
             "stop": self._stop,
             "preempt": self._preempt,
             "end": self._end,
+            "probe-devices": self._probe_devices,
         }
+        self._streams = Streams(self._writer.write)
+        self._asked |= self._streams.orders
 
     def serve(self) -> None:
         """Answers until the head is gone."""
@@ -75,6 +80,7 @@ class Connection:
                 self._answer(*frame)
         finally:
             self._over.set()
+            self._streams.close()
 
     def _answer(self, header: dict[str, Any], body: bytes) -> None:
         act = self._asked.get(str(header.get("do")))
@@ -130,6 +136,9 @@ class Connection:
         for thread in threads:
             thread.join()
         self._writer.write({"unreached": found})
+
+    def _probe_devices(self, header: dict[str, Any], body: bytes) -> None:
+        self._writer.write({"devices": measure_devices(int(header["count"]))})
 
     # -- a run ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import hashlib
 import ipaddress
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ranks_by_host
@@ -158,8 +160,17 @@ def place_hosts(plan: Plan, hosts: Hosts) -> tuple[PlacedHost, ...]:
         InvalidInput: the file names hosts that the plan's cluster does not have, two have one address, or a name that
             is no name for ssh is not listed.
     """
-    _refuse_unknown(plan, hosts)
-    placed = [_placed(name, node, ranks, hosts) for node, (name, ranks) in enumerate(ranks_by_host(plan).items())]
+    return _placed_all(plan.problem.cluster, ranks_by_host(plan), hosts)
+
+
+def place_cluster(cluster: Cluster, hosts: Hosts) -> tuple[PlacedHost, ...]:
+    """All hosts of a cluster, without ranks, each with how it is reached. Raises InvalidInput as `place_hosts` does."""
+    return _placed_all(cluster, {host.id: () for host in cluster.hosts}, hosts)
+
+
+def _placed_all(cluster: Cluster, ranks_of: Mapping[str, tuple[int, ...]], hosts: Hosts) -> tuple[PlacedHost, ...]:
+    _refuse_unknown(cluster, hosts)
+    placed = [_placed(name, node, ranks, hosts) for node, (name, ranks) in enumerate(ranks_of.items())]
     for field in ("address", "ssh"):
         known: dict[str, str] = {}
         for host in placed:
@@ -172,14 +183,14 @@ def place_hosts(plan: Plan, hosts: Hosts) -> tuple[PlacedHost, ...]:
     return tuple(placed)
 
 
-def _refuse_unknown(plan: Plan, hosts: Hosts) -> None:
-    known = [host.id for host in plan.problem.cluster.hosts]
+def _refuse_unknown(cluster: Cluster, hosts: Hosts) -> None:
+    known = [host.id for host in cluster.hosts]
     for name in hosts.hosts:
         if name not in known:
             near = get_close_matches(name, known, 1)
             listed = f"{', '.join(known[:8])}{', …' if len(known) > 8 else ''}"
             hint = f"did you mean {near[0]!r}?" if near else f"it has {listed}"
-            raise InvalidInput(f"hosts.{name:.80}: the plan's cluster has no such host; {hint}")
+            raise InvalidInput(f"hosts.{name:.80}: the cluster has no such host; {hint}")
 
 
 def _placed(name: str, node: int, ranks: tuple[int, ...], hosts: Hosts) -> PlacedHost:

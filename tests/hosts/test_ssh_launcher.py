@@ -557,7 +557,7 @@ def test_a_host_that_does_not_reach_another_is_told(lab):
 
 def test_a_hosts_file_that_does_not_fit_is_told(lab):
     lab.write_hosts(e={"ssh": "a"})
-    assert "hosts.e: the plan's cluster has no such host" in refused(lab)
+    assert "hosts.e: the cluster has no such host" in refused(lab)
     lab.write_hosts(b={"address": lab.bed.address("a")})
     assert f"a and b have one address, {lab.bed.address('a')}" in refused(lab)
     lab.write_hosts(b={"ssh": "b; touch /tmp/x"})

@@ -98,8 +98,8 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "law"),
     [
-        ({"gpu-aa": {}}, r"hosts\.gpu-aa: the plan's cluster has no such host; did you mean 'gpu-a'\?"),
-        ({"x": {}}, r"hosts\.x: the plan's cluster has no such host; it has c, gpu b, gpu-a"),
+        ({"gpu-aa": {}}, r"hosts\.gpu-aa: the cluster has no such host; did you mean 'gpu-a'\?"),
+        ({"x": {}}, r"hosts\.x: the cluster has no such host; it has c, gpu b, gpu-a"),
         ({}, r"'gpu b' is no name that ssh takes; list it in the hosts file"),
         ({"gpu b": {"ssh": "b", "address": "10.0.0.1"}, "c": {"address": "10.0.0.1"}}, "gpu b and c have one address"),
         ({"gpu b": {"ssh": "b"}, "c": {"ssh": "b", "address": "10.0.0.1"}}, "gpu b and c have one ssh, b"),

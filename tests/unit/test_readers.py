@@ -82,6 +82,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "hosts.head._settings",
         "hosts.keeper.Keeper.__init__",
         "hosts.node._state",
+        "hosts.probe.devices._answer",
         "runtime.save.join_parts",
         "runtime.worker.read_settings",
         "swarm.chronicle.Chronicle._has_told",
@@ -98,6 +99,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a record of fixed size in shared memory": ("liveness.heartbeat.read_heartbeats",),
     "a message or an address, whose handler gives InvalidInput back": (
         "hosts.framing._header",
+        "hosts.probe.streams.Streams._serve",
         "runs.agent.PeersHandler._ask",
         "runs.agent.ShutdownHandler._shut_down",
         "runs.agent.read_start_request",
