@@ -15,6 +15,7 @@ import panel_material_ui as pmui
 import param
 from bokeh.document import Document
 from bokeh.model import Model
+from bokeh.settings import settings
 from panel.io.resources import LOCAL_DIST
 from panel.util import edit_readonly
 from tornado.process import task_id
@@ -89,6 +90,8 @@ _VIEWS: dict[str, Callable[[PlannerApp], PageView]] = {
     "run": RunView,
     "export": ExportView,
 }
+settings.perform_document_validation = False
+"""Bokeh walks over all models of a new page to look for mistakes in layouts, a twentieth of the work of making it."""
 NOTICE_MS = {"info": 6000, "success": 5000, "warning": 10_000, "error": 20_000}
 
 
@@ -244,9 +247,10 @@ class Shell:
         with edit_readonly(self.page):
             self.page.busy = param.rx(False)
         self._is_dark = bool(self.page.dark_theme)
-        self._fill(PAGES[0])
-        self.deck.show(PAGES[0])
         self._wire()
+        # The page that the address asks for is the first one; to make another before it takes a second.
+        self._fill(app.session.page)
+        self.deck.show(app.session.page)
 
     def _wire(self) -> None:
         session = self.app.session
