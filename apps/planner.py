@@ -1,4 +1,4 @@
-"""The dashboard: `panel serve apps/planner.py --address 127.0.0.1 --port 5006`."""
+"""The dashboard: `panel serve apps/planner.py --warm --address 127.0.0.1 --port 5006`."""
 
 from pathlib import Path
 

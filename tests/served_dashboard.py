@@ -47,7 +47,7 @@ class Server:
         return f"http://localhost:{self.port}/planner"
 
     def command(self) -> list[str]:
-        serve = ["panel", "serve", "apps/planner.py", "--address", "127.0.0.1", "--setup", self.setup]
+        serve = ["panel", "serve", "apps/planner.py", "--warm", "--address", "127.0.0.1", "--setup", self.setup]
         return [sys.executable, "-m", *serve]
 
     def start(self) -> None:

@@ -113,6 +113,7 @@ def _make_server(gate: Gate, home: Path | None, **where: Any) -> Any:
         {"planner": page},
         show=False,
         start=False,
+        warm=True,  # the first page would take two seconds longer than others
         title="hetplanner",
         # Signed: a session cannot be opened with a token of somebody's own making.
         sign_sessions=True,

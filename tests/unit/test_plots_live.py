@@ -390,8 +390,8 @@ def test_a_replay_holds_every_moment_once_and_serialises() -> None:
     replay = live.Replay(curve, world, grid, bars)
     assert not replay.controls.visible
     replay.update(moments, cluster, offset_s=1.0)
-    assert replay.places.data["device"].tolist() == [0, 1, 2, 3, 3, 1, 0]
-    assert replay.sizes.data["size"].tolist() == [2, 2, 1, 1, 1]
+    assert replay.places.data["device"] == [0, 1, 2, 3, 3, 1, 0]
+    assert replay.sizes.data["size"] == [2, 2, 1, 1, 1]
     told = replay.moments.data
     assert (told["first"], told["row"], told["depth"], told["seconds"]) == ([0, 4], [0, 2], [2, 3], [1.001, 3.0])
     assert told["terms"] == [[["compute", 4.0, "4 s"]], []]

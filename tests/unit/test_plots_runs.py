@@ -91,7 +91,7 @@ def test_memory_is_a_line_a_rank_in_the_colour_of_its_stage(tmp_path):
     live = RunMemory()
     live.update(run.read_all())
     data = live.source.data
-    assert [row.tolist() for row in data["ys"]] == [[r] * 3 for r in (1, 2, 3, 4)]
+    assert data["ys"] == [[r] * 3 for r in (1, 2, 3, 4)]
     assert data["colour"][0] == data["colour"][1] != data["colour"][2]
     assert data["stage"] == ["0", "0", "1", "1"]
     assert live.device_source.data["rank"] == ["3 · d3"]

@@ -29,6 +29,8 @@ SMALLEST_FRAME_PX = 40.0
 LEGEND_WIDTH_PX = 460.0
 """Room for a legend before the page has told the figure's width."""
 LEGEND_CHAR_PX, LEGEND_SWATCH_PX = 6.4, 34.0
+SMALL_ARRAY = 256
+"""Values that are sent sooner as text than as bytes."""
 LOG_ROOM = 1.08
 """Free factor below and above the outermost values."""
 AXIS = {
@@ -242,10 +244,20 @@ def by_ink(columns: Columns) -> dict[str, Any]:
 
 def put(source: ColumnDataSource, columns: Columns) -> None:
     """New data for a source; equal data is not sent again."""
-    old = source.data
-    if old.keys() == columns.keys() and all(_equal(old[name], columns[name]) for name in columns):
+    old, new = source.data, {name: _without_small_arrays(column) for name, column in columns.items()}
+    if old.keys() == new.keys() and all(_equal(old[name], new[name]) for name in new):
         return
-    source.data = dict(columns)
+    source.data = new
+
+
+def _without_small_arrays(column: Any) -> Any:
+    """A column with lists for short arrays: Bokeh sends each array as two messages of its own."""
+    if isinstance(column, np.ndarray):
+        is_small = column.ndim == 1 and column.dtype.kind in "biuf" and len(column) <= SMALL_ARRAY
+        return column.tolist() if is_small else column
+    if len(column) and isinstance(column[0], np.ndarray):
+        return [_without_small_arrays(part) for part in column]
+    return column
 
 
 def _equal(one: Any, two: Any) -> bool:
@@ -253,7 +265,7 @@ def _equal(one: Any, two: Any) -> bool:
         return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and np.array_equal(one, two)
     if len(one) != len(two):
         return False
-    if len(one) and isinstance(one[0], np.ndarray):  # lines and images: a list of arrays
+    if any(isinstance(part, np.ndarray) for part in one):  # lines and images: a list of arrays
         return all(_equal(a, b) for a, b in zip(one, two, strict=True))
     return bool(one == two)
 

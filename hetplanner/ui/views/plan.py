@@ -94,6 +94,7 @@ class PlanView(PageView):
             self.whatif.figure,
             self.front.figure,
         ]
+        self.below = Island()
         self._wire()
         self.view = self._layout()
 
@@ -107,6 +108,8 @@ class PlanView(PageView):
 
     def beat(self) -> None:
         """See PageView."""
+        if not self.below.parts:
+            self.below.parts = self._cards_below()
         for one in self.history:
             one.beat()
 
@@ -159,13 +162,19 @@ class PlanView(PageView):
                 card("Stage × replica", chart(self.places), self.focus.view, self.gone),
                 card("Cost terms against baselines", chart(self.bars)),
             ),
+            self.below,
+        )
+
+    def _cards_below(self) -> list[Any]:
+        """What is below the window's edge; it is sent once the page above it is drawn."""
+        return [
             side_by_side(self.reasons.card, card("Memory per device", chart(self.memory))),
             side_by_side(*(one.card for one in self.history)),
             full_width(self.whatif.card),
             full_width(self.front.card),
             full_width(self.kept.card),
             full_width(self.kept.comparison),
-        )
+        ]
 
     def _clicked(self, focus: tuple[str, str]) -> None:
         with pn.io.hold():
