@@ -24,7 +24,7 @@ from hetplanner.ui.models.drafts import Draft, DraftStore, Step
 from hetplanner.ui.models.recent import LOOK_EVERY_S, RecentModel, when_text
 from hetplanner.ui.models.recent_files import DAMAGED, KINDS, MOST, RecentFiles
 from hetplanner.ui.search_files import SearchFiles
-from hetplanner.ui.views.cards import is_shown
+from hetplanner.ui.views.cards import html_pane, is_shown, show_if
 from hetplanner.ui.views.recent import RecentLists, recent_card
 
 CLUSTER = small_cluster(3)
@@ -247,3 +247,12 @@ def test_a_time_is_told_as_far_as_it_matters(then, now, text):
 @pytest.mark.parametrize("unix_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
 def test_a_time_that_is_none_is_left_out(unix_s):
     assert when_text(unix_s) == ""
+
+
+def test_a_part_that_is_shown_again_takes_its_display_back():
+    part = html_pane(styles={"flex": "1"})
+    show_if(part, False)
+    assert (is_shown(part), part.styles) == (False, {"flex": "1", "display": "none"})
+    show_if(part, True)
+    assert is_shown(part)
+    assert part.styles == {"flex": "1", "display": None}  # the browser keeps a property that is left out

@@ -152,8 +152,8 @@ def help_mark(name: str) -> str:
 
 def show_if(part: Any, is_shown: bool) -> None:
     """Shows or hides a part that holds no figure. For `visible` Bokeh lays out all pages again, half a second."""
-    styles = {name: value for name, value in part.styles.items() if name != "display"}
-    part.styles = styles if is_shown else styles | {"display": "none"}
+    # None, since a property that is left out stays as it was in the browser.
+    part.styles = {**part.styles, "display": None if is_shown else "none"}
 
 
 def is_shown(part: Any) -> bool:

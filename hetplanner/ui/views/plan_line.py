@@ -7,7 +7,7 @@ import panel as pn
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
-from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame, toolbar
+from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame, show_if, toolbar
 from hetplanner.ui.views.later import Later
 
 PAGES = ("plan", "simulate", "export")
@@ -42,6 +42,7 @@ class PlanLine:
         self._words.set("\n".join(text for text in (carry.subject, words) if text), bold="Plan:")
         marked = bool(words)
         border = {"border": f"2px solid {COLOURS['warn']}"} if marked else {"border-width": "2px"}
-        self.view.styles = FRAME | border | ({} if self.app.session.page in PAGES else {"display": "none"})
+        self.view.styles = FRAME | border
+        show_if(self.view, self.app.session.page in PAGES)
         for button in (self._again, self._back):
             button.disabled = not marked or self.app.plan.searching
