@@ -5,6 +5,7 @@ A run's first rank writes the measurements to `links.json` (`hetplanner/links@1`
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -131,9 +132,10 @@ def differences(cluster: Cluster, measured: Measured) -> tuple[str, ...]:
         except KeyError:
             continue
         way = f"{link.from_host} → {link.to_host}"
-        limits = (said.bandwidth, hosts[link.from_host].nic_out, hosts[link.to_host].nic_in)
-        least = min(limit for limit in limits if limit is not None)
-        found += _difference(f"{way}: bandwidth", least, link.bandwidth_bytes_per_s, short_rate)
+        bandwidth = partial(_difference, f"{way}: bandwidth", found=link.bandwidth_bytes_per_s, form=short_rate)
+        cards = (hosts[link.from_host].nic_out, hosts[link.to_host].nic_in)
+        if bandwidth(said.bandwidth):
+            found += bandwidth(min(limit for limit in (said.bandwidth, *cards) if limit is not None))
         if abs(said.latency - link.latency_s) > WORTH_SAYING_S:
             found += _difference(f"{way}: latency", said.latency, link.latency_s, short_seconds)
     for nic in measured.nics:
