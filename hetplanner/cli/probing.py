@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS, MOST_LINKS = 20, 40
 """Lines that are printed; the files have all."""
+_RIGHT = ("latency (one way)", "spread", "one connection", "several")
 
 
 def probe(
@@ -96,7 +97,7 @@ def _print(cluster: "Cluster", record: "Record", out: Path, as_json: bool) -> No
         return
     for device in record.devices:
         console.print(device_words(device))
-    rows = table("Links", "from", "to", "latency (one way)", "spread", "one connection", "several", right=tuple(_RIGHT))
+    rows = table("Links", "from", "to", "latency (one way)", "spread", "one connection", "several", right=_RIGHT)
     for link in record.links[:MOST_LINKS]:
         rows.add_row(
             link.from_host,
@@ -115,6 +116,3 @@ def _print(cluster: "Cluster", record: "Record", out: Path, as_json: bool) -> No
     if len(told) > MOST_FINDINGS:
         console.print(f"and {len(told) - MOST_FINDINGS} more notes (--json has all)")
     console.print(f"wrote {out}")
-
-
-_RIGHT = ("latency (one way)", "spread", "one connection", "several")

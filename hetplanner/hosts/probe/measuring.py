@@ -3,7 +3,6 @@
 Measurements of one round take place at the same time, the two directions of a link one after the other.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
@@ -20,8 +19,6 @@ from hetplanner.hosts.probe.record import ProbedDevice, ProbedLink, ProbedTogeth
 from hetplanner.hosts.probe.rounds import Match, matches, rounds
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import checked
-
-log = logging.getLogger(__name__)
 
 PINGS = 100
 STREAMS = 4
@@ -58,7 +55,7 @@ class Probe:
 
     Args:
         hosts: all of them.
-        site_of: their sites.
+        site_of: their sites; empty: links are not measured.
         ssh_config: for ssh; None: the user's own.
 
     Raises:
@@ -145,7 +142,7 @@ class Probe:
         together = {(one.host, one.site, one.way) for one in record.together}
         for way in ("out", "in"):
             for host in self.hosts:
-                if len(self.hosts) > 2 and (host, None, way) not in together:
+                if len(self.site_of) > 2 and (host, None, way) not in together:
                     yield f"network card of {host}", self._of_host(host, way)
             for site in dict.fromkeys(self.site_of.values()):
                 if self._has_uplink(site) and (None, site, way) not in together:
