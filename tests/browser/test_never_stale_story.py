@@ -80,9 +80,11 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
         one.tab("2 Plan")
 
     def shown() -> tuple[str, str]:
-        step = page.locator('[data-metric="Step time"]').filter(visible=True).first.inner_text()
-        line = page.get_by_text("Plan:", exact=True).filter(visible=True).first.locator("xpath=..").inner_text()
-        return step, " ".join(line.split())
+        """The step time's card and the plan's line, '' for one that is not in sight."""
+        step = page.locator('[data-metric="Step time"]').filter(visible=True)
+        line = page.get_by_text("Plan:", exact=True).filter(visible=True).locator("xpath=..")
+        texts = [(part.all_inner_texts() or [""])[0] for part in (step, line)]
+        return texts[0], " ".join(texts[1].split())
 
     def fields() -> dict[str, str]:
         return {name: page.locator(f"#setting-{name}").input_value() for name in VALUES}
@@ -111,7 +113,11 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
     for number in range(CHANGES):
         rng.choice(changes)()
         until(
-            agrees, lambda number=number: f"change {number}: asked {asked}, known {known()}, shown {shown()} {fields()}"
+            agrees,
+            lambda number=number: (
+                f"change {number}: asked {asked}, known {known()}, shown {shown()} {fields()}, at {page.url},"
+                f" complaints {one.complaints}"
+            ),
         )
         now = known()
         assert now["fits"] or now["words"], now

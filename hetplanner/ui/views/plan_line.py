@@ -8,7 +8,6 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, frame, show_if, toolbar
-from hetplanner.ui.views.later import Later
 
 PAGES = ("plan", "simulate", "export")
 """Pages that show the plan in hand."""
@@ -29,10 +28,9 @@ class PlanLine:
         self.view = frame(toolbar(self._words.view, self._buttons), margin=(4, 10, 2, 10))
         on_click(self._again, lambda _: app.search())
         on_click(self._back, lambda _: app.carry.back())
-        later = Later()(self.show)
         app.carry.param.watch(self.show, "changed")
-        app.session.param.watch(later, ["page", "plan", "elastic"])
-        app.plan.param.watch(later, ["plan", "state"])
+        app.session.param.watch(self.show, ["page", "plan", "elastic"])
+        app.plan.param.watch(self.show, ["plan", "state"])
         self.show()
 
     def show(self, *_: Any) -> None:
@@ -42,7 +40,7 @@ class PlanLine:
         self._words.set("\n".join(text for text in (carry.subject, words) if text), bold="Plan:")
         marked = bool(words)
         border = {"border": f"2px solid {COLOURS['warn']}"} if marked else {"border-width": "2px"}
-        self.view.styles = FRAME | border
+        self.view.styles = {**self.view.styles, **FRAME, **border}
         show_if(self.view, self.app.session.page in PAGES)
         for button in (self._again, self._back):
             button.disabled = not marked or self.app.plan.searching
