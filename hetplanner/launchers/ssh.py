@@ -35,4 +35,4 @@ class SshLauncher:
         folders = [f"{from_home(host.run_folder)}/{self.run or run_dir.name}" for host in placed]
         head = HostCommand("localhost", (sys.executable, "-m", HEAD_MODULE, str(run_dir)), num_ranks=0)
         commands = host_commands(placed, self.hosts.port, folders)
-        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed), starter=head)
+        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed, self.hosts), starter=head)

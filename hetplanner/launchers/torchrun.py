@@ -40,7 +40,7 @@ class TorchrunLauncher:
         """
         placed = checked_hosts(plan, config, self.hosts)
         commands = host_commands(placed, self.hosts.port, [str(run_dir)] * len(placed))
-        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed), starts=False)
+        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed, self.hosts), starts=False)
 
 
 def checked_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[PlacedHost, ...]:
@@ -83,9 +83,12 @@ def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str])
     )
 
 
-def network_warnings(placed: tuple[PlacedHost, ...]) -> tuple[str, ...]:
-    """What a person should know of the traffic between hosts; nothing of a plan on one."""
+def network_warnings(placed: tuple[PlacedHost, ...], hosts: Hosts) -> tuple[str, ...]:
+    """What a person should know of the traffic between hosts; nothing of a plan on one.
+
+    A public address is told even where the hosts file calls its network encrypted: a VPN has addresses of its own.
+    """
     if len(placed) == 1:
         return ()
     public = [PUBLIC.format(name=h.name, address=h.address, rest=UNENCRYPTED) for h in placed if is_public(h.address)]
-    return tuple(public) or (UNENCRYPTED,)
+    return tuple(public) or (() if hosts.encrypted else (UNENCRYPTED,))

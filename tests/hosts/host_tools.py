@@ -18,6 +18,9 @@ PACKAGES = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "iperf3": "iperf3",
+    "wg": "wireguard-tools",
+    "wg-quick": "wireguard-tools",
+    "wireguard-go": "wireguard-go",
 }
 """Debian's package of each program."""
 OF_ROOT = "/usr/local/sbin:/usr/sbin:/sbin"

@@ -113,6 +113,10 @@ def test_a_launch_over_hosts_says_that_traffic_is_not_encrypted_and_which_addres
     public = make_launcher(over_hosts.name, Hosts(hosts={"host-1": HostEntry(address="93.184.216.34")}))
     (text,) = public.request(plan, RUN_DIR, TrainConfig()).warnings
     assert text.startswith("host host-1: 93.184.216.34 is a public address, and traffic")
+    vpn = make_launcher(over_hosts.name, public.hosts.replace(encrypted=True))
+    assert vpn.request(plan, RUN_DIR, TrainConfig()).warnings == (text,)
+    hidden = make_launcher(over_hosts.name, Hosts(encrypted=True))
+    assert hidden.request(plan, RUN_DIR, TrainConfig()).warnings == ()
     alone = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted(dict.fromkeys(("d0", "d1", "d2", "d3"), "a")))
     assert make_launcher(over_hosts.name).request(alone, RUN_DIR, TrainConfig()).warnings == ()
 
