@@ -26,13 +26,13 @@ ETC = "/etc/wireguard/hetplanner"
 
 
 @pytest.fixture
-def bed():
+def bed(make_bed):
+    made = make_bed([HostSpec(name) for name in VPN])
     for name in ("wg", "wg-quick", "wireguard-go"):
         program(name)
-    with HostBed([HostSpec(name) for name in VPN]) as made:
-        yield made
-        for name in VPN:
-            made.run(name, [program("wg-quick"), "down", f"{at(made, name)}.conf"])
+    yield made
+    for name in VPN:
+        made.run(name, [program("wg-quick"), "down", f"{at(made, name)}.conf"])
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
