@@ -21,7 +21,7 @@ from hetplanner.planners.ancestry import Ancestor
 from hetplanner.planners.moments import Moment
 from hetplanner.planners.tried import TriedShape
 from hetplanner.plots import live
-from hetplanner.plots.live.base import empty_source, put
+from hetplanner.plots.live.base import SMALL_ARRAY, empty_source, put
 from hetplanner.plots.theme import SOURCE_COLOURS
 from hetplanner.simulator.simulation import simulate
 
@@ -252,7 +252,6 @@ def test_an_improved_plan_sends_few_changes_and_leaves_the_view() -> None:
 
 
 def test_put_sees_changes_inside_lists_of_arrays() -> None:
-    np = pytest.importorskip("numpy")
     source = empty_source("xs")
     put(source, {"xs": [np.array([1.0, 2.0])]})
     held = source.data
@@ -260,6 +259,13 @@ def test_put_sees_changes_inside_lists_of_arrays() -> None:
     assert source.data is held
     put(source, {"xs": [np.array([1.0, 3.0])]})
     assert source.data["xs"][0][1] == 3.0
+
+
+def test_put_takes_lines_that_grow_past_what_travels_as_text_and_shrink_again() -> None:
+    source = empty_source("xs")
+    for count in (SMALL_ARRAY - 1, SMALL_ARRAY + 1, 3 * SMALL_ARRAY, 2):
+        put(source, {"xs": [np.arange(count), np.arange(4.0)]})
+        assert [len(line) for line in source.data["xs"]] == [count, 4]
 
 
 def test_timeline_limits_its_bars() -> None:

@@ -265,7 +265,7 @@ def _equal(one: Any, two: Any) -> bool:
         return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and np.array_equal(one, two)
     if len(one) != len(two):
         return False
-    if any(isinstance(part, np.ndarray) for part in one):  # lines and images: a list of arrays
+    if any(isinstance(part, np.ndarray) for part in (*one, *two)):  # lines and images: a list of arrays
         return all(_equal(a, b) for a, b in zip(one, two, strict=True))
     return bool(one == two)
 
