@@ -23,7 +23,7 @@ from hetplanner.schema import checked
 log = logging.getLogger(__name__)
 
 REACH_S = 12.0
-"""WireGuard tries its first handshake again after 5 s, and TCP its first packet after 1, 3 and 7."""
+"""Seconds that a host has to reach another: WireGuard repeats a lost first handshake after 5."""
 MOST_AT_ONCE = 64
 ResultT = TypeVar("ResultT")
 

@@ -232,7 +232,7 @@ class _Probe:
             believed = [(f, b) for f, b in bursts if b.seconds >= ENOUGH_S or num_bytes >= MOST_BYTES]
             for flow, burst in believed:
                 found[flow].append(_sum([burst]))
-            if not believed:  # also after one that was: a disturbed burst takes long enough, the next ones may not
+            if not believed:  # earlier bursts do not count: a disturbed one may have taken long enough by chance
                 num_bytes *= GROWTH
         return [max(found[flow]) for flow in flows]
 
