@@ -59,6 +59,12 @@ class PageClient:
         """Changes an attribute of a model, as a widget does; returns when the server has taken it."""
         await self._change({"kind": "ModelChanged", "model": {"id": model_id}, "attr": attribute, "new": value})
 
+    async def send(self, model_id: str, data: Any) -> None:
+        """Sends a message of one of our components; returns when the server has taken it."""
+        values = {"type": "map", "entries": [["model", {"id": model_id}], ["data", data]]}
+        body = {"type": "event", "name": "data_event", "values": values}
+        await self._change({"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": body})
+
     async def close(self) -> None:
         """Leaves the page."""
         assert self._socket is not None

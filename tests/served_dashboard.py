@@ -149,4 +149,4 @@ class Visit:
         assert self.requests
         outside = [u for u in self.requests if not u.startswith((own + "/", "data:", "blob:"))]
         assert outside == []
-        assert self.complaints == []
+        assert self.complaints == [], "\n".join(self.complaints)

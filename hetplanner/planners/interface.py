@@ -171,6 +171,11 @@ class SearchResult:
     ancestry: tuple[Ancestor, ...] = field(default=(), repr=False)
 
     @property
+    def searched_s(self) -> float:
+        """Seconds of search at the last event, see `SearchEvent`."""
+        return self.events[-1].searched_s if self.events else 0.0
+
+    @property
     def gap(self) -> float:
         """Share of the value above the bound: 0 is proven optimal."""
         return max(0.0, 1.0 - self.lower_bound / self.value) if self.value > 0 else 0.0

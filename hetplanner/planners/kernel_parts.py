@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-NICENESS = 10
+from hetplanner.liveness.priority import work_in_background
+
 DEVICES, SHAPE = 8, (4, 2)
 TRIED = 400
 """Placements that each of the small searches scores."""
@@ -136,7 +137,7 @@ def _end_with_stdin() -> None:
 
 def main(parts: Iterable[str]) -> None:
     """Entry point of the process."""
-    os.nice(NICENESS)
+    work_in_background()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     chosen = [part for part in parts if part in PARTS]
     with contextlib.suppress(BrokenPipeError):  # whoever started it is gone

@@ -87,8 +87,7 @@ class MomentLog:
 
     def kept_in(self, result: SearchResult) -> SearchResult:
         """The result of the search with its moments, the last of them the finished plan."""
-        end_s = result.events[-1].searched_s if result.events else 0.0
-        keep(self.moments, plan_moment(result.plan, result.value, end_s, result.evaluations))
+        keep(self.moments, plan_moment(result.plan, result.value, result.searched_s, result.evaluations))
         return replace(result, moments=tuple(self.moments))
 
     def _terms(self, event: SearchEvent, stages: Sequence[Sequence[int]]) -> dict[str, float]:

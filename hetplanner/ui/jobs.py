@@ -348,8 +348,8 @@ class _Worker(Child):
             job.tried = [TriedShape(**shape) for shape in message.pop("tried", ())]
             job.ancestry = [Ancestor.from_data(one) for one in message.pop("ancestry", ())]
             if job.plan is not None and job.moments:
-                last = job.moments[-1]
-                keep(job.moments, plan_moment(job.plan, message["value"], last.searched_s, message["evaluations"]))
+                end = message["searched_s"], message["evaluations"]
+                keep(job.moments, plan_moment(job.plan, message["value"], *end))
             self._finish("stopped" if job.stop_asked else "done", "", message)
         elif kind == "error":
             self._finish("failed", message["text"], message)

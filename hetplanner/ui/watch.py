@@ -131,7 +131,7 @@ class RunWatch:
         if isinstance(reader.any_plan, ElasticPlan):  # its peers leave no spans to compare
             measured_s = reader.measured_step_s()
             step_s_of = {"measured": measured_s} if measured_s is not None else {}
-            return self._detail_of(status, reader.trace(0), Comparison(step_s_of, {}, (), (), ""), [])
+            return self._detail_of(status, reader.trace(0), Comparison(step_s_of, {}, (), (), "", ""), [])
         trace = reader.trace(COMPARED_STEPS)
         found = self._comparer.compare(trace)
         step_s = found.step_s.get("measured")

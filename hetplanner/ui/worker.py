@@ -21,13 +21,12 @@ from typing import Any, TextIO
 import numpy as np
 
 from hetplanner.errors import HetplannerError
+from hetplanner.liveness.priority import work_in_background
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
 
-NICENESS = 10
-"""Answers to what a person does come first."""
 PLAN_INTERVAL_S = 0.4
 """At most this often a new best plan is built and sent; building one takes some 10 ms."""
 FRONT_INTERVAL_S = 0.5
@@ -137,6 +136,7 @@ class Worker:
             lower_bound=result.lower_bound,
             evaluations=result.evaluations,
             seconds=result.seconds,
+            searched_s=result.searched_s,
             tried=[shape.to_data() for shape in result.tried],
             ancestry=[one.to_data() for one in result.ancestry],
             **({} if result.elastic is None else {"elastic": plan_body(result.elastic)}),
@@ -275,7 +275,7 @@ def plan_body(plan: AnyPlan) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point of `python -m hetplanner.ui.worker`."""
-    os.nice(NICENESS)
+    work_in_background()
     # Answers go to a private copy of stdout: a library that prints must not break the protocol.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -120,7 +120,7 @@ def other_bandwidth_words(page: Page) -> str:
 
 def choose(page: Page, name: str, **option: str | int) -> None:
     """Another value of a list; its change does not leave the component it happens in, so the clock is started here."""
-    field = page.get_by_label(name, exact=True).filter(visible=True).first
+    field = page.get_by_label(name, exact=True).filter(visible=True).first.element_handle()
     page.evaluate("bench.start()")
     field.select_option(**option)
 

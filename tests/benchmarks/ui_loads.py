@@ -52,10 +52,9 @@ def held(server: Server, loads: int) -> Held:
 async def _load(server: Server, cookie: str, all_pages: bool) -> None:
     client = await PageClient(server.url, cookie).open()
     if all_pages:
-        tabs = next(m for m in models(client.roots) if m.get("attributes", {}).get("class_name") == "Tabs")
-        for number in (*range(1, len(PAGES)), 0):
-            await client.set(tabs["attributes"]["data"]["id"], "active", number)
-            await asyncio.sleep(0.1)  # Panel hands a change on a little later
+        tabs = next(m for m in models(client.roots) if m.get("attributes", {}).get("class_name") == "Choice")
+        for name in (*PAGES[1:], PAGES[0]):
+            await client.send(tabs["id"], name)
     await client.close()
 
 

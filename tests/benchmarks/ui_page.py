@@ -32,7 +32,11 @@ window.bench = (() => {
   const LOOK_MS = 100, REST_MS = 30
   const WATCHED = {subtree: true, childList: true, characterData: true, attributes: true}
   let looked = 0, changed = true
-  const watcher = new MutationObserver(() => { changed = true })
+  const note = records => {
+    changed = true
+    for (const {type, target} of records) if (type === "childList") texts.delete(target.getRootNode())
+  }
+  const watcher = new MutationObserver(note)
   const roots = [document]
   watcher.observe(document, WATCHED)
   const attach = Element.prototype.attachShadow
@@ -44,13 +48,21 @@ window.bench = (() => {
   }
   const visible = element => element?.checkVisibility({visibilityProperty: true})
   const here = () => roots.filter(root => root === document || root.host.isConnected)
-  function* nodes() {
-    for (const root of here()) {
-      const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT)
-      while (walker.nextNode()) yield walker.currentNode
+  // Texts of a root are collected again only if its tree has changed, and never those of its style sheets.
+  const texts = new Map()
+  const texts_of = root => {
+    const found = []
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT)
+    while (walker.nextNode()) {
+      if (!["SCRIPT", "STYLE"].includes(walker.currentNode.parentNode.nodeName)) found.push(walker.currentNode)
     }
+    texts.set(root, found)
+    return found
   }
-  const shown = ({parentNode: at}) => !["SCRIPT", "STYLE"].includes(at.nodeName) && visible(at.host ?? at)
+  function* nodes() {
+    for (const root of here()) yield* texts.get(root) ?? texts_of(root)
+  }
+  const shown = ({parentNode: at}) => visible(at?.host ?? at)
   const sees = text => {
     for (const node of nodes()) if (node.data.includes(text) && shown(node)) return true
     return false
@@ -82,6 +94,7 @@ window.bench = (() => {
         if (begun !== null && now - looked > (changed ? REST_MS : LOOK_MS)) {
           changed = false
           looked = now
+          note(watcher.takeRecords())
           if (test(was)) return requestAnimationFrame(() => resolve(performance.now() - begun))
         }
         requestAnimationFrame(look)

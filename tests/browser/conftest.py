@@ -9,6 +9,8 @@ from find_browser import BrowserMissing, find_browser
 from playwright.sync_api import Browser, BrowserContext, expect
 from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
+from hetplanner.runs.client import AgentClient, find_agent
+
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -63,6 +65,18 @@ def server(tmp_path_factory) -> Iterator[Server]:
     one.start()
     yield one
     one.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A server in a fresh home; its agent and runs end with the test."""
+    one = Server(tmp_path / "home")
+    one.home.mkdir()
+    one.start()
+    yield one
+    one.stop()
+    if find_agent(one.home) is not None:
+        AgentClient(one.home, start=False).shutdown(stop_runs=True)
 
 
 @pytest.fixture

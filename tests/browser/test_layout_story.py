@@ -4,11 +4,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from factories import sites_cluster
 from playwright.sync_api import Locator, Page, expect
 from served_dashboard import REPOSITORY, Visit
+
+from hetplanner.cluster.files import cluster_to_json
 
 pytestmark = pytest.mark.browser
 
@@ -112,7 +116,7 @@ def test_nothing_that_one_can_click_moves_when_a_search_ends(server, visit):
     front.click()
     assert not moved(page, page.get_by_text(re.compile(r"\d+ plans, none beaten in both")))
     page.get_by_role("button", name="Cheaper").click()
-    one.sees("pipelines on")
+    one.sees(re.compile(r"pipelines? on \d+ devices"))
     page.get_by_role("button", name="Search", exact=True).click()
     shape.first.wait_for(state="hidden")
     assert not moved(page, shape)
@@ -128,7 +132,28 @@ def test_nothing_is_cut_or_outside_the_window(server, visit):
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     one.sees("The choice that gains most is made first")
     pages = ("1 Cluster", "2 Plan", "3 Simulate", "4 Run", "5 Export")
-    assert_whole(one, {name: page.get_by_role("tab", name=name) for name in pages}, WIDTHS)
+    assert_whole(one, {name: behind(page.get_by_role("tab", name=name)) for name in pages}, WIDTHS)
+
+
+def test_the_launch_dialog_and_a_large_cluster_are_whole(server, visit):
+    one = visit(server.url)
+
+    @contextmanager
+    def dialog() -> Iterator[None]:
+        one.tab("4 Run")
+        one.page.get_by_role("button", name="Rehearse here").filter(visible=True).click()
+        one.sees("Launch the rehearsal?")
+        yield
+        one.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        one.page.get_by_role("dialog").wait_for(state="hidden")
+
+    assert_whole(one, {"dialog": dialog}, WIDTHS)
+    one.tab("1 Cluster")
+    text = cluster_to_json(sites_cluster([64] * 8)).encode()
+    one.upload("Import files").set_input_files({"name": "512.json", "mimeType": "application/json", "buffer": text})
+    one.sees("sites: 512 devices on 512 hosts at 8 sites")
+    pages = ("1 Cluster", "2 Plan")
+    assert_whole(one, {name: behind(one.page.get_by_role("tab", name=name)) for name in pages}, (900, 1920))
 
 
 def test_no_section_of_a_run_is_cut_or_outside_the_window(server, visit):
@@ -140,27 +165,41 @@ def test_no_section_of_a_run_is_cut_or_outside_the_window(server, visit):
             one.sees("Throughput")
             sections = one.page.get_by_role("group").filter(has_text="All\u00a0runs").get_by_role("button")
             expect(sections).to_have_count(8)
-            assert_whole(one, {section.inner_text(): section for section in sections.all()}, (900, 1920))
+            assert_whole(one, {section.inner_text(): behind(section) for section in sections.all()}, (900, 1920))
         finally:
             running.kill()
 
 
-def assert_whole(one: Visit, places: Mapping[str, Locator], widths: Sequence[int]) -> None:
-    """Nothing is cut or outside the window behind a click at each of the places, at all widths, in both themes."""
+Place = Callable[[], AbstractContextManager[None]]
+
+
+def behind(button: Locator) -> Place:
+    """What a click opens."""
+
+    @contextmanager
+    def place() -> Iterator[None]:
+        button.click()
+        yield
+
+    return place
+
+
+def assert_whole(one: Visit, places: Mapping[str, Place], widths: Sequence[int]) -> None:
+    """Nothing is cut or outside the window in any of the places, at all widths, in both themes."""
     broken: dict[str, list[str]] = {}
     for theme in ("light", "dark"):
         for width in widths:
             one.page.set_viewport_size({"width": width, "height": 1000})
             for name, place in places.items():
-                place.click()
-                for _ in range(LOOKS):  # figures and legends follow the width once the machine comes to it
-                    one.page.wait_for_timeout(1000)
-                    found = one.page.evaluate(CUT_JS)
-                    if not found:
-                        break
-                else:
-                    broken[f"{theme}, {width}, {name}"] = found
-        if theme == "light":
-            one.page.get_by_role("button", name="Toggle theme").click()
-            one.page.wait_for_function("Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)")
+                with place():
+                    for _ in range(LOOKS):  # figures and legends follow the width once the machine comes to it
+                        one.page.wait_for_timeout(1000)
+                        found = one.page.evaluate(CUT_JS)
+                        if not found:
+                            break
+                    else:
+                        broken[f"{theme}, {width}, {name}"] = found
+        one.page.get_by_role("button", name="Toggle theme").click()
+        is_dark = "Bokeh.documents[0].roots().some(({data}) => data?.dark_theme)"
+        one.page.wait_for_function(is_dark if theme == "light" else f"!{is_dark}")
     assert not broken, "\n".join(f"{where}:\n  " + "\n  ".join(found) for where, found in broken.items())

@@ -13,7 +13,7 @@ import pytest
 from factories import chain_plan, slow_swarm
 from fake_launcher import SCRIPT
 from playwright.sync_api import expect
-from served_dashboard import TOKEN, Server
+from served_dashboard import TOKEN
 
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.train import TrainConfig
@@ -27,18 +27,6 @@ def stop_run(page):
     """Presses Stop, which asks once."""
     page.get_by_role("button", name="Stop run").click()
     page.get_by_role("button", name="Yes, stop it").click()
-
-
-@pytest.fixture
-def own_server(tmp_path):
-    """A server in a fresh home; its agent and runs end with the test."""
-    one = Server(tmp_path / "home")
-    one.home.mkdir()
-    one.start()
-    yield one
-    one.stop()
-    if find_agent(one.home) is not None:
-        AgentClient(one.home, start=False).shutdown(stop_runs=True)
 
 
 def type_token(page, label: str, text: str) -> None:
@@ -81,6 +69,8 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     one.sees("REHEARSAL")
     one.sees(re.compile(r"step \d+ of 200"))
     one.sees(re.compile(r"predicted [\d.]+ m?s"))
+    run_tab = page.get_by_role("tab", name="4 Run", exact=True)
+    expect(run_tab).to_have_attribute("title", "training")
     (status,) = AgentClient(own_server.home, start=False).runs()
     assert status.rehearsal
     folder = own_server.home / "runs" / status.run
@@ -115,6 +105,7 @@ def test_a_rehearsal_from_click_to_stop_and_on_from_its_checkpoint(own_server, v
     expect(stop).to_be_enabled()
     stop_run(again.page)
     again.sees(re.compile("^stopped$"))
+    expect(again.page.get_by_role("tab", name="4 Run", exact=True)).not_to_have_attribute("title", "training")
     assert AgentClient(own_server.home, start=False).status(status.run).state == "stopped"
     assert processes_of_run(folder) == []
 

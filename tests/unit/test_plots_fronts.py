@@ -70,5 +70,6 @@ def test_a_logarithmic_axis_has_round_ticks_however_long_it_is(low, high, ticks)
 def test_points_on_the_way_have_what_the_live_figure_reads():
     columns = point_columns([(1.0, 2.0)])
     told = {"left_out": ["known at the end of the search"], "text": ["still searching"]}
+    told |= {"step": ["1 s"], "price": ["$2 per million tokens"]}
     assert columns == {"step_s": [1.0], "usd_per_mtoken": [2.0]} | told
     assert set(COLUMNS) <= set(front_columns(FRONT.to_rows()))

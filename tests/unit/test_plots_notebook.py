@@ -26,10 +26,11 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.planners.comparison import run_comparison
 from hetplanner.planners.tried import TriedShape
 from hetplanner.plots.notebook.offline import without_links
-from hetplanner.runs.directory import RunDirectory, save_config
+from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.report import RunReport
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from hetplanner.cli.app import app
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.plots.data.traffic import load_colour
 from hetplanner.plots.live import Lifelines, RunMemory, RunTerms, TrafficMap
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.theme import PHASE_COLOURS, TERM_COLOURS
 from hetplanner.runs.comparison import Comparer
-from hetplanner.runs.directory import save_config
 from hetplanner.runs.events import LifeSpan, RunEvent
 from hetplanner.runs.loads import link_loads, site_loads
 from hetplanner.runs.run import Run

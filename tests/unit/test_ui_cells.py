@@ -15,9 +15,10 @@ import hetplanner as hp
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.planners.interface import Budget, SearchEvent
 from hetplanner.planners.population import LOADING
-from hetplanner.runs.directory import RunDirectory, save_config
+from hetplanner.runs.directory import RunDirectory
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui import cell_faces, cells

@@ -1,13 +1,16 @@
 """The Export page: plan files of both modes taken and refused, lines for every host, the file as a tree."""
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, hosted, slow_swarm, small_cluster, swarm_plan
+from factories import chain_plan, hosted, slow_swarm, swarm_plan
 
 from hetplanner.cost.calm import calm_plan
 from hetplanner.cost.swarm_rules import under_rules_of
+from hetplanner.launchers.hosts_file import Hosts, place_hosts, read_hosts
+from hetplanner.launchers.registry import OVER_HOSTS, make_launcher
 from hetplanner.launchers.torchrun import TorchrunLauncher
 from hetplanner.plan.files import plan_from_json
 from hetplanner.plan.model import OuterOptimizer
@@ -26,6 +29,7 @@ from hetplanner.ui.models.export import (
     summary_text,
     torchrun_lines,
 )
+from hetplanner.ui.models.host_files import FILES, host_file
 from hetplanner.ui.models.launch_form import TRAINING, LaunchForm
 from hetplanner.ui.views.export import ExportView
 from hetplanner.ui.views.json_tree import MOST_ITEMS, tree_html
@@ -114,28 +118,51 @@ def test_the_exported_text_reads_back_to_the_same_plan(plan):
     assert summary_text(plan).startswith("test-gpt on small, 2 stages, 4 devices, 1f1b; by derived")
 
 
+def test_by_hand_all_ranks_start_on_one_machine(plan):
+    assert "--nproc-per-node=4" in torchrun_lines(plan)
+    assert "HETPLANNER_HOST" not in torchrun_lines(plan)
+
+
 def test_every_host_has_the_line_that_the_launcher_prints(plan):
-    lines = torchrun_lines(plan)
-    assert "--nproc-per-node=4" in lines
+    lines = host_file(plan, "torchrun")
     for command in TorchrunLauncher().request(plan, Path("."), TrainConfig()).commands:
         assert command.script() in lines.splitlines()
         assert f"HETPLANNER_HOST={command.host} " in command.script()
     assert "# host host-2: rank 2 (d2)" in lines
-    assert "HETPLANNER_HOST" not in torchrun_lines(chain_plan([16], [], cluster=small_cluster(1)))
+
+
+def test_the_hosts_file_that_is_offered_reads_back_and_calls_each_host_by_its_name(plan, tmp_path):
+    (tmp_path / "hosts.toml").write_text(host_file(plan, "ssh"))
+    assert place_hosts(plan, read_hosts(tmp_path / "hosts.toml")) == place_hosts(plan, Hosts())
+    odd = chain_plan([8], [5], cluster=hosted({"d0": 'a "b" é', "d1": "c"}))
+    (tmp_path / "hosts.toml").write_text(host_file(odd, "ssh").replace("# ssh", "ssh", 1))
+    assert list(read_hosts(tmp_path / "hosts.toml").hosts) == ['a "b" é', "c"]
+
+
+@pytest.mark.parametrize("launcher", sorted(OVER_HOSTS))
+def test_each_launcher_over_hosts_has_its_file_with_what_to_do(plan, launcher):
+    text = host_file(plan, launcher)
+    assert set(FILES) == set(OVER_HOSTS)
+    if launcher in ("slurm", "kubernetes"):
+        shown = [line for line in text.splitlines() if not line.startswith("# ")]
+        made = make_launcher(launcher).request(plan, Path(plan.problem.workload.name), TrainConfig()).file
+        assert shown == [line for line in made.splitlines() if line]
+    assert launcher == "torchrun" or f"--launcher {launcher} --hosts hosts.toml" in text
 
 
 def test_ranks_that_are_apart_on_one_host_are_started_by_one_line():
     apart = chain_plan([8, 8], [5], cluster=hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "b"}))
-    lines = torchrun_lines(apart)
+    lines = host_file(apart, "torchrun")
     assert "# host a: ranks 0 (d0), 2 (d2)" in lines
     assert lines.count("HETPLANNER_HOST=") == 2
 
 
 def test_a_host_whose_name_ssh_does_not_take_is_told():
     plan = chain_plan([8], [5], cluster=hosted({"d0": "a", "d1": "my box; rm"}))
-    lines = torchrun_lines(plan)
-    assert "# hosts: 'my box; rm' is no name that ssh takes; list it in the hosts file" in lines
-    assert "HETPLANNER_HOST" not in lines
+    for launcher in ("torchrun", "slurm", "kubernetes"):
+        lines = host_file(plan, launcher)
+        assert lines.startswith("# hosts: 'my box; rm' is no name that ssh takes; list it in the hosts file")
+        assert "HETPLANNER_HOST" not in lines
 
 
 def test_the_tree_folds_cuts_and_escapes():
@@ -254,7 +281,8 @@ def test_the_page_shows_a_swarm_with_its_peers_and_its_own_lines(quiet, plan):
     for stage, peers in peer_lines(SWARM):
         assert f"<b>{stage}</b> {peers}" in view.peers.object
     assert "elastic" in view.text.object
-    cli, by_hand, notebook = (pane.object for pane in view.snippets)
+    cli, by_hand, notebook, _ = (pane.object for pane in view.snippets)
+    assert not view.hosts.visible
     assert "--lifetime 6h" in cli
     assert "hetplanner peer join HOST:PORT" in by_hand
     assert "hp.load_elastic_plan" in notebook
@@ -264,3 +292,14 @@ def test_the_page_shows_a_swarm_with_its_peers_and_its_own_lines(quiet, plan):
     view.show()
     assert view.peers.object == ""
     assert "--nproc-per-node" in view.snippets[1].object
+
+
+def test_the_page_shows_and_gives_the_file_of_each_launcher_over_hosts(quiet, plan):
+    quiet.session.plan = plan
+    view = ExportView(quiet)
+    for launcher, name in FILES.items():
+        view.launchers._handle_msg(launcher)
+        assert view.hosts.visible
+        assert (view.hosts_file.filename, view.hosts_file.label) == (name, f"Download {name}")
+        assert view.hosts_file.callback().read() == host_file(plan, launcher)
+        assert escape(host_file(plan, launcher)[:200]) in view.snippets[3].object

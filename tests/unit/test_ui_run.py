@@ -16,9 +16,10 @@ from test_ui_models import SAMPLES, TOKEN, FakeService, errors
 from hetplanner.errors import RunError
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from hetplanner.runs.directory import create_run_directory, save_config
+from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.offers import offers_file
 from hetplanner.runs.series import prices_of

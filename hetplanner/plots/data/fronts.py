@@ -6,31 +6,42 @@ from typing import Any
 
 from hetplanner.plan.estimate import left_out_text
 from hetplanner.plots.data.comparisons import LOG_FROM
+from hetplanner.units import short_seconds
 
 Columns = dict[str, list[Any]]
-COLUMNS = ("step_s", "usd_per_mtoken", "left_out", "text")
+COLUMNS = ("step_s", "usd_per_mtoken", "step", "price", "left_out", "text")
 """What a point of a front that is still searched has; those of finished plans have more."""
 
 
 def point_columns(points: Sequence[tuple[float, float]]) -> Columns:
     """Columns of points on the way: those of `COLUMNS`."""
     return {
-        "step_s": [s for s, _ in points],
-        "usd_per_mtoken": [usd for _, usd in points],
+        **_values([s for s, _ in points], [usd for _, usd in points]),
         "left_out": ["known at the end of the search"] * len(points),
         "text": ["still searching"] * len(points),
+    }
+
+
+def _values(steps_s: Sequence[float], usd_per_mtoken: Sequence[float]) -> Columns:
+    """Both values of each point, as numbers and in the words that the page has for them elsewhere."""
+    return {
+        "step_s": list(steps_s),
+        "usd_per_mtoken": list(usd_per_mtoken),
+        "step": [short_seconds(step_s) for step_s in steps_s],
+        "price": [f"${usd:.3g} per million tokens" for usd in usd_per_mtoken],
     }
 
 
 def front_columns(rows: Sequence[dict[str, Any]]) -> Columns:
     """Columns of a front's rows (:meth:`hetplanner.planners.pareto.ParetoFront.to_rows`).
 
-    Columns: step_s, usd_per_mtoken, tokens_per_s, tokens_per_usd, egress (share of the dollars), left_out (what the
-    dollars leave out, in words), stages, pipelines, devices, bottleneck, text (what stands beside the point: devices
-    in use).
+    Columns: step_s, usd_per_mtoken, step and price (both in words), tokens_per_s, tokens_per_usd, egress (share of the
+    dollars), left_out (what the dollars leave out, in words), stages, pipelines, devices, bottleneck, text (what stands
+    beside the point: devices in use).
     """
     names = ("step_s", "usd_per_mtoken", "tokens_per_s", "tokens_per_usd", "stages", "pipelines", "devices")
     columns: Columns = {name: [row[name] for row in rows] for name in (*names, "bottleneck")}
+    columns |= _values(columns["step_s"], columns["usd_per_mtoken"])
     columns["egress"] = [_egress(row) for row in rows]
     columns["left_out"] = [left_out_text(row["unpriced_egress_bytes"]) or "nothing" for row in rows]
     columns["text"] = [f"{row['devices']} device" + ("s" if row["devices"] != 1 else "") for row in rows]

@@ -56,8 +56,8 @@ class FrontCurve(LiveFigure):
             HoverTool(
                 renderers=[points],
                 tooltips=[
-                    ("step", "@step_s{0.000a} s"),
-                    ("price", "$@usd_per_mtoken{0.0000} per million tokens"),
+                    ("step", "@step"),
+                    ("price", "@price"),
                     ("left out", "@left_out"),
                     ("plan", "@text"),
                 ],

@@ -26,8 +26,8 @@ def pareto(found: ParetoFront) -> hv.Overlay:
     x_low, x_high, x_log = front_axis(xs, words=0.16)
     y_low, y_high, y_log = front_axis(ys)
     hover = tooltips(
-        ("step", "@step_s{0.0000} s, @tokens_per_s{0,0} tokens/s"),
-        ("price", "@usd_per_mtoken $ per million tokens, @tokens_per_usd{0,0} tokens per $"),
+        ("step", "@step, @tokens_per_s{0,0} tokens/s"),
+        ("price", "@price, @tokens_per_usd{0,0} tokens per $"),
         ("egress", "@egress{0.0%} of the price"),
         ("left out", "@left_out"),
         ("plan", "@stages stages, @pipelines pipelines, @devices devices"),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import param
@@ -13,23 +12,19 @@ from hetplanner.cost.swarm_rules import checked_swarm
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.interface import WORKER_MODULE
 from hetplanner.launchers.local import RENDEZVOUS
-from hetplanner.launchers.torchrun import TorchrunLauncher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, any_plan_from_data, plan_to_data
-from hetplanner.plan.model import Plan
-from hetplanner.plan.placement import ranks_by_host
-from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.schema import one_line, parse_json
+from hetplanner.ui.models.host_files import FILES
 from hetplanner.ui.models.problem_lines import plan_command, problem_snippet
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import counted, shape_text
 from hetplanner.units import short_bytes
 
-MAX_SHOWN = 300_000
+MAX_SHOWN, MAX_SHOWN_FILE = 300_000, 20_000
+"""Characters of a plan, and of a file for its hosts, that are shown."""
 MAX_PLAN_BYTES = 4 * 2**20
-MAX_HOSTS = 64
-"""Hosts whose lines are shown."""
 PORT = 29511
 
 _SWARM_CLI = """\
@@ -63,10 +58,12 @@ class ExportModel(param.Parameterized):
     Attributes:
         error: why the last file was refused: path in the file, value, remedy.
         form: how the file is shown.
+        launcher: whose file for the plan's hosts is shown.
     """
 
     error = param.String(default="")
     form: Any = param.Selector(default="tree", objects=["tree", "text"])
+    launcher: Any = param.Selector(default="torchrun", objects=list(FILES))
 
     def __init__(self, session: Session, open_plan: Callable[[AnyPlan, str], None], **params: Any) -> None:
         super().__init__(**params)
@@ -127,10 +124,12 @@ def plan_text(plan: AnyPlan) -> str:
 
 def shown_text(plan: AnyPlan) -> str:
     """The plan file as the page shows it: cut where a browser would suffer."""
-    text = plan_text(plan)
-    if len(text) <= MAX_SHOWN:
-        return text
-    return f"{text[:MAX_SHOWN]}\n… {len(text) - MAX_SHOWN:,} characters more: download the file"
+    return cut_text(plan_text(plan), MAX_SHOWN)
+
+
+def cut_text(text: str, most: int) -> str:
+    """At most so many characters of a file, and how many are left out."""
+    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more: download the file"
 
 
 def cli_lines(plan: AnyPlan | None) -> str:
@@ -149,7 +148,7 @@ def cli_lines(plan: AnyPlan | None) -> str:
 
 
 def torchrun_lines(plan: AnyPlan | None) -> str:
-    """What starts the plan's ranks by hand: all on one machine, then host by host; of a swarm its processes."""
+    """What starts all ranks of the plan on one machine by hand; of a swarm its processes, on any hosts."""
     if isinstance(plan, ElasticPlan):
         return _SWARM_BY_HAND
     ranks = len(plan.ranks) if plan is not None else 4
@@ -160,33 +159,7 @@ def torchrun_lines(plan: AnyPlan | None) -> str:
         f"torchrun --rdzv-backend={RENDEZVOUS} --rdzv-endpoint=127.0.0.1:{PORT} --nnodes=1 \\",
         f"  --nproc-per-node={ranks} --max-restarts=0 --log-dir=/dev/null -m {WORKER_MODULE} plan.json",
     ]
-    if plan is None:
-        return "\n".join(lines)
-    return "\n".join([*lines, *_lines_of_hosts(plan)])
-
-
-def _lines_of_hosts(plan: Plan) -> list[str]:
-    """What the launcher `torchrun` prints; nothing of a plan on one host."""
-    hosts = ranks_by_host(plan)
-    if len(hosts) == 1:
-        return []
-    begin = [
-        "",
-        "# on its own hosts, over ssh: hetplanner train plan.json --launcher ssh --hosts hosts.toml",
-        "# or by hand, where every host has plan.json and run.json and reaches the others by these names:",
-    ]
-    try:
-        commands = TorchrunLauncher().request(plan, Path("."), TrainConfig()).commands
-    except InvalidInput as error:
-        return [*begin, f"# {one_line(str(error))}"]
-    lines = begin
-    for command, (host, ranks) in list(zip(commands, hosts.items(), strict=True))[:MAX_HOSTS]:
-        places = ", ".join(f"{rank} ({one_line(plan.ranks[rank])})" for rank in ranks[:4])
-        more = ", …" if len(ranks) > 4 else ""
-        lines += [f"# host {one_line(host)}: rank{'s' if len(ranks) > 1 else ''} {places}{more}", command.script()]
-    if len(hosts) > MAX_HOSTS:
-        lines.append(f"# … and {len(hosts) - MAX_HOSTS} more: hetplanner train plan.json --launcher torchrun --dry-run")
-    return lines
+    return "\n".join(lines)
 
 
 def notebook_snippet(plan: AnyPlan | None) -> str:

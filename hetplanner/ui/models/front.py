@@ -14,7 +14,7 @@ from hetplanner.ui.jobs import ENDED, SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.problem import PROBLEM_SETTINGS
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.models.texts import seconds_text
+from hetplanner.ui.models.texts import count_text, counted, seconds_text
 
 PLANNER = "pareto"
 WORTH_SAYING = 0.02
@@ -207,9 +207,11 @@ class FrontModel(param.Parameterized):
             return ""
         row = self.rows[self.chosen]
         left_out = left_out_text(row["unpriced_egress_bytes"])
-        shape = f"{row['stages']} stages × {row['pipelines']} pipelines on {row['devices']} devices"
+        shape = (
+            f"{counted(row['stages'], 'stage')} × {counted(row['pipelines'], 'pipeline')} on {row['devices']} devices"
+        )
         return (
-            f"{shape}: {seconds_text(row['step_s'])} a step, {row['tokens_per_s']:,.0f} tokens/s,"
-            f" ${row['usd_per_mtoken']:.4g} per million tokens{f' {left_out}' if left_out else ''};"
+            f"{shape}: {seconds_text(row['step_s'])} a step, {count_text(row['tokens_per_s'])} tokens/s,"
+            f" ${row['usd_per_mtoken']:.3g} per million tokens{f' {left_out}' if left_out else ''};"
             f" bottleneck: {row['bottleneck']}"
         )

@@ -6,6 +6,7 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from panel.models.tabulator import CellClickEvent
+from panel_material_ui.theme import MaterialDesign
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.app import PlannerApp
@@ -61,6 +62,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
         layout="fit_data_stretch",
         sizing_mode="stretch_width",
         selectable=False,
+        design=MaterialDesign,
         formatters={"used": {"type": "lookup", "true": "✓", "false": "✗"}},
         margin=(4, 12, 12, 12),
     )

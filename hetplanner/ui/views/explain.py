@@ -5,6 +5,7 @@ from typing import Any
 
 import panel as pn
 import param
+from panel_material_ui.theme import MaterialDesign
 
 from hetplanner.plots.live import CostBars
 from hetplanner.ui.models.app import PlannerApp
@@ -118,12 +119,20 @@ class WhatIfCard:
     def _number(self, name: str, label: str) -> Any:
         bounds = self.model.param[name].bounds
         return pn.widgets.FloatInput(
-            name=label, start=bounds[0], end=bounds[1], width=130, margin=(4, 6), stylesheets=[_NO_STEPS]
+            name=label,
+            start=bounds[0],
+            end=bounds[1],
+            width=130,
+            margin=(4, 6),
+            design=MaterialDesign,
+            stylesheets=[_NO_STEPS],
         )
 
     def _select(self, label: str, options: list[str], width: int) -> Any:
         # A plain one opens at once.
-        return pn.widgets.Select(name=label, options=options, width=width, margin=(4, 6), stylesheets=[_ARROW])
+        return pn.widgets.Select(
+            name=label, options=options, width=width, margin=(4, 6), design=MaterialDesign, stylesheets=[_ARROW]
+        )
 
     def _wire(self) -> None:
         model, session = self.model, self.app.session

@@ -10,21 +10,26 @@ import panel_material_ui as pmui
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import plan_to_data
+from hetplanner.plan.model import Plan
 from hetplanner.ui.desk import process_desk
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.export import (
+    MAX_SHOWN_FILE,
     cli_lines,
+    cut_text,
     notebook_snippet,
     plan_text,
     shown_text,
     summary_text,
     torchrun_lines,
 )
+from hetplanner.ui.models.host_files import FILES, host_file
 from hetplanner.ui.models.plan_report import PlanReportModel
 from hetplanner.ui.views.binding import bind, upload_button
 from hetplanner.ui.views.buttons import FileDownload
 from hetplanner.ui.views.cards import CODE_STYLE, COLOURS, FONT, Words, card, html_pane, page, set_html, side_by_side
+from hetplanner.ui.views.choice import Choice
 from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.json_tree import tree_html
 from hetplanner.ui.views.page_view import PageView
@@ -32,6 +37,7 @@ from hetplanner.ui.views.page_view import PageView
 _EMPTY = "No plan yet: press Search, upload a plan file, or launch a rehearsal; the plan appears here."
 SHOWN_PEERS = 64
 """Peers of larger swarms are listed once somebody asks."""
+_LAUNCHERS = {"torchrun": "torchrun", "ssh": "ssh", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 _HEIGHT = "height:640px;overflow:auto"
 
 
@@ -45,7 +51,7 @@ class ExportView(PageView):
         self.hint = Words(_EMPTY)
         self.peers = html_pane(margin=(0, 14, 2, 14))
         self.error = html_pane(margin=(0, 14, 6, 14))
-        self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(3)]
+        self.snippets = [html_pane(margin=(0, 14, 6, 14)) for _ in range(4)]
         self.download = FileDownload(
             callback=self._file,
             filename="plan.json",
@@ -62,6 +68,15 @@ class ExportView(PageView):
             variant="outlined",
             margin=(8, 6),
         )
+        self.launchers = Choice(_LAUNCHERS, self._choose_launcher, look="buttons", margin=(8, 14, 4, 14))
+        self.hosts_file = FileDownload(
+            callback=self._hosts_file,
+            filename=FILES[self.model.launcher],
+            label="Download",
+            icon="download",
+            variant="outlined",
+            margin=(4, 14),
+        )
         self.upload = upload_button(
             "Open a plan file", self._take, self.model.refuse, larger="open larger plans in a notebook, hp.load_plan"
         )
@@ -71,15 +86,17 @@ class ExportView(PageView):
         )  # fmt: skip
         self.view = self._layout()
         self._drawn: tuple[Any, ...] = ()
-        self.model.param.watch(lambda _: self.show(), "form")
+        self.model.param.watch(lambda _: self.show(), ["form", "launcher"])
         self.model.param.watch(self.show_upload, "error")
         self.show()
         self.show_upload()
 
     def _layout(self) -> Island:
+        self.hosts = card("On its hosts", self.launchers, self.hosts_file, self.snippets[3], margin=(12, 0, 0, 0))
         lines = pn.Column(
             card("Command line", self.snippets[0]),
-            card("Host by host", self.snippets[1], margin=(12, 0, 0, 0)),
+            card("By hand", self.snippets[1], margin=(12, 0, 0, 0)),
+            self.hosts,
             card("Notebook", self.snippets[2], margin=(12, 0, 0, 0)),
             sizing_mode="stretch_width",
             margin=0,
@@ -102,6 +119,13 @@ class ExportView(PageView):
         plan = self.app.session.in_hand
         return io.StringIO(plan_text(plan) if plan is not None else "")
 
+    def _choose_launcher(self, name: str) -> None:
+        self.model.launcher = self.launchers.value = name
+
+    def _hosts_file(self) -> io.StringIO:
+        plan = self.app.session.in_hand
+        return io.StringIO(host_file(plan, self.model.launcher) if isinstance(plan, Plan) else "")
+
     async def _report(self) -> io.StringIO:
         try:
             return io.StringIO(await self.made.text())
@@ -123,9 +147,9 @@ class ExportView(PageView):
     def show(self) -> None:
         """The plan in hand."""
         plan = self.app.session.in_hand
-        if (plan, self.model.form) == self._drawn:
+        if (plan, self.model.form, self.model.launcher) == self._drawn:
             return
-        self._drawn = (plan, self.model.form)
+        self._drawn = (plan, self.model.form, self.model.launcher)
         self.download.disabled = self.report.disabled = self.form.disabled = plan is None
         self.hint.set(_EMPTY if plan is None else summary_text(plan))
         set_html(self.peers, peers_html(plan) if isinstance(plan, ElasticPlan) else "")
@@ -135,7 +159,11 @@ class ExportView(PageView):
             set_html(self.text, f'<div style="{CODE_STYLE};{_HEIGHT}">{tree_html(plan_to_data(plan))}</div>')
         else:
             set_html(self.text, f'<pre tabindex="0" style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
-        lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan))
+        files = host_file(plan, self.model.launcher) if isinstance(plan, Plan) else ""
+        self.hosts.visible = bool(files)
+        self.hosts_file.filename = FILES[self.model.launcher]
+        self.hosts_file.label = f"Download {FILES[self.model.launcher]}"
+        lines = (cli_lines(plan), torchrun_lines(plan), notebook_snippet(plan), cut_text(files, MAX_SHOWN_FILE))
         for pane, text in zip(self.snippets, lines, strict=True):
             set_html(
                 pane, f'<pre tabindex="0" style="{CODE_STYLE};max-height:420px;overflow:auto">{escape(text)}</pre>'

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+from panel_material_ui.theme import MaterialDesign
 
 from hetplanner.plots.live import CostBars, DeviceMap
 from hetplanner.ui.models.app import PlannerApp
@@ -89,6 +90,7 @@ class KeptCards:
         return pn.widgets.Tabulator(
             pd.DataFrame(columns=COLUMNS),
             show_index=False,
+            design=MaterialDesign,
             selectable="checkbox",
             editors={name: ({"type": "input"} if name == "name" else None) for name in COLUMNS},
             buttons={

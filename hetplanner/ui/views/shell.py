@@ -17,6 +17,7 @@ from bokeh.document import Document
 from bokeh.model import Model
 from bokeh.settings import settings
 from panel.io.resources import LOCAL_DIST
+from panel.theme import Design
 from panel.util import edit_readonly
 from tornado.process import task_id
 
@@ -34,8 +35,8 @@ from hetplanner.ui.models.session import MAX_NOTICES, PAGES, Session
 from hetplanner.ui.models.simulate import MAX_REMEMBERED as MAX_CONTROLS
 from hetplanner.ui.search_files import process_service
 from hetplanner.ui.views.address import Address
-from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import COLOURS, FRAME, Words, chip, frame, html_pane, set_html, show_if
+from hetplanner.ui.views.choice import Choice
 from hetplanner.ui.views.cluster import ClusterView
 from hetplanner.ui.views.connection import LOST, come_back_after_loss
 from hetplanner.ui.views.deck import Deck
@@ -116,6 +117,7 @@ def planner_page(
     pn.extension(
         "tabulator",
         throttled=True,
+        design=PlainDesign,
     )
     if pn.state.curdoc is not None:
         # Panel sets this only for pages it renders itself: a session that a reconnecting browser revives would fetch
@@ -165,6 +167,17 @@ def _show_exception(session: "weakref.ref[Session]", error: Exception) -> None:
     told = session()
     if told is not None:
         told.notify("error", f"Unexpected error ({type(error).__name__}): the server's log has the details.")
+
+
+class PlainDesign(Design):
+    """No style sheets beyond a component's own.
+
+    Material's would be three more in each of some three hundred components, none of which has an element that they
+    style: a tenth of all sheets of the page, which the browser goes through at every change of one. Panel's own
+    widgets are given Material's design where they are made.
+    """
+
+    modifiers: ClassVar[dict[Any, dict[str, Any]]] = {}
 
 
 class Page(pmui.Page):
@@ -218,9 +231,8 @@ class Shell:
         self._colours_due: set[str] = set()
         self._is_dark = False
         self.deck = Deck("page", PAGES)
-        # The tabs are navigation only: pages are shown and hidden by us, so that each can be sent when its time comes.
-        self.tabs = pmui.Tabs(
-            *((TITLES[name], pn.Spacer(height=0)) for name in PAGES), sizing_mode="stretch_width", margin=0
+        self.tabs = Choice(
+            {name: TITLES[name] for name in PAGES}, self._choose_page, margin=0, sizing_mode="stretch_width"
         )
         self.subject = html_pane(sizing_mode=None, margin=(0, 12))
         self.address = Address(self._go_to, self._take_theme)
@@ -250,6 +262,7 @@ class Shell:
         self._wire()
         # The page that the address asks for is the first one; to make another before it takes a second.
         self._fill(app.session.page)
+        self.tabs.value = app.session.page
         self.deck.show(app.session.page)
 
     def _wire(self) -> None:
@@ -257,7 +270,6 @@ class Shell:
         note_when_closed(self.app.run)
         session.param.watch(self._queue_notice, "notice")
         session.param.watch(self._open_page, "page")
-        at_once(self.tabs, "active").param.watch(self._tab_chosen, "active")
         self.page.on_theme = self._set_dark
         self.page.param.watch(lambda event: self._set_dark(event.new), "dark_theme")
         self.app.agent.param.watch(self._show_alarm, "words")
@@ -336,14 +348,13 @@ class Shell:
             kind, text = self._notices.popleft()
             self.notices.send(text, duration=NOTICE_MS[kind], type=kind)
 
-    def _tab_chosen(self, event: Any) -> None:
-        with pn.io.hold():  # see `binding.on_click`, here and below
-            self.app.session.page = PAGES[event.new]
+    def _choose_page(self, name: str) -> None:
+        self.app.session.page = name
 
     def _open_page(self, event: Any) -> None:
         self._fill(event.new)
         self._colour_page(event.new)
-        self.tabs.active = PAGES.index(event.new)
+        self.tabs.value = event.new
         self.deck.show(event.new)
 
     def _take_theme(self, dark: bool) -> None:
@@ -366,10 +377,11 @@ class Shell:
             self._views[name].set_dark(self._is_dark)
 
     def _show_title(self, *_: Any) -> None:
-        """The title of the browser's tab says whether something runs."""
-        busy = ["searching"] if self.app.plan.searching else []
-        busy += ["training"] if any(row.state in LIVE_STATES for row in self.app.run.runs) else []
-        self.address.title = f"● {' and '.join(busy)} · hetplanner" if busy else "hetplanner"
+        """The title of the browser's tab, and dots on the pages' names, say whether something runs."""
+        busy = {"plan": "searching"} if self.app.plan.searching else {}
+        busy |= {"run": "training"} if any(row.state in LIVE_STATES for row in self.app.run.runs) else {}
+        self.tabs.set_busy(busy)
+        self.address.title = f"● {' and '.join(busy.values())} · hetplanner" if busy else "hetplanner"
 
     def _show_subject(self, *_: Any) -> None:
         cluster, plan = self.app.plan.cluster, self.app.plan

@@ -120,7 +120,7 @@ def event_list(events: Any, closed_s: float | None) -> str:
 
 
 def _event(event: RunEvent, is_new: bool) -> str:
-    look = f"color:{COLOURS['bad']};font-weight:600" if event.kind in ("error", "degraded") else ""
+    look = f"color:{COLOURS['bad']};font-weight:600" if event.kind in ("error", "degraded", "notice") else ""
     if event.kind == "end":
         look = "font-weight:600"
     who = "" if event.rank is None else f"rank {event.rank}: "

@@ -33,6 +33,7 @@ from hetplanner.ui.views.cards import (
     show_if,
     toolbar,
 )
+from hetplanner.ui.views.choice import Choice
 from hetplanner.ui.views.deck import Deck
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.run.events import Events
@@ -84,13 +85,7 @@ class RunView(PageView):
         self.bar, self.dialog = LaunchBar(app), ConfirmDialog(app)
         self.metrics = MetricRow("State", *_STEP_METRICS, least=165)
         self.alerts = html_pane(margin=(6, 10))
-        self.choice = pmui.RadioButtonGroup(
-            options={_TITLES[name]: name for name in SECTIONS},
-            value=SECTIONS[0],
-            size="small",
-            margin=(6, 10),
-            sx={"& .MuiToggleButton-root": {"paddingLeft": "5px", "paddingRight": "5px"}},
-        )
+        self.choice = Choice(_TITLES, self._choose_section, look="buttons", margin=(6, 10), sizing_mode="stretch_width")
         self.deck = Deck("section", SECTIONS)
         self.view = page(
             full_width(self.bar.view),
@@ -167,7 +162,6 @@ class RunView(PageView):
         model.param.watch(self.show_steps, ["steps_changed", "status"])
         self.session.param.watch(self.show_status, "unlocked")
         model.param.watch(self._open_section, "section")
-        at_once(self.choice).param.watch(self._section_chosen, "value")
         signals = {name for kind in _KINDS.values() for name in kind.signals}
         model.param.watch(self._redraw, sorted(signals), queued=False)
         self.session.param.watch(lambda e: self._open_section() if e.new == "run" else None, "page")
@@ -181,10 +175,8 @@ class RunView(PageView):
             with pn.io.hold():
                 self.model.select(event.new)
 
-    def _section_chosen(self, event: Any) -> None:
-        if event.new and event.new != self.model.section:
-            with pn.io.hold():
-                self.model.section = event.new
+    def _choose_section(self, name: str) -> None:
+        self.model.section = name
 
     async def _report(self) -> io.BytesIO:
         self.report.filename = f"{self.model.selected or 'run'}.html"
@@ -195,8 +187,7 @@ class RunView(PageView):
 
     def _open_section(self, *_: Any) -> None:
         name = self.model.section
-        if self.choice.value != name:
-            self.choice.value = name
+        self.choice.value = name
         section = self._make(name)
         self.deck.show(name)
         section.show()

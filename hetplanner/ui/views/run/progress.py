@@ -38,7 +38,8 @@ class Progress(Section):
         """Curves only where there are new steps."""
         detail = self.model.detail
         self.terms.update(detail.comparison if detail is not None else None)
-        self.difference.set(detail.comparison.difference if detail is not None else "")
+        found = None if detail is None else detail.comparison
+        self.difference.set((found.difference or found.summary) if found else "")  # the summary's numbers stand above
         reader = self.model.reader
         steps = reader.steps() if reader is not None else []
         if reader is None or not steps:

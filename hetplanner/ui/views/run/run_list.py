@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+from panel_material_ui.theme import MaterialDesign
 
 from hetplanner.plots.live import RunOverlay
 from hetplanner.ui.models.run import RunModel
@@ -36,6 +37,7 @@ class RunList(Section):
             show_index=False,
             disabled=True,
             selectable=False,
+            design=MaterialDesign,
             height=360,
             layout="fit_data_stretch",
             widths=_COLUMNS,
