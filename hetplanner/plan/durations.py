@@ -12,7 +12,9 @@ import numpy as np
 
 MOST_S = 1e6
 """Of one part of a step."""
-_LIMITS = {"message_s": (0.0, MOST_S), "overlap": (0.0, 1.0), "cores": (1e-3, 1e6)}
+_LIMITS = {"message_s": (0.0, MOST_S), "overlap": (0.0, 1.0)}
+LEAST_CORES = 1e-6
+"""Of a rank."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Durations:
         message_s: fixed cost of handing one message to the network and of taking it.
         overlap: share of a boundary message's wire time for which its sender goes on computing; for the rest of it
             the sender waits. 1 = asynchronous sends.
-        cores: compute slots that all ranks share (a rehearsal on one machine); None = every rank its own.
-            The times above are for a rank that computes alone; k ranks at once on c cores run at c/k of that.
+        cores_N: compute slots that a rank had while all computed; None = every rank has one of its own. The times above
+            are for a rank that computes alone; k ranks at once on a machine of c cores run at c/k of that.
+        machine_N: number of each rank's machine, whose ranks share their slots; None = all are on one.
     """
 
     forward_s_C: np.ndarray
@@ -41,7 +44,16 @@ class Durations:
     outer_s_N: np.ndarray | None = None
     message_s: float = 0.0
     overlap: float = 1.0
-    cores: float | None = None
+    cores_N: np.ndarray | None = None
+    machine_N: np.ndarray | None = None
+
+    def machines(self) -> list[tuple[list[int], float]]:
+        """Ranks that share cores, and how many; nothing where every rank has its own."""
+        if self.cores_N is None:
+            return []
+        machine_N = np.zeros(len(self.cores_N)) if self.machine_N is None else self.machine_N
+        groups = [np.flatnonzero(machine_N == machine) for machine in np.unique(machine_N)]
+        return [(group.tolist(), float(self.cores_N[group].sum())) for group in groups]
 
     def to_data(self) -> dict[str, Any]:
         """Plain data."""
@@ -52,6 +64,9 @@ class Durations:
     def from_data(cls, data: Mapping[str, Any]) -> "Durations":
         """From what `to_data` made. Raises ValueError, TypeError or KeyError if it is something else."""
         found = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        if data.get("cores") is not None:  # of older files: of all ranks, on one machine
+            num_ranks = max(1, len(data["optimizer_s_N"]))
+            found["cores_N"] = [float(data["cores"]) / num_ranks] * num_ranks
         arrays = {name: np.array(value, dtype=np.float64) for name, value in found.items() if isinstance(value, list)}
         numbers = {name: None if value is None else float(value) for name, value in found.items() if name not in arrays}
         for f in fields(cls):
@@ -61,6 +76,8 @@ class Durations:
                 raise ValueError(f"durations: {f.name} is missing, or no list")
         if any(a.ndim != 1 or not ((a >= 0) & (a <= MOST_S)).all() for a in arrays.values()):
             raise ValueError(f"durations: must be lists of seconds from 0 to {MOST_S:g}")
+        if "cores_N" in arrays and not (arrays["cores_N"] >= LEAST_CORES).all():
+            raise ValueError(f"durations: cores_N must be {LEAST_CORES:g} or more")
         for name, (least, most) in _LIMITS.items():
             number = numbers.get(name)
             if number is not None and not least <= number <= most:

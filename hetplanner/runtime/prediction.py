@@ -11,6 +11,7 @@ from hetplanner.cluster.files import save_cluster
 from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measured, corrected, save_measured
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import on_measured_links
 from hetplanner.plan.train import TrainConfig, exchanges_norms
 from hetplanner.simulator.simulation import summarise_plan
 
@@ -29,10 +30,11 @@ def predict(
         durations: what the ranks measured of themselves.
         measured: what they measured of the links between them; None takes those of the cluster file.
     """
-    by_file = summarise_plan(plan, durations, steps=NUM_STEPS) if measured is not None else None
+    on_hosts = measured is not None
+    by_file = summarise_plan(plan, durations, steps=NUM_STEPS, fair_links=True) if on_hosts else None
     if measured is not None:
-        plan = with_links(plan, measured)
-    summary = summarise_plan(plan, durations, steps=NUM_STEPS)
+        plan = on_measured_links(plan, measured)
+    summary = summarise_plan(plan, durations, steps=NUM_STEPS, fair_links=on_hosts)
     clip_s = _clip_seconds(plan) if exchanges_norms(config, plan.problem.workload.dtype) else 0.0
     return {
         "format": "hetplanner/prediction@1",
@@ -41,15 +43,9 @@ def predict(
         "terms": summary.terms | ({"clip": clip_s} if clip_s else {}),
         "per_rank": summary.per_rank,
         "durations": durations.to_data(),
-        "catalog_step_s": summarise_plan(plan, steps=NUM_STEPS).step_s,
+        "catalog_step_s": summarise_plan(plan, steps=NUM_STEPS, fair_links=on_hosts).step_s,
         "created_unix_s": time.time(),
     } | ({"cluster_file_step_s": by_file.step_s + clip_s} if by_file is not None else {})
-
-
-def with_links(plan: Plan, measured: Measured) -> Plan:
-    """The same plan over the links as they were measured."""
-    cluster = corrected(plan.problem.cluster, measured, plan.ranks)
-    return plan.replace(problem=plan.problem.replace(cluster=cluster))
 
 
 def write_links(plan: Plan, measured: Measured, run_dir: Path) -> None:

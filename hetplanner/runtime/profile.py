@@ -1,17 +1,21 @@
 """What a rank's parts of a step cost, measured on the stages themselves, by all ranks at once.
 
 All ranks compute during the same window, so that caches and memory are shared as in training. Costs are CPU
-seconds of the computing thread: what the work would take alone. `cores` is how much CPU all ranks together got
-per second; the simulator shares it out.
+seconds of the computing thread: what the work would take alone. `cores` is how much CPU a rank got per second; the
+simulator shares out what the ranks of a machine got. Hosts that are namespaces or containers of one machine share it.
 
 Shape legend: N ranks.
 """
 
+import hashlib
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import cycle, pairwise
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -21,7 +25,7 @@ from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec
 from hetplanner.plan.action import Kind
-from hetplanner.plan.durations import Durations
+from hetplanner.plan.durations import LEAST_CORES, Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.chunk import Chunk
@@ -33,16 +37,24 @@ from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.6
 MIN_ROUNDS = 3
+MOST_IN_FLIGHT = 4
+"""More of them fill no cache that these leave."""
 NUM_PROBES, NUM_NETWORK_PROBES = 24, 8
 SHORT_BYTES = 2**10
 MIN_LONG_BYTES, MAX_LONG_BYTES = 2**17, 2**20
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+"""Names a Linux machine from its start to its end; the same in all its namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Seconds of one rank; the fields of `Durations`, and the CPU seconds per second that the rank got.
+    """Seconds of one rank; the fields of `Durations`, and where they were measured.
 
-    `forward_s` and `backward_s` by chunk, in stage order.
+    Attributes:
+        forward_s, backward_s: by chunk, in stage order.
+        cores: CPU seconds per second that the rank got.
+        processors: that it may use.
+        machine: number of the machine whose processors it uses; of a GPU, of the rank alone.
     """
 
     forward_s: tuple[float, ...]
@@ -53,6 +65,8 @@ class Profile:
     reduce_s: float
     message_s: float
     cores: float
+    processors: int
+    machine: int
 
     def row(self) -> list[float]:
         """All numbers, as they travel between ranks: chunk by chunk, then the rank's."""
@@ -64,7 +78,11 @@ class Profile:
         """From `row`; what lies behind is ignored."""
         numbers = iter(row)
         forward_s, backward_s = (tuple(next(numbers) for _ in range(num_chunks)) for _ in range(2))
-        return cls(forward_s, backward_s, *(next(numbers) for _ in range(6)))
+        optimizer_s, encode_s, decode_s, reduce_s, message_s, cores, processors, machine = (
+            next(numbers) for _ in range(8)
+        )
+        seconds = (optimizer_s, encode_s, decode_s, reduce_s, message_s)
+        return cls(forward_s, backward_s, *seconds, cores, int(processors), int(machine))
 
 
 class _Meter:
@@ -92,22 +110,35 @@ class _Meter:
 
 
 class _ChunkRehearsal:
-    """One micro-batch through a chunk and back, on numbers of the right size."""
+    """Micro-batches through a chunk and back, on numbers of the right size.
+
+    Several go forward before the first goes back, as in training: what each keeps is then in memory, not in a cache.
+
+    Attributes:
+        count: how many.
+    """
 
     def __init__(self, executor: Executor, chunk: Chunk) -> None:
         self.executor, self.chunk = executor, chunk
-        device = chunk.model.device
-        elements = executor.plan.boundary_elements
-        self.input = None if chunk.model.is_first else torch.randn(elements(chunk.stage - 1), device=device)
-        self.gradient = None if chunk.model.is_last else torch.randn(elements(chunk.stage), device=device)
+        device, plan = chunk.model.device, executor.plan
+        self.count = min(plan.stages[chunk.stage].in_flight, plan.problem.workload.num_micro_batches, MOST_IN_FLIGHT)
+
+        def tensors(boundary: int, needed: bool) -> list[Tensor | None]:
+            size = plan.boundary_elements(boundary) if needed else 0
+            return [torch.randn(size, device=device) if needed else None for _ in range(self.count)]
+
+        self.inputs = tensors(chunk.stage - 1, not chunk.model.is_first)
+        self.gradients = tensors(chunk.stage, not chunk.model.is_last)
         self.running = {name: tensor.clone() for name, tensor in chunk.model.running.items()}
 
     def forward(self) -> None:
-        x = self.input.detach() if self.input is not None else None
-        self.chunk.runner.forward(0, x, self.executor.draw(self.chunk, 0), DrawKey(0, 0, 0))
+        for micro_batch, x in enumerate(self.inputs):
+            draw = self.executor.draw(self.chunk, micro_batch)
+            self.chunk.runner.forward(micro_batch, None if x is None else x.detach(), draw, DrawKey(0, 0, micro_batch))
 
     def backward(self) -> None:
-        self.chunk.runner.backward(0, self.gradient)
+        for micro_batch, gradient in enumerate(self.gradients):
+            self.chunk.runner.backward(micro_batch, gradient)
 
     def end(self) -> None:
         self.chunk.model.flat_grad.zero_()
@@ -207,15 +238,26 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
     message_s, byte_s = _message_seconds(executor, in_one_machine)
     sent, taken, reduced = _mean_bytes(executor)
     return Profile(
-        forward_s=tuple(meter.mean_s(f"forward {chunk.stage}") for chunk in executor.chunks),
-        backward_s=tuple(meter.mean_s(f"backward {chunk.stage}") for chunk in executor.chunks),
+        forward_s=tuple(meter.mean_s(f"forward {one.chunk.stage}") / one.count for one in rehearsal.chunks),
+        backward_s=tuple(meter.mean_s(f"backward {one.chunk.stage}") / one.count for one in rehearsal.chunks),
         optimizer_s=meter.mean_s("optimizer"),
         encode_s=meter.mean_s("encode") + byte_s * sent,
         decode_s=meter.mean_s("decode") + byte_s * taken,
         reduce_s=meter.mean_s("reduce") + byte_s * reduced,
         message_s=message_s,
-        cores=cores,
+        cores=1.0 if meter.on_gpu else cores,
+        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        machine=-1 - executor.rank if meter.on_gpu else _machine(),
     )
+
+
+def _machine() -> int:
+    """A number of this machine, which float64 holds."""
+    try:
+        name = BOOT_FILE.read_text(encoding="ascii")
+    except OSError:
+        name = socket.gethostname()
+    return int(hashlib.sha256(name.encode()).hexdigest()[:12], 16)
 
 
 def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
@@ -274,7 +316,7 @@ def _longest_message(plan: Plan) -> int:
 def gather_profiles(mine: Profile, plan: Plan) -> list[Profile]:
     """All ranks' profiles, on every rank."""
     counts = [len(places) for places in plan.places_of_rank]
-    row = torch.zeros(2 * max(counts) + 6, dtype=torch.float64)
+    row = torch.zeros(2 * max(counts) + 8, dtype=torch.float64)
     numbers = mine.row()
     row[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
     rows = [torch.empty_like(row) for _ in counts]
@@ -282,11 +324,18 @@ def gather_profiles(mine: Profile, plan: Plan) -> list[Profile]:
     return [Profile.from_row(other.tolist(), count) for other, count in zip(rows, counts, strict=True)]
 
 
-def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
-    """The simulator's input. `shared`: all ranks are on this machine and share its cores."""
+def durations_from(profiles: list[Profile]) -> Durations:
+    """The simulator's input."""
 
     def column(name: str) -> np.ndarray:
         return np.array([getattr(p, name) for p in profiles])
+
+    _, machine_N = np.unique(column("machine"), return_inverse=True)
+    cores_N = column("cores")
+    for machine in range(machine_N.max() + 1):
+        here = machine_N == machine
+        # Windows of ranks that wait for each other overlap in part: each sees more than its share.
+        cores_N[here] *= min(1.0, column("processors")[here].max() / max(cores_N[here].sum(), LEAST_CORES))
 
     return Durations(
         forward_s_C=np.concatenate([p.forward_s for p in profiles]),
@@ -296,5 +345,6 @@ def durations_from(profiles: list[Profile], *, shared: bool) -> Durations:
         decode_s_N=column("decode_s"),
         reduce_s_N=column("reduce_s"),
         message_s=float(column("message_s").mean()),
-        cores=float(column("cores").sum()) if shared else None,
+        cores_N=np.maximum(cores_N, LEAST_CORES),
+        machine_N=machine_N.astype(np.float64),
     )

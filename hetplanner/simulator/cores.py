@@ -1,4 +1,4 @@
-"""Compute slots that several ranks share: processor sharing, as an operating system gives it.
+"""Compute slots that the ranks of a machine share: processor sharing, as an operating system gives it.
 
 k tasks on c cores progress at rate min(1, c / k) each.
 """
@@ -28,8 +28,9 @@ class SharedCores:
         self.advance(now_s)
         self._left[rank] = work_s
 
-    def finish(self, rank: int) -> None:
+    def finish(self, now_s: float, rank: int) -> None:
         """Takes out a task that has ended."""
+        self.advance(now_s)
         del self._left[rank]
 
     def next_end(self) -> tuple[float, int] | None:

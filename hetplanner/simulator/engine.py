@@ -7,6 +7,7 @@ rank goes on with its next step at once.
 """
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,10 +17,12 @@ from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import Message, ReductionGroup, reduction_groups
 from hetplanner.plan.trace import Span
 from hetplanner.simulator.cores import SharedCores
+from hetplanner.simulator.fair_network import FairNetwork
 from hetplanner.simulator.jitter import COMPUTE, NETWORK, STILL, Jitter, Luck
 from hetplanner.simulator.network import NetworkClock
 
 Then = Callable[[float], None]
+Told = Callable[[float, float], None]
 Key = tuple[int, int, int, str]  # (step, source, micro-batch or group, what) of a message to one rank
 
 
@@ -42,6 +45,9 @@ class Engine:
 
     In a step in which replicas do not synchronise, they skip what they average.
 
+    With `fair_links` transfers share links and NICs as connections of real networks do, else they queue as the emulator
+    has them.
+
     Ranks that wake at the same moment go on in the order of their numbers: who hands a transfer to a NIC first
     matters, and the compiled kernel (`hetplanner.simulator.kernel`) follows the same rule.
     """
@@ -56,10 +62,15 @@ class Engine:
         seed: int = 0,
         *,
         first_step: int = 0,
+        fair_links: bool = False,
     ) -> None:
         self.plan, self.durations, self.steps, self.first_step = plan, durations, steps, first_step
         self.network = NetworkClock(plan.problem.cluster, plan.ranks)
-        self.cores = SharedCores(durations.cores) if durations.cores is not None else None
+        self.fair = FairNetwork(self.network) if fair_links else None
+        # Ranks of a machine that has as many cores as ranks never wait for each other.
+        machines = [(ranks, cores) for ranks, cores in durations.machines() if cores < len(ranks)]
+        self.cores = [SharedCores(cores) for _, cores in machines]
+        self._cores_of = {r: shared for (ranks, _), shared in zip(machines, self.cores, strict=True) for r in ranks}
         self.groups = reduction_groups(plan)
         self.ranks = [
             _Rank(schedule.of_rank(r), Luck(jitter, seed, r, COMPUTE), Luck(jitter, seed, r, NETWORK))
@@ -78,16 +89,16 @@ class Engine:
         for rank in range(len(self.ranks)):
             self._at(0.0, rank, lambda now, rank=rank: self._begin(rank, now))  # type: ignore[misc]
         while True:
-            ending = self.cores.next_end() if self.cores else None
+            ending = min(filter(None, (shared.next_end() for shared in self.cores)), default=None)
+            if self.fair and self.fair.next_end_s() < min(ending[0] if ending else math.inf, self._next_event_s()):
+                self.fair.finish_next()
+                continue
             if self._events and (ending is None or self._events[0][:2] <= ending):
                 now, _, then = heapq.heappop(self._events)
-                if self.cores:
-                    self.cores.advance(now)
                 then(now)
-            elif ending is not None and self.cores:
+            elif ending is not None:
                 now, rank = ending
-                self.cores.advance(now)
-                self.cores.finish(rank)
+                self._cores_of[rank].finish(now, rank)
                 self._computing.pop(rank)(now)
             else:
                 break
@@ -101,22 +112,34 @@ class Engine:
     def _at(self, time_s: float, rank: int, then: Then) -> None:
         heapq.heappush(self._events, (time_s, rank, then))
 
+    def _next_event_s(self) -> float:
+        return self._events[0][0] if self._events else math.inf
+
     def _compute(self, rank: int, now: float, work_s: float, then: Then) -> None:
         work_s *= self.ranks[rank].work_factor
         if work_s <= 0:
             then(now)
-        elif self.cores:
+        elif rank in self._cores_of:
             self._computing[rank] = then
-            self.cores.start(now, rank, work_s)
+            self._cores_of[rank].start(now, rank, work_s)
         else:
             self._at(now + work_s, rank, then)
 
-    def _transfer(self, now: float, source: int, target: int, num_bytes: int, key: Key) -> tuple[float, float]:
+    def _transfer(
+        self, now: float, source: int, target: int, num_bytes: int, key: Key, told: Told = lambda start, arrival: None
+    ) -> None:
+        """Hands a message to the network; `told` is called once it is known when it starts and arrives."""
         factor = self.ranks[source].wire_luck.draw()
-        start, arrival = self.network.reserve(now, source, target, num_bytes, factor)
-        self.ranks[target].arrival_s[key] = arrival
-        self._wake(target, now)
-        return start, arrival
+
+        def known(at: float, start: float, arrival: float) -> None:
+            self.ranks[target].arrival_s[key] = arrival
+            self._wake(target, at)
+            told(start, arrival)
+
+        if self.fair:
+            self.fair.send(now, source, target, num_bytes, factor, known)
+        else:
+            known(now, *self.network.reserve(now, source, target, num_bytes, factor))
 
     def _wait(self, rank: int, keys: set[Key], now: float, then: Then) -> None:
         ready = self._ready_s(rank, keys, now)
@@ -145,8 +168,8 @@ class Engine:
             return None
         return max([now, *(arrival_s.pop(key) for key in keys)])
 
-    def _span(self, action: Action, start: float, end: float, num_bytes: int = 0) -> None:
-        step = self.ranks[action.rank].step
+    def _span(self, action: Action, start: float, end: float, num_bytes: int = 0, step: int | None = None) -> None:
+        step = self.ranks[action.rank].step if step is None else step
         self.spans.append(
             Span(action.rank, str(action.kind), step, action.micro_batch, start, end, num_bytes, action.peer,
                  action.stage, action.role)
@@ -210,8 +233,14 @@ class Engine:
 
         def encoded(at: float) -> None:
             key = (step, rank, action.micro_batch, _what(action))
-            start, arrival = self._transfer(at, rank, action.peer, num_bytes, key)
-            self._span(action, start, arrival, num_bytes)
+            self._transfer(
+                at,
+                rank,
+                action.peer,
+                num_bytes,
+                key,
+                lambda start, end: self._span(action, start, end, num_bytes, step),
+            )
             wire_s = self.network.wire_s(rank, action.peer, num_bytes)
             waits_s = (1.0 - self.durations.overlap) * wire_s
             self._compute(rank, at, waits_s, lambda end: self._end(action, end))

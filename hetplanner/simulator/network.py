@@ -1,4 +1,4 @@
-"""The one rule by which links are busy, shared by the simulator and the emulator of real runs.
+"""The rule by which emulated links are busy, shared by the simulator and the emulator. Real ones: `fair_network`.
 
 A transfer from rank a to rank b passes the directed link a→b and, between hosts, the NIC of a's host (out) and
 the NIC of b's host (in). Each of the three serves its transfers one after the other in the order in which they
@@ -36,11 +36,12 @@ class NetworkClock:
             gap_NN = rate_NN == 0
             latency_s_NN = np.where(gap_NN, 2.0 * latency_s_NN[~gap_NN].max(), latency_s_NN)
             rate_NN = np.where(gap_NN, rate_NN[~gap_NN].min(), rate_NN)
-        self._latency_s: list[list[float]] = latency_s_NN.tolist()
+        self.latency_s: list[list[float]] = latency_s_NN.tolist()
         self._link_rate: list[list[float]] = rate_NN.tolist()
         self._host: list[int] = cluster.host_index_D[rows].tolist()
         self._nic_out = [h.nic_out or float("inf") for h in cluster.hosts]
         self._nic_in = [h.nic_in or float("inf") for h in cluster.hosts]
+        self._passed: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {}
         if busy_until_s_C is not None:
             self._busy = busy_until_s_C
         else:
@@ -56,24 +57,27 @@ class NetworkClock:
     ) -> tuple[float, float]:
         """Books a transfer. Returns (start_s, arrival_s). `factor`: how much longer than usual all of it takes."""
         num_bytes *= factor
-        rate = self._link_rate[source][target]
-        slowest = rate
-        served = self._serve(source * self._n + target, now_s, num_bytes, rate)
-        host_a, host_b = self._host[source], self._host[target]
-        if host_a != host_b:
-            out = self._n * self._n + host_a
-            into = self._n * self._n + len(self._nic_out) + host_b
-            served = max(served, self._serve(out, now_s, num_bytes, self._nic_out[host_a]))
-            served = max(served, self._serve(into, now_s, num_bytes, self._nic_in[host_b]))
-            slowest = min(rate, self._nic_out[host_a], self._nic_in[host_b])
-        return served - num_bytes / slowest, served + self._latency_s[source][target] * factor
+        passed = self.passed(source, target)
+        served = max([self._serve(clock, now_s, num_bytes, rate) for clock, rate in passed])
+        slowest = min(rate for _, rate in passed)
+        return served - num_bytes / slowest, served + self.latency_s[source][target] * factor
+
+    def passed(self, source: int, target: int) -> tuple[tuple[int, float], ...]:
+        """What a transfer passes, link and NICs: the clock and the rate of each."""
+        found = self._passed.get((source, target))
+        if found is None:
+            found = ((source * self._n + target, self._link_rate[source][target]),)
+            host_a, host_b = self._host[source], self._host[target]
+            if host_a != host_b:
+                out = self._n * self._n + host_a
+                into = self._n * self._n + len(self._nic_out) + host_b
+                found += ((out, self._nic_out[host_a]), (into, self._nic_in[host_b]))
+            self._passed[source, target] = found
+        return found
 
     def wire_s(self, source: int, target: int, num_bytes: int) -> float:
         """Seconds that a message needs on the slowest of link and NICs when they are free."""
-        rate, host_a, host_b = self._link_rate[source][target], self._host[source], self._host[target]
-        if host_a != host_b:
-            rate = min(rate, self._nic_out[host_a], self._nic_in[host_b])
-        return num_bytes / rate
+        return num_bytes / min(rate for _, rate in self.passed(source, target))
 
     def _serve(self, clock: int, now_s: float, num_bytes: float, rate: float) -> float:
         """Queues a transfer at one link or NIC; returns when it has been served."""

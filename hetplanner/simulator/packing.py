@@ -80,7 +80,7 @@ def pack_plan(
 
     Args:
         plan: what to time.
-        durations: seconds per chunk and rank; None takes the catalog's. `cores` must be None.
+        durations: seconds per chunk and rank; None takes the catalog's. `cores_N` must be None.
         model: cost model of the plan's problem, if already at hand.
         order: of the tasks; None takes the plan's own, which depends on the catalog's durations alone.
         fragment: which one replicas that take local steps average in this step; None: none.

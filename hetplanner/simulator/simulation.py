@@ -23,6 +23,7 @@ def simulate(
     seed: int = 0,
     schedule: Schedule | None = None,
     first_step: int | None = None,
+    fair_links: bool = False,
 ) -> Trace:
     """Performs the plan's schedule on its links.
 
@@ -35,12 +36,14 @@ def simulate(
         schedule: order of the actions; None takes the plan's own.
         first_step: number of the first step in the run, which decides when replicas with local steps synchronise;
             None: so that they do in the last one.
+        fair_links: transfers share links and NICs, as connections of real networks do; else they queue, as the
+            emulator has them.
     """
     if durations is None:
         durations = durations_of(plan)
     first_step = -steps % plan.local_steps if first_step is None else first_step
     order = schedule or make_schedule(plan)
-    spans = Engine(plan, order, durations, steps, jitter, seed, first_step=first_step).run()
+    spans = Engine(plan, order, durations, steps, jitter, seed, first_step=first_step, fair_links=fair_links).run()
     return Trace(spans, plan.ranks)
 
 
@@ -79,23 +82,28 @@ def summarise_plan(
     jitter: Jitter = STILL,
     seed: int = 0,
     trace: Trace | None = None,
+    fair_links: bool = False,
 ) -> Summary:
     """Simulates so many steps and gives the last in numbers; with local steps the mean over all kinds of steps.
 
     Args:
-        plan, durations, jitter, seed: as of :func:`simulate`.
+        plan, durations, jitter, seed, fair_links: as of :func:`simulate`.
         steps: simulated before one is taken, itself included.
         trace: what `simulate` gives with these arguments, if at hand.
     """
-    last = summarise_trace(trace or simulate(plan, durations, steps=steps, jitter=jitter, seed=seed))
+
+    def simulated(first_step: int | None = None) -> Trace:
+        return simulate(
+            plan, durations, steps=steps, jitter=jitter, seed=seed, first_step=first_step, fair_links=fair_links
+        )
+
+    last = summarise_trace(trace or simulated())
     if plan.local_steps == 1:
         return last
     (_, share), *others = plan.kinds_of_step
     kinds = [(share, last)]
     for step, share in others:
-        first = (step + 1 - steps) % plan.local_steps
-        other = simulate(plan, durations, steps=steps, jitter=jitter, seed=seed, first_step=first)
-        kinds.append((share, summarise_trace(other)))
+        kinds.append((share, summarise_trace(simulated((step + 1 - steps) % plan.local_steps))))
 
     def mean(values: Iterable[float]) -> float:
         return sum(share * value for (share, _), value in zip(kinds, values, strict=True))

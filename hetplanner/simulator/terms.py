@@ -150,10 +150,19 @@ def _reductions(spans: Sequence[Span], plan: Plan) -> Iterator[tuple[Span, float
 
 
 def link_uses(trace: Trace, step: int) -> list[LinkUse]:
-    """What boundary messages did in one step, by link and role."""
+    """What boundary messages did in one step, by link and role.
+
+    A run over real links does not tell when a message arrives. Where the receiver waited all the time, it was then.
+    """
     spans = [s for s in trace.spans if s.step == step]
     made_s = _made_s(spans)
-    waited = {_key(s, s.peer, s.rank): s.end_s - s.start_s for s in spans if s.kind == "recv"}
+    taken = {_key(s, s.peer, s.rank): s for s in spans if s.kind == "recv"}
+
+    def arrival_s(sent: Span, key: MessageKey) -> float | None:
+        if sent.end_s - sent.start_s > UNTIMED_S:
+            return sent.end_s
+        return taken[key].end_s if key in taken and taken[key].start_s <= sent.start_s else None
+
     by_link: dict[tuple[int, int, str], list[Span]] = defaultdict(list)
     for s in spans:
         if s.kind == "send":
@@ -161,7 +170,8 @@ def link_uses(trace: Trace, step: int) -> list[LinkUse]:
     uses = []
     for (source, target, role), sends in sorted(by_link.items()):
         keys = [_key(s, source, target) for s in sends]
-        timed = [s.end_s - made_s[key] for s, key in zip(sends, keys, strict=True) if s.end_s - s.start_s > UNTIMED_S]
+        arrivals = [arrival_s(s, key) for s, key in zip(sends, keys, strict=True)]
+        timed = [at - made_s[key] for at, key in zip(arrivals, keys, strict=True) if at is not None]
         uses.append(
             LinkUse(
                 source,
@@ -170,7 +180,7 @@ def link_uses(trace: Trace, step: int) -> list[LinkUse]:
                 len(sends),
                 sum(s.bytes for s in sends),
                 sum(timed) / len(timed) if timed else None,
-                sum(waited.get(key, 0.0) for key in keys),
+                sum(taken[key].end_s - taken[key].start_s for key in keys if key in taken),
             )
         )
     return uses

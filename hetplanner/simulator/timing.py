@@ -111,8 +111,8 @@ def simulate_times(
     Raises:
         InvalidInput: if the ranks share cores; only the event engine divides those.
     """
-    if durations is not None and durations.cores is not None:
-        raise InvalidInput("durations.cores: ranks that share cores cannot be timed by the kernel; use simulate()")
+    if durations is not None and durations.cores_N is not None:
+        raise InvalidInput("durations.cores_N: ranks that share cores cannot be timed by the kernel; use simulate()")
     return _mean_times(_kinds_of_step(plan, durations, model), steps=steps, jitter=jitter, seed=seed)
 
 

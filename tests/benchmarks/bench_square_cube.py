@@ -26,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import psutil
@@ -167,7 +168,7 @@ def measure(hidden: int, bandwidth: str, steps: int) -> Measured:
         others = cores_of_others(start_ranks(plan, config, folder, fault=partial(count_cpu, name)))
         run = RunReader(folder).read_all()
         clock = utilisation_of_run(run)
-        durations = replace(Durations.from_data(run.prediction()["durations"]), cores=None)
+        durations = replace(Durations.from_data(run.prediction()["durations"]), cores_N=None, machine_N=None)
         simulated = summarise_plan(plan, durations, steps=NUM_STEPS)
         cpu_s = zip(*(cpu_of_steps(folder, rank, steps) for rank in (0, 1)), strict=True)
         shares = [

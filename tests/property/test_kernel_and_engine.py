@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,7 +53,7 @@ def test_compiled_list_scheduling_gives_the_plans_own_order(plan):
 def test_shared_cores_are_left_to_the_engine():
     plan = random_plan(1)
     with pytest.raises(InvalidInput, match="use simulate"):
-        simulate_times(plan, replace(durations_of(plan), cores=2.0))
+        simulate_times(plan, replace(durations_of(plan), cores_N=np.ones(len(plan.ranks))))
 
 
 def test_judging_a_plan_is_simulating_one_step():

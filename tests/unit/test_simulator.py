@@ -14,7 +14,9 @@ FAST = {"bandwidth": "1000 Gbit/s", "latency": "0 s"}
 def durations(n, forward=1.0, backward=2.0, optimizer=0.5, cores=None, **extra):
     full = {"encode_s_N": 0.0, "decode_s_N": 0.0, "reduce_s_N": 0.0} | extra
     arrays = {name: np.full(n, value) for name, value in full.items()}
-    return Durations(np.full(n, forward), np.full(n, backward), np.full(n, optimizer), **arrays, cores=cores)
+    if cores is not None:
+        arrays["cores_N"] = np.full(n, cores / n)
+    return Durations(np.full(n, forward), np.full(n, backward), np.full(n, optimizer), **arrays)
 
 
 def test_one_rank_computes_everything_in_sequence():
@@ -40,6 +42,22 @@ def test_two_ranks_share_one_core():
     alone = summarise_trace(simulate(plan, durations(2))).step_s
     shared = summarise_trace(simulate(plan, durations(2, cores=1.0))).step_s
     assert shared == pytest.approx(2 * alone, rel=1e-3)
+
+
+def test_only_ranks_of_one_machine_share_its_cores():
+    plan = chain_plan((4, 4), (), cluster=small_cluster(2, **FAST))
+    alone = summarise_trace(simulate(plan, durations(2))).step_s
+    apart = durations(2, cores_N=np.array([1.0, 1.0]), machine_N=np.array([0.0, 1.0]))
+    assert summarise_trace(simulate(plan, apart)).step_s == alone
+    # Something else takes half of one machine's processor.
+    disturbed = durations(2, cores_N=np.array([1.0, 0.5]), machine_N=np.array([0.0, 1.0]))
+    assert summarise_trace(simulate(plan, disturbed)).step_s == pytest.approx(2 * alone, rel=1e-3)
+
+
+def test_durations_of_older_files_have_one_number_of_cores():
+    data = durations(4).to_data() | {"cores": 2.0}
+    assert Durations.from_data(data).machines() == [([0, 1, 2, 3], 2.0)]
+    assert Durations.from_data(data | {"cores": None}).machines() == []
 
 
 def test_encode_and_decode_occupy_the_rank():
