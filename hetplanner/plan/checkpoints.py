@@ -1,4 +1,4 @@
-"""Checkpoints of a run on disk: what is there, whether it is whole, and whether a plan can go on from it. No torch.
+"""Checkpoints of a run on disk: what is there, whether it is whole, and which one is the latest. No torch.
 
     RUN/checkpoints/step-00000200/rank-0.safetensors …   one file a rank, written and synchronised by the rank
     RUN/checkpoints/step-00000200/manifest.json          sizes and digests of all of them, written last
@@ -11,19 +11,14 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from hetplanner.atomic_files import synchronise, write_whole
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.reading import reader
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
-
-if TYPE_CHECKING:
-    from hetplanner.plan.model import Plan
-    from hetplanner.plan.train import TrainConfig
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
@@ -144,35 +139,3 @@ def readable_steps(run_dir: Path, plan_digest: str) -> Iterator[int | str]:
             yield step
         else:
             yield f"{checkpoint_folder(run_dir, step).name}: is of another plan"
-
-
-def check_resumable(plan: "Plan", config: "TrainConfig") -> None:
-    """Refuses to go on from a run that this plan and these settings cannot go on from. Raises InvalidInput.
-
-    A run without a checkpoint of its own stands for the one that it went on from.
-    """
-    if config.resume is None:
-        return
-    digest, chain, why = plan.digest(), resume_chain(config.resume), ""
-    for run_dir in chain:
-        found = list(readable_steps(run_dir, digest))
-        step = next((item for item in found if isinstance(item, int)), None)
-        if step is not None:
-            _check_goes_on(run_dir, step, config)
-            return
-        why = why or (f"{run_dir}: {found[0]}" if found else "")
-    if why:
-        raise InvalidInput(f"resume: {why}; a run goes on with the plan that it began with")
-    before = f", nor do the {len(chain) - 1} that it went on from" if len(chain) > 1 else ""
-    remedy = "runs write them with --checkpoint-every N"
-    raise InvalidInput(f"resume: {config.resume} holds no checkpoint{before}; {remedy}")
-
-
-def _check_goes_on(run_dir: Path, step: int, config: "TrainConfig") -> None:
-    seed = load_manifest(checkpoint_folder(run_dir, step)).seed
-    if seed != config.seed:
-        raise InvalidInput(f"resume: {run_dir} was begun with seed {seed}, got {config.seed}; give the same seed")
-    if step >= config.steps:
-        raise InvalidInput(
-            f"resume: {run_dir} has done {step} steps, so {config.steps} leave nothing to do; give more steps"
-        )

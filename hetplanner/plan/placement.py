@@ -1,7 +1,10 @@
-"""Which ranks a host runs, and whether a process runs where the plan has it."""
+"""Plans on real hosts: which ranks and GPUs a host has, over which links, whether a process runs where it should."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
+from hetplanner.cluster.catalog import DeviceKind, find_kind
+from hetplanner.cluster.measured import Measured, corrected
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 
@@ -26,6 +29,27 @@ def ranks_by_host(plan: Plan) -> dict[str, tuple[int, ...]]:
     for rank in range(len(plan.ranks)):
         found.setdefault(host_of_rank(plan, rank), []).append(rank)
     return {host: tuple(ranks) for host, ranks in found.items()}
+
+
+def planned_gpus(plan: Plan, device: str, ranks: Sequence[int]) -> list[DeviceKind]:
+    """The kinds of the GPUs that some ranks have, one a rank; none where a run computes on processors.
+
+    Args:
+        plan: what is run.
+        device: `TrainConfig.device`.
+        ranks: of one host.
+    """
+    if device == "cpu":
+        return []
+    cluster = plan.problem.cluster
+    kinds = [find_kind(cluster.devices[cluster.device_index(plan.ranks[rank])].kind) for rank in ranks]
+    return [kind for kind in kinds if kind is not None and kind.grade != "cpu"]
+
+
+def on_measured_links(plan: Plan, measured: Measured) -> Plan:
+    """The same plan over the links between its hosts as they were measured."""
+    cluster = corrected(plan.problem.cluster, measured, plan.ranks)
+    return plan.replace(problem=plan.problem.replace(cluster=cluster))
 
 
 def rank_on_host(plan: Plan, host: str, local_rank: int, num_processes: int) -> int:

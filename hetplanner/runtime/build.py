@@ -6,7 +6,6 @@ boundary is flat too: one float32 tensor, whatever the ops in front of it give.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.captured import ProgramStage
 from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.layout import ModelWeight, crossing_tensors, model_weights, saved_tensors
+from hetplanner.runtime.layout import ModelWeight, Weight, crossing_tensors, saved_tensors, stage_weights
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
@@ -52,21 +51,6 @@ class StageOps(Protocol):
             key: what random calls draw from; None evaluates.
             again: the same micro-batch a second time (recompute): `running` is left alone.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """One weight of a stage: where it lives in the flat buffer and what it is called in a saved model."""
-
-    name: str
-    op_index: int
-    first: int
-    shape: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        """First element behind it."""
-        return self.first + torch.Size(self.shape).numel()
 
 
 class StageModel:
@@ -116,25 +100,20 @@ class StageModel:
     # -- weights ----------------------------------------------------------------------------------
 
     def _lay_out(self, seed: int | None) -> None:
-        held = [w for w in model_weights(self.workload) if any(self.first_op <= op < self.end_op for op in w.users)]
-        own = [w for w in held if w.is_inside(self.first_op, self.end_op)]
-        crossing = [w for w in held if not w.is_inside(self.first_op, self.end_op)]
-        self.own_end = sum(w.num_elements for w in own)
-        end = sum(w.num_elements for w in held)
+        layout = stage_weights(self.workload, self.first_op, self.end_op)
+        self.weights = tuple(weight for _, weight in layout)
+        end = self.weights[-1].end if self.weights else 0
+        self.own_end = next((weight.first for weight in self.weights if weight.is_tied), end)
         self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
-        weights: list[Weight] = []
         self.parameters: list[nn.Parameter] = []
-        for w in (*own, *crossing):
-            weight = Weight(w.name, w.owner, weights[-1].end if weights else 0, w.shape)
-            weights.append(weight)
+        for w, weight in layout:
             self.parameters.append(self._parameter(weight))
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
                 self._fill(w, weight, seed)
-        for weight in weights[len(own) :]:
-            owner = self.workload.graph.ops[weight.op_index].name
-            self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
-        self.weights = tuple(weights)
+            if weight.is_tied:
+                owner = self.workload.graph.ops[weight.op_index].name
+                self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
 
     def _parameter(self, weight: Weight) -> nn.Parameter:
         parameter = nn.Parameter(self.flat[weight.first : weight.end].view(weight.shape))

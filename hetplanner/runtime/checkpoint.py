@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from hetplanner.plan.checkpoints import (
 )
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
+from hetplanner.runtime.carry_over import carry_over
 from hetplanner.runtime.connect import Place
 from hetplanner.runtime.executor import Executor
 from hetplanner.runtime.telemetry import Telemetry
@@ -191,25 +192,32 @@ def load_state(executor: Executor, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a rank goes on: after so many steps of `run_dir` (0: from the beginning), and what was passed over."""
+    """Where a rank goes on: after so many steps of `run_dir` (0: from the beginning), and what was passed over.
+
+    `other_plan` is the digest of the plan that the checkpoint is of, where that is not the rank's own.
+    """
 
     step: int
     run_dir: Path | None
     skipped: tuple[str, ...]
+    other_plan: str = ""
 
 
-def restore(executor: Executor, place: Place, run_dirs: Sequence[Path]) -> Restored:
-    """Loads the latest checkpoint that every rank can read; all ranks must call it.
+def restore(
+    executor: Executor, place: Place, run_dirs: Sequence[Path], advance: Callable[[], None] = lambda: None
+) -> Restored:
+    """Loads the latest checkpoint that every rank can read, else one of another plan; all ranks must call it.
 
     Args:
         executor: the rank's; changed if there is one.
         place: this rank.
         run_dirs: where to look, in this order.
+        advance: called as the loading gets on.
     """
     skipped: list[str] = []
     digest = executor.plan.digest()
     for run_dir in run_dirs:
-        bound = 2**62
+        bound, before = 2**62, len(skipped)
         while True:
             mine = _latest_readable(run_dir, digest, place.rank, bound, skipped)
             both = torch.tensor([mine, -mine])
@@ -221,6 +229,10 @@ def restore(executor: Executor, place: Place, run_dirs: Sequence[Path]) -> Resto
         if most > 0:
             load_state(executor, checkpoint_folder(run_dir, most) / rank_file(place.rank))
             return Restored(most, run_dir, tuple(skipped))
+        passed_over = skipped[before:]
+        step, other = carry_over(executor, place.rank, run_dir, skipped, advance)
+        if step:
+            return Restored(step, run_dir, tuple(text for text in skipped if text not in passed_over), other)
     return Restored(0, None, tuple(skipped))
 
 

@@ -52,6 +52,41 @@ def model_weights(workload: Workload) -> tuple[ModelWeight, ...]:
     return tuple(sorted(weights, key=lambda weight: weight.owner))  # stable: an op's weights stay in order
 
 
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight of a stage: where it lives in the stage's flat buffer and what it is called in a saved model.
+
+    Attributes:
+        op_index: the op that owns it.
+        is_tied: whether another stage holds it, too.
+    """
+
+    name: str
+    op_index: int
+    first: int
+    shape: tuple[int, ...]
+    is_tied: bool
+
+    @property
+    def end(self) -> int:
+        """First element behind it."""
+        return self.first + prod(self.shape)
+
+
+def stage_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
+    """The weights that a stage holds, in the order of its flat buffer: its own in op order, then those that are tied
+    across stages.
+    """
+    held = [w for w in model_weights(workload) if any(first_op <= op < end_op for op in w.users)]
+    ordered = sorted(held, key=lambda w: not w.is_inside(first_op, end_op))  # stable: ops stay in order
+    found, end = [], 0
+    for w in ordered:
+        placed = Weight(w.name, w.owner, end, w.shape, not w.is_inside(first_op, end_op))
+        found.append((w, placed))
+        end = placed.end
+    return tuple(found)
+
+
 def _transformer_weights(workload: Workload, config: TransformerConfig) -> list[ModelWeight]:
     graph, found = workload.graph, []
     for index, op in enumerate(graph.ops):

@@ -25,8 +25,8 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.plan.train_files import resume_chain
 from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.clocks import ClockOffset, clock_offset
@@ -211,8 +211,7 @@ class Session:
             measured = measure_links(self.plan, self.place.rank, clock, self.heartbeat.advance)
         self._enter("predicting")
         if self.place.rank == 0:
-            on_cores = self.place.is_one_machine and executor.transport.device.type == "cpu"
-            self._write_prediction(durations_from(profiles, shared=on_cores), measured)
+            self._write_prediction(durations_from(profiles), measured)
         gc.freeze()  # what is alive now stays; later collections need not look at it
         self._agree_on_origin(clock)
 
@@ -235,11 +234,12 @@ class Session:
         if not run_dirs:
             return
         self.heartbeat.enter("restoring")
-        found = restore(executor, self.place, run_dirs)
+        found = restore(executor, self.place, run_dirs, self.heartbeat.advance)
         if not found.step and not self.attempt:
             raise InvalidInput(f"resume: {run_dirs[-1]}: no checkpoint that all ranks can read: {found.skipped}")
         source = str(found.run_dir) if found.run_dir else None
-        self.telemetry.write("resumed", step=found.step, source=source, skipped=list(found.skipped))
+        other = {"other_plan": found.other_plan} if found.other_plan else {}
+        self.telemetry.write("resumed", step=found.step, source=source, skipped=list(found.skipped), **other)
         log.info("goes on after step %d of %s", found.step, source)
 
     def _agree_on_origin(self, clock: ClockOffset) -> None:

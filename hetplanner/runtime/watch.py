@@ -62,7 +62,7 @@ class StopWatcher:
         on_overdue: called once when the rank has not called `leave_steps` in time after a request; ends the process.
     """
 
-    def __init__(self, run_dir: Path, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, run_dir: Path, heartbeat: Heartbeat | None = None, attempt: int = 0) -> None:
         self.requested = threading.Event()
         self.request = Request.NONE
         self.asked_s = 0.0
@@ -70,6 +70,7 @@ class StopWatcher:
         self.on_overdue: Callable[[], None] = lambda: None
         self._heartbeat = heartbeat or Heartbeat()
         self._stop_file, self._signalled_file = run_dir / STOP_FILE, run_dir / SIGNALLED_FILE
+        self._attempt = b"%d" % attempt
         self._parent = os.getppid()
         self._done = threading.Event()
         self._grace_s = {Request.STOP: GRACE_S, Request.PREEMPT: GRACE_S}
@@ -125,11 +126,18 @@ class StopWatcher:
         elif os.getppid() == self._parent:
             if self._stop_file.exists():
                 return Request.STOP
-            return Request.PREEMPT if self._signalled_file.exists() else Request.NONE
+            return Request.PREEMPT if self._is_signalled() else Request.NONE
         # The agent ends a run that its user wants to stop by a signal, too, when its ranks do not see the file.
         if self._stop_file.exists():
             return Request.STOP
         if self.request is Request.NONE:
             with contextlib.suppress(OSError):  # on a full disk the others learn it when the step ends
-                self._signalled_file.touch()
+                self._signalled_file.write_bytes(self._attempt)
         return Request.PREEMPT
+
+    def _is_signalled(self) -> bool:
+        """Whether another rank of this attempt was told to end; of an earlier attempt the file may lie there still."""
+        try:
+            return self._signalled_file.read_bytes() == self._attempt
+        except OSError:
+            return False

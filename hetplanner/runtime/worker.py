@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -16,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
+from hetplanner.liveness.notices import CLOUDS, NOTICE_VARIABLE, NoticeWatcher
 from hetplanner.runtime.host_load import HostLoad
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUN_VERSION = 1
 ATTEMPT_VARIABLE = "HETPLANNER_ATTEMPT"
 """Set by the agent when it starts a run again: how often it has."""
 
@@ -65,41 +65,35 @@ def planned_rank(plan_file: Path) -> int:
     return rank_on_host(load_plan(plan_file), host, local_rank, num_processes)
 
 
-def run_directory(arguments: argparse.Namespace) -> tuple[Path, bool]:
-    """The run's folder, and whether its settings are given by a run.json there."""
-    folder = arguments.plan.resolve().parent
+def run_directory(arguments: argparse.Namespace) -> Path:
+    """The run's folder."""
+    folder: Path = arguments.plan.resolve().parent
     if arguments.output is None and (folder / "run.json").is_file():
-        return folder, True
-    return (arguments.output or folder / f"{arguments.plan.stem}-run").resolve(), False
+        return folder
+    return Path(arguments.output or folder / f"{arguments.plan.stem}-run").resolve()
 
 
-def read_settings(arguments: argparse.Namespace, run_dir: Path, given: bool) -> "tuple[Plan, TrainConfig]":
-    """Plan and settings. Raises InvalidInput."""
+def read_settings(arguments: argparse.Namespace) -> "tuple[Plan, TrainConfig]":
+    """Plan and settings: of run.json beside the plan, if there is one, but for what was typed. Raises InvalidInput."""
     from hetplanner.plan.files import load_plan
     from hetplanner.plan.train import TrainConfig
-    from hetplanner.schema import check_format, checked, parse_json, read_text
+    from hetplanner.plan.train_files import load_config
+    from hetplanner.schema import checked
 
-    plan = load_plan(arguments.plan)
-    if given:
-        path = run_dir / "run.json"
-        fields = check_format(parse_json(read_text(path), "run.json"), "run", RUN_VERSION, "run.json")
-        # JSON has no tuples.
-        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    else:
-        names = ("steps", "seed", "data", "emulate_links")
-        fields = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    return plan, checked(TrainConfig, fields, "run.json" if given else "settings")
+    file = arguments.plan.resolve().parent / "run.json"
+    config = load_config(file) if file.is_file() else TrainConfig()
+    names = ("steps", "seed", "data", "emulate_links")
+    typed = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    return load_plan(arguments.plan), checked(TrainConfig, dict(config) | typed, "settings")
 
 
 def write_settings(plan: "Plan", config: "TrainConfig", run_dir: Path) -> None:
-    """plan.json and run.json of a run that was started without them."""
-    import json
-
+    """plan.json and run.json of a run whose folder is not the plan's."""
     from hetplanner.plan.files import save_plan
+    from hetplanner.plan.train_files import save_config
 
     save_plan(plan, run_dir / "plan.json")
-    fields = {"format": f"hetplanner/run@{RUN_VERSION}"} | config.model_dump(mode="json")
-    write_whole(run_dir / "run.json", json.dumps(fields, indent=1) + "\n")
+    save_config(config, run_dir / "run.json")
 
 
 def redirect_output(run_dir: Path, rank: int) -> None:
@@ -128,6 +122,23 @@ def watch_host(telemetry: Telemetry) -> HostLoad | None:
     return HostLoad(telemetry, os.environ.get("HETPLANNER_HOST") or socket.gethostname())
 
 
+def watch_notices(terminal: int, telemetry: Telemetry) -> NoticeWatcher | None:
+    """The first rank of a host ends as by SIGTERM, and with it all others, when the host's cloud says that it goes."""
+    cloud = os.environ.get(NOTICE_VARIABLE)
+    if not cloud or os.environ.get("LOCAL_RANK", "0") != "0":
+        return None
+
+    def told(words: str) -> None:
+        _tell(terminal, words)
+        telemetry.write("notice", text=words, time_s=time.time())
+        telemetry.flush()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if cloud not in CLOUDS:
+        raise InvalidInput(f"{NOTICE_VARIABLE}: must be one of {', '.join(CLOUDS)}, got {cloud!r:.60}")
+    return NoticeWatcher(cloud, told)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs this rank.
 
@@ -144,24 +155,25 @@ def main(arguments: list[str] | None = None) -> int:
         rank = planned_rank(parsed.plan)
     except InvalidInput as error:
         return _fail(None, error, terminal)
-    run_dir, given = run_directory(parsed)
+    run_dir = run_directory(parsed)
     run_dir.mkdir(parents=True, exist_ok=True)
     redirect_output(run_dir, rank)
     heartbeat = Heartbeat.of_rank(rank, attempt)
-    code = _run_rank(parsed, run_dir, given, heartbeat, terminal, rank, attempt)
+    code = _run_rank(parsed, run_dir, heartbeat, terminal, rank, attempt)
     heartbeat.end(code)
     return code
 
 
 def _run_rank(
-    parsed: argparse.Namespace, run_dir: Path, given: bool, heartbeat: Heartbeat, terminal: int, rank: int, attempt: int
+    parsed: argparse.Namespace, run_dir: Path, heartbeat: Heartbeat, terminal: int, rank: int, attempt: int
 ) -> int:
     try:
         telemetry = start_telemetry(run_dir, rank, attempt)
     except InvalidInput as error:
         return _fail(None, error, terminal)
-    watcher = StopWatcher(run_dir, heartbeat)
+    watcher = StopWatcher(run_dir, heartbeat, attempt)
     load = watch_host(telemetry)
+    notices = None
 
     def give_up() -> None:  # there is nothing to save before the stage is built
         heartbeat.end(watcher.exit_code())
@@ -172,8 +184,9 @@ def _run_rank(
     try:
         heartbeat.enter("importing")
         telemetry.phase("importing")
-        plan, config = read_settings(parsed, run_dir, given)
-        if not given and rank == 0:
+        notices = watch_notices(terminal, telemetry)
+        plan, config = read_settings(parsed)
+        if rank == 0 and run_dir != parsed.plan.resolve().parent:
             write_settings(plan, config, run_dir)
         from hetplanner.runtime.connect import place_from_environment
         from hetplanner.runtime.session import Session
@@ -192,6 +205,8 @@ def _run_rank(
         watcher.close()
         if load is not None:
             load.close()
+        if notices is not None:
+            notices.close()
         telemetry.close()
 
 

@@ -138,3 +138,10 @@ def _rank(run_dir: str, rank: int, world: int, port: int, fault: Callable[[int],
     code = main([f"{run_dir}/plan.json"])
     sys.stdout.flush()
     os._exit(code)
+
+
+def finds_earlier_run(rank: int, *, folder: str) -> None:
+    """A fault for `start_ranks`: each rank is on a host of its own, whose part of an earlier run lies in its folder."""
+    from hetplanner.runtime import session
+
+    session.resume_chain = lambda resume: [Path(folder) / f"host-{rank}" / resume]

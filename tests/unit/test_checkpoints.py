@@ -12,7 +12,6 @@ from hetplanner.plan.checkpoints import (
     Manifest,
     RankFile,
     check_rank_file,
-    check_resumable,
     checkpoint_folder,
     checkpoint_steps,
     file_digest,
@@ -22,9 +21,9 @@ from hetplanner.plan.checkpoints import (
     rank_file,
     readable_steps,
 )
-from hetplanner.plan.resume_chain import resume_chain
+from hetplanner.plan.resumable import check_resumable
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.directory import save_config
+from hetplanner.plan.train_files import resume_chain, save_config
 
 
 def write_checkpoint(run_dir, plan, step, *, ranks=2, seed=0):
@@ -115,7 +114,7 @@ def test_what_cannot_be_resumed_is_refused(plan, tmp_path):
     write_checkpoint(tmp_path, plan, 20)
     check_resumable(plan, config)
     check_resumable(plan, TrainConfig())
-    with pytest.raises(InvalidInput, match="is of another plan; a run goes on with the plan"):
+    with pytest.raises(InvalidInput, match=r"is of another plan; that plan is not in plan.json there"):
         check_resumable(chain_plan(shares=(1, 1), cuts=(4,)), config)
     with pytest.raises(InvalidInput, match="begun with seed 0, got 3"):
         check_resumable(plan, config.replace(seed=3))
