@@ -25,17 +25,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
-SERIAL = ("tests/browser/", "tests/distributed/", "tests/hosts/", "tests/notebooks/")
+# Browsers and runs do not go beside each other: on two cores every story took two to four times as long.
+SERIAL = ("tests/browser/", "tests/distributed/", "tests/hosts/")
+NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, and those of `SERIAL` to one process."""
+    """Deals tests out one by one, but those of `SERIAL` to one process, and those of `NOTEBOOKS`."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "one by one" if nodeid.startswith(SERIAL) else nodeid
+            if nodeid.startswith(SERIAL):
+                return "one by one"
+            return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else nodeid
 
         def schedule(self) -> None:
             """A process begins a test once it knows the next one; xdist deals one test to one that comes later."""

@@ -63,9 +63,9 @@ from hetplanner.plan.checkpoints import (
 )
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.files import load_elastic_plan, load_plan, save_plan
-from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import load_config, resume_chain, save_config
 from hetplanner.planners.moments import plan_moment
 from hetplanner.plots.data.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.report_page import report_page
@@ -73,7 +73,6 @@ from hetplanner.plots.swarm_report_page import swarm_report_page
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.diagnosis import diagnose
-from hetplanner.runs.directory import load_config, save_config
 from hetplanner.runs.offers import read_offers
 from hetplanner.runs.plan_shelf import PlanShelf
 from hetplanner.runs.report import report_run
@@ -82,7 +81,7 @@ from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.runs.swarm_report import report_swarm
 from hetplanner.simulator.simulation import simulate
 from hetplanner.swarm.asked import Asked, ask, asked_so_far
-from hetplanner.swarm.beginning import read_config, read_ledger
+from hetplanner.swarm.beginning import read_ledger
 from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.chronicle import parse_events
 from hetplanner.swarm.spec import read_spec, spec_of
@@ -690,7 +689,7 @@ RUNS = (
         "run and status",
         _make_settings,
         lambda folder: (load_config(folder / "run.json"), read_status(folder / "status.json")),
-        ("runs.directory.load_config", "runs.status.read_status"),
+        ("plan.train_files.load_config", "runs.status.read_status"),
     ),
     Reader(
         "run annotations",
@@ -702,8 +701,7 @@ RUNS = (
     Reader(
         "run to go on from",
         _make_settings,
-        lambda folder: (resume_chain(str(folder)), read_config(folder / "run.json")),
-        ("swarm.beginning.read_config",),
+        lambda folder: (resume_chain(str(folder)), load_config(folder / "run.json")),
     ),
     Reader(
         "swarm description",

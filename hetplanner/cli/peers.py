@@ -28,8 +28,17 @@ def join(
     port: Annotated[int, typer.Option(help="To listen on; 0: a free one.")] = 0,
     device: Annotated[str, typer.Option(help="What computes: cpu, cuda (the first GPU), cuda:N, or auto.")] = "cpu",
     checkpoints: Annotated[Path, typer.Option(help="Folder of this peer's checkpoints.")] = Path("checkpoints"),
+    notice: Annotated[
+        str | None,
+        typer.Option(help="aws, gcp or azure: leave in time when this cloud says that it takes the machine."),
+    ] = None,
 ) -> None:
     """Join an elastic run with this machine. Ctrl-C leaves at a step boundary, SIGTERM within 20 s."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.liveness.notices import CLOUDS
+
+    if notice not in (None, *CLOUDS):
+        raise InvalidInput(f"--notice: must be one of {', '.join(CLOUDS)}, got {notice!r:.60}")
     inside: tuple[str, ...] = ()
     if ":" not in address:
         address, certificates, inside = _place_of(address)
@@ -37,6 +46,7 @@ def join(
     arguments += ["--host", host, "--port", str(port)]
     arguments += ["--device", device, "--checkpoints", str(checkpoints)]
     arguments += [f"--name={name}"] if name is not None else []
+    arguments += [f"--notice={notice}"] if notice is not None else []
     arguments += ["--certificates", str(certificates)] if certificates is not None else []
     os.execv(sys.executable, arguments)  # signals go straight to the peer
 

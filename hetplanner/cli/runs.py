@@ -141,7 +141,7 @@ def report(
     ] = None,
     steps: Annotated[int, typer.Option(help="How many of the last steps to read.", min=1)] = 20,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the cluster as the run showed it here.")
+        Path | None, typer.Option("--refit", "-o", "--out", help="Write the cluster as the run showed it here.")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write the whole report here, as one HTML file that needs no network.")

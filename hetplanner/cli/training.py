@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning import PlanFile
-from hetplanner.errors import Infeasible
+from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hetplanner.launchers.hosts_file import Hosts
     from hetplanner.launchers.interface import LaunchRequest
     from hetplanner.plan.files import AnyPlan
+    from hetplanner.plan.model import Plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.run import Run
 
@@ -34,12 +36,13 @@ def train(
     launcher: Annotated[
         str,
         typer.Option(
-            help="Where to run: local (this machine), ssh (hosts), torchrun (lines to paste, with --dry-run)."
+            help="Where to run: local (this machine), ssh (hosts), slurm (a job); with --dry-run kubernetes (a file)"
+            " and torchrun (lines to paste)."
         ),
     ] = "local",
     hosts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How ssh reaches the plan's hosts; default: each by its own name."),
+        typer.Option(metavar="FILE", help="How the launcher reaches the plan's hosts; default: each by its own name."),
     ] = None,
     emulate_links: Annotated[
         bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
@@ -71,6 +74,11 @@ def train(
             metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A host of the plan that is gone: the plan is made anew for the others."),
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Time for that search, such as 10s; default: 5s.")] = None,
     max_restarts: Annotated[
         int,
         typer.Option(
@@ -98,6 +106,10 @@ def train(
     from hetplanner.schema import checked
 
     plan = load_any_plan(file)
+    if without:
+        plan = _planned_without(plan, without, seed, budget or "5s", resume if launcher != "local" else None)
+    elif budget is not None:
+        raise InvalidInput("budget: nothing is searched; it belongs to --without HOST")
     fields = {
         "steps": steps,
         "seed": seed,
@@ -147,6 +159,40 @@ def _given(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
+def _planned_without(plan: AnyPlan, hosts: Sequence[str], seed: int, budget: str, resume: str | None) -> Plan:
+    """The plan made anew for the devices of the other hosts, which have all weights of a run to go on from.
+
+    Raises:
+        InvalidInput, Infeasible: see `planners.without_hosts`.
+    """
+    from hetplanner.cli.planning import solve
+    from hetplanner.cli.problem import budget_of
+    from hetplanner.plan.model import Plan
+    from hetplanner.planners.registry import make_planner
+    from hetplanner.planners.without_hosts import (
+        problem_with_weights,
+        problem_without_hosts,
+        stages_out_of_reach,
+    )
+    from hetplanner.runs.run import open_run
+
+    if not isinstance(plan, Plan):
+        raise InvalidInput("without: a swarm goes on without a host by itself; remove the option")
+    problem, start = problem_without_hosts(plan, hosts)
+    planner, limit = make_planner("evolution"), budget_of(budget, None)
+    earlier = open_run(resume).plan if resume is not None else None
+    if earlier is not None:
+        problem_with_weights(problem, earlier)  # refuses before the search what has lost a stage
+    found = solve(planner, problem, seed, limit, start).plan
+    if earlier is not None and stages_out_of_reach(earlier, found):
+        found = solve(planner, problem_with_weights(problem, earlier), seed, limit, start).plan
+    shape = f"{len(found.stages)} stage(s) on {len(found.ranks)} device(s)"
+    step = f", {short_seconds(found.estimate.step_s)} a step" if found.estimate is not None else ""
+    before = f" ({short_seconds(plan.estimate.step_s)} with all hosts)" if plan.estimate is not None else ""
+    notices.print(f"planned anew without {', '.join(hosts)}: {shape}{step}{before}")
+    return found
+
+
 def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
     """The earlier run's settings, but for what was given. Raises InvalidInput if the plan cannot go on from it."""
     from hetplanner.runs.resuming import check_resume
@@ -180,7 +226,8 @@ def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> Non
     if as_json:
         commands = [{"host": c.host, "argv": list(c.argv), "env": dict(c.env)} for c in request.commands]
         disk = {f"{name}_bytes" if name != "kept" else name: value for name, value in asdict(need).items()}
-        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": warnings, "disk": disk})
+        file = {"file": request.file} if request.file else {}
+        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": warnings, "disk": disk} | file)
     else:
         for warning in warnings:
             notices.print(f"warning: {warning}")

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 from hetplanner.data.digits import WORD as DIGITS
 from hetplanner.data.need import TokenNeed, need_of
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.hosts.checks import Facts, Found, planned_gpus, problems, told_at_once, warnings
-from hetplanner.hosts.connection import Connection, Unfit, Unreachable
+from hetplanner.hosts.checks import Facts, Found, problems, told_at_once, warnings
+from hetplanner.hosts.connection import Connection
+from hetplanner.hosts.transport import SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.torchrun import checked_hosts
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import planned_gpus
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked
 
@@ -48,10 +50,9 @@ def question(plan: Plan, config: TrainConfig, host: PlacedHost, port: int | None
         "address": host.address,
         "port": port if host.node == 0 else None,
         "data": _asked_data(plan, config) if reads_data(plan, host) else None,
-        "gpus": bool(planned_gpus(plan, config, host)),
+        "gpus": bool(planned_gpus(plan, config.device, host.ranks)),
         "folder": host.run_folder,
         "resume": resume,
-        "ranks": list(host.ranks),
     }
 
 
@@ -113,7 +114,7 @@ def check_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts, own_version: s
 
     def look(host: PlacedHost) -> Found:
         try:
-            connections[host.name] = connection = Connection(host, hosts.ssh_config)
+            connections[host.name] = connection = Connection(host, SshTransport(hosts.ssh_config))
             return ask_facts(connection, question(plan, config, host, hosts.port, resume))
         except (Unreachable, Unfit) as error:
             return Found(host, error=error)

@@ -1,19 +1,24 @@
 """Whether a plan's hosts can run it, told from what they say: all that is wrong, each with host and remedy."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from hetplanner.cluster.catalog import find_kind
 from hetplanner.cluster.gpu_lists import kind_of_gpu, read_gpus
+from hetplanner.cluster.model import MAX_DEVICES
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.disk import DiskNeed, disk_need
 from hetplanner.launchers.hosts_file import PlacedHost, is_public
 from hetplanner.launchers.torchrun import PUBLIC, UNENCRYPTED
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import planned_gpus
+from hetplanner.plan.resumable import other_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Noun
 from hetplanner.units import short_bytes, short_seconds
@@ -21,6 +26,8 @@ from hetplanner.units import short_bytes, short_seconds
 MAX_CLOCK_OFF_S = 5.0
 
 Short = Annotated[str, Field(max_length=1000)]
+Number = Annotated[int, Field(ge=0)]
+Numbers = Annotated[tuple[Number, ...], Field(max_length=MAX_DEVICES)]
 
 
 class Facts(Noun):
@@ -34,7 +41,7 @@ class Facts(Noun):
         port_error: why the store cannot listen there.
         data: what stands for the data's content; `data_error`: why there is none.
         gpus: what `nvidia-smi -L` prints.
-        checkpoints: steps of the run to go on from.
+        checkpoints: of the run to go on from: by step, the ranks whose parts the host has.
     """
 
     hetplanner: Short | None
@@ -50,7 +57,7 @@ class Facts(Noun):
     gpus: Annotated[str, Field(max_length=100_000)] = ""
     free_bytes: Annotated[int, Field(ge=0)] = 0
     folder_error: Short = ""
-    checkpoints: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=100)] = ()
+    checkpoints: Annotated[dict[Number, Numbers], Field(max_length=100)] = Field(default_factory=dict)
 
 
 @dataclass
@@ -68,15 +75,6 @@ class Found:
     clock_s: float = 0.0
     clock_error_s: float = 0.0
     unreached: dict[str, str] = field(default_factory=dict)
-
-
-def planned_gpus(plan: Plan, config: TrainConfig, host: PlacedHost) -> Counter[str]:
-    """How many GPUs of which kind a plan has on a host; none where it is trained on processors."""
-    if config.device == "cpu":
-        return Counter()
-    cluster = plan.problem.cluster
-    kinds = [find_kind(cluster.devices[cluster.device_index(plan.ranks[rank])].kind) for rank in host.ranks]
-    return Counter(kind.name for kind in kinds if kind is not None and kind.grade != "cpu")
 
 
 def problems(plan: Plan, config: TrainConfig, found: Sequence[Found], own_version: str) -> list[tuple[str, str]]:
@@ -102,7 +100,7 @@ def problems(plan: Plan, config: TrainConfig, found: Sequence[Found], own_versio
     told += _unlike(known, "python", "Python", "take one minor version on all")
     told += _unlike(known, "data", "data", "give all hosts the same files")
     told += _doubled_addresses(known)
-    return [*told, *_checkpoints(config, known)]
+    return [*told, *_checkpoints(plan, config, known)]
 
 
 def _of_one(plan: Plan, config: TrainConfig, need: DiskNeed, found: Found, facts: Facts, own_version: str) -> list[str]:
@@ -122,7 +120,7 @@ def _of_one(plan: Plan, config: TrainConfig, need: DiskNeed, found: Found, facts
         f"data: {facts.data_error}; copy it there" if facts.data_error else "",
         f"its folder {facts.folder_error}; give another one in the hosts file (folder)" if facts.folder_error else "",
         _clock_words(found),
-        _gpu_words(planned_gpus(plan, config, host), facts.gpus),
+        _gpu_words(Counter(kind.name for kind in planned_gpus(plan, config.device, host.ranks)), facts.gpus),
         _disk_words(plan, need, host, facts),
     ]
     return [text for text in texts if text]
@@ -196,14 +194,32 @@ def _doubled_addresses(known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, 
     return told
 
 
-def _checkpoints(config: TrainConfig, known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, str]]:
+def _checkpoints(plan: Plan, config: TrainConfig, known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, str]]:
+    """What is missing to go on: every host needs its own ranks' parts, or all hosts together each stage's."""
     if config.resume is None or not known:
         return []
-    common = set.intersection(*(set(facts.checkpoints) for _, facts in known))
-    if common:
+    if (old := other_plan(Path(config.resume), plan)) is not None:
+        if any(_holds_all_stages(old, step, known) for _, facts in known for step in facts.checkpoints):
+            return []
+        why = "no checkpoint of the run to go on from has a part of every stage on these hosts"
+        return [(known[0][0].host.name, f"{why}; add a host that has the rest, or begin anew, without --resume")]
+    whole = [
+        {step for step, parts in facts.checkpoints.items() if set(each.host.ranks) <= set(parts)}
+        for each, facts in known
+    ]
+    if set.intersection(*whole):
         return []
-    bare = next((each.host.name for each, facts in known if not facts.checkpoints), known[0][0].host.name)
-    return [(bare, "has no checkpoint of the run to go on from that all hosts have; begin anew, without --resume")]
+    bare = next((each.host.name for (each, _), steps in zip(known, whole, strict=True) if not steps), None)
+    text = "has no checkpoint of the run to go on from that all hosts have; begin anew, without --resume"
+    return [(bare or known[0][0].host.name, text)]
+
+
+def _holds_all_stages(old: Plan, step: int, known: Sequence[tuple[Found, Facts]]) -> bool:
+    here = {rank for _, facts in known for rank in facts.checkpoints.get(step, ())}
+    return all(
+        any(old.rank_at(stage, replica) in here for replica in range(len(each.replicas)))
+        for stage, each in enumerate(old.stages)
+    )
 
 
 def warnings(found: Sequence[Found]) -> list[str]:
@@ -212,6 +228,22 @@ def warnings(found: Sequence[Found]) -> list[str]:
         return []
     public = [(each.host.name, each.facts.address) for each in found if each.facts and is_public(each.facts.address)]
     return [PUBLIC.format(name=name, address=address, rest=UNENCRYPTED) for name, address in public]
+
+
+def told_of_absence(told: Sequence[tuple[str, str]], waited_s: float, run: str) -> str:
+    """That hosts of a run do not come back, and how it goes on without them.
+
+    Args:
+        told: hosts that cannot be reached, each with why.
+        waited_s: for how long they were waited for.
+        run: its id.
+    """
+    without = " ".join(f"--without {shlex.quote(name)}" for name, _ in told)
+    others = f" (nor has {len(told) - 1} more)" if len(told) > 1 else ""
+    return (
+        f"host {told[0][0]} has not come back for {short_seconds(waited_s)}{others}: {told[0][1]}; to go on without it:"
+        f" `hetplanner train PLAN --resume {run} {without}`"
+    )
 
 
 def told_at_once(told: Sequence[tuple[str, str]]) -> str:

@@ -27,7 +27,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         asked: address, port (None: of no concern here), data (None: this host reads none), gpus (whether to look for
-            some), folder (of this host's runs), resume (a run's name or None), ranks.
+            some), folder (of this host's runs), resume (a run's name or None).
     """
     folder = Path(asked["folder"]).expanduser()
     return {
@@ -39,7 +39,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         **(_data(asked["data"]) if asked["data"] is not None else {}),
         "gpus": _gpus() if asked["gpus"] else "",
         **_disk(folder),
-        "checkpoints": _checkpoints(folder / asked["resume"], asked["ranks"]) if asked["resume"] else [],
+        "checkpoints": _checkpoints(folder / asked["resume"]) if asked["resume"] else {},
         "unix_s": time.time(),
     }
 
@@ -178,13 +178,13 @@ def _disk(folder: Path) -> dict[str, Any]:
         return {"folder_error": f"{folder}: {error.strerror}"}
 
 
-def _checkpoints(run_dir: Path, ranks: list[int]) -> list[int]:
-    """Steps of a run's finished checkpoints that hold the parts of these ranks, latest first."""
-    found = []
+def _checkpoints(run_dir: Path) -> dict[int, list[int]]:
+    """By step of a run's finished checkpoints, the latest first: the ranks whose parts are here."""
+    found = {}
     with contextlib.suppress(OSError):
         for path in (run_dir / CHECKPOINTS).iterdir():
             step = path.name.removeprefix("step-")
-            parts = [path / "manifest.json", *(path / f"rank-{rank}.safetensors" for rank in ranks)]
-            if step.isdecimal() and all(part.is_file() for part in parts):
-                found.append(int(step))
-    return sorted(found, reverse=True)[:100]
+            if step.isdecimal() and (path / "manifest.json").is_file():
+                ranks = [part.stem.removeprefix("rank-") for part in path.glob("rank-*.safetensors")]
+                found[int(step)] = sorted(int(rank) for rank in ranks if rank.isdecimal())
+    return dict(sorted(found.items(), reverse=True)[:100])

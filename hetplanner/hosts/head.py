@@ -19,20 +19,19 @@ from typing import Any
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError, one_line
 from hetplanner.hosts.asking import question, resumed_run
-from hetplanner.hosts.checks import Found, problems, told_at_once, warnings
-from hetplanner.hosts.connection import Unreachable
+from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.hosts.mirror import Mirror, host_log, wanted_files
 from hetplanner.hosts.outcome import Outcome, judge, summary_lines
+from hetplanner.hosts.transport import Unreachable, transport_of
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import SshLauncher
 from hetplanner.plan.files import load_plan
-from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.reading import DAMAGED
-from hetplanner.schema import check_format, checked, parse_json, read_text
-from hetplanner.units import short_seconds
+from hetplanner.schema import parse_json, read_text
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +70,10 @@ class Head:
     def __init__(self, run_dir: Path, attempt: int) -> None:
         self.run_dir, self.attempt = run_dir, attempt
         self.plan = load_plan(run_dir / "plan.json")
-        self.config = _settings(run_dir)
+        self.config = load_config(run_dir / CONFIG_FILE)
         launch = load_launch(run_dir)
         self.hosts = launch.hosts or Hosts()
+        self.transport = transport_of(launch.launcher, self.hosts)
         self.run = launch.run or run_dir.name
         self.placed = place_hosts(self.plan, self.hosts)
         request = SshLauncher(self.hosts, self.run).request(self.plan, run_dir, self.config)
@@ -98,13 +98,12 @@ class Head:
             return self._order(host, command, folder, found)
 
         patience_s = RETURN_S if self.attempt else 0.0
-        return HostRun(host, self.hosts.ssh_config, asked, order, mirror, patience_s)
+        return HostRun(host, self.transport, asked, order, mirror, patience_s)
 
     def _order(self, host: PlacedHost, command: HostCommand, folder: str, found: Found) -> tuple[dict[str, Any], bytes]:
         """What starts a host's part."""
         plan = read_text(self.run_dir / "plan.json")
         config = self.config.replace(resume=f"../{self._resume}" if self._resume else None)  # beside the run, on all
-        fields = {"format": "hetplanner/run@1"} | config.model_dump(mode="json")
         header = {
             "folder": folder,
             "attempt": self.attempt,
@@ -117,7 +116,7 @@ class Head:
             "port": self.hosts.port if host.node == 0 else None,
             "plan_bytes": len(plan),
         }
-        return header, plan + json.dumps(fields, indent=1).encode() + b"\n"
+        return header, plan + json.dumps(config_to_data(config), indent=1).encode() + b"\n"
 
     # -- from start to end ------------------------------------------------------------------------
 
@@ -130,6 +129,7 @@ class Head:
         """
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._told_to_end)
+        signal.signal(signal.SIGUSR1, self._told_to_stop)
         for run in self.runs:
             run.begin()
         try:
@@ -150,6 +150,10 @@ class Head:
     def _told_to_end(self, signum: int, frame: object) -> None:
         self._asked = self._asked or "preempt"
 
+    def _told_to_stop(self, signum: int, frame: object) -> None:
+        """The stop file may come late where the disk is another machine's."""
+        self._asked = "stop"
+
     def _look_for_stop(self) -> str:
         """What the head was asked for: stop, preempt, or nothing."""
         if self._asked != "stop" and (self.run_dir / "stop").exists():
@@ -167,7 +171,7 @@ class Head:
         told = problems(self.plan, self.config, found, metadata.version("hetplanner"))
         away = [each.host.name for each in found if isinstance(each.error, Unreachable)]
         if told and self.attempt and len(away) == len(told):
-            raise RunError(f"host {told[0][0]} has not come back for {short_seconds(RETURN_S)}: {told[0][1]}")
+            raise RunError(told_of_absence(told, RETURN_S, self.run_dir.name))
         if told:
             raise InvalidInput(told_at_once(told))
         for text in warnings(found):
@@ -287,11 +291,6 @@ def _stopped_without(runs: Sequence[HostRun]) -> Outcome:
     away = [run.host.name for run in runs if not run.done and run.started]
     words = f"stopped; {', '.join(away)} did not answer, and ends what runs there by itself within a minute"
     return Outcome(RunError.exit_code, words)
-
-
-def _settings(run_dir: Path) -> TrainConfig:
-    fields = check_format(parse_json(read_text(run_dir / "run.json"), "run.json"), "run", 1, "run.json")
-    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, "run.json")
 
 
 def _lost_before(run_dir: Path) -> dict[str, dict[str, int]]:

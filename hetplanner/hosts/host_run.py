@@ -12,8 +12,9 @@ from pydantic import Field
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.hosts.asking import ask_facts
 from hetplanner.hosts.checks import Found
-from hetplanner.hosts.connection import Connection, Unfit, Unreachable
+from hetplanner.hosts.connection import Connection
 from hetplanner.hosts.mirror import Mirror
+from hetplanner.hosts.transport import Transport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import Noun, checked
 
@@ -44,7 +45,7 @@ class HostRun:
 
     Args:
         host: which.
-        ssh_config: for ssh; None: the user's own.
+        transport: the way to it.
         asked: what the host is asked before it starts.
         order: header and body that start it.
         mirror: takes its files.
@@ -67,7 +68,7 @@ class HostRun:
     def __init__(
         self,
         host: PlacedHost,
-        ssh_config: str | None,
+        transport: Transport,
         asked: dict[str, Any],
         order: Callable[[Found], tuple[dict[str, Any], bytes]],
         mirror: Mirror,
@@ -82,7 +83,7 @@ class HostRun:
         self.state: HostState | None = None
         self.heard_s = self.since_s = time.monotonic()
         self.clock_s, self.clock_error_s = 0.0, float("inf")
-        self._ssh_config, self._asked, self._order, self._patience_s = ssh_config, asked, order, patience_s
+        self._transport, self._asked, self._order, self._patience_s = transport, asked, order, patience_s
         self._folder = str(asked["run_folder"])
         self._connection: Connection | None = None
         self._over = threading.Event()
@@ -101,7 +102,7 @@ class HostRun:
 
     @property
     def is_connected(self) -> bool:
-        """Whether an ssh to the host stands."""
+        """Whether a connection to the host stands."""
         return self._connection is not None
 
     def unheard_s(self) -> float:
@@ -168,7 +169,7 @@ class HostRun:
                 return Found(self.host, error=error)
 
     def _open(self) -> Connection:
-        connection = Connection(self.host, self._ssh_config)
+        connection = Connection(self.host, self._transport)
         self.heard_s = self.since_s = time.monotonic()
         self._connection = connection
         if self._over.is_set():

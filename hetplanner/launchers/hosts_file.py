@@ -9,12 +9,22 @@
     address = "10.0.0.5"                   # where the other hosts reach it; default: the host part of `ssh`
     python = "/opt/venv/bin/python"        # with hetplanner; default "python3"
     folder = "~/hetplanner-runs"           # where runs write there
+    slurm = "node17"                       # its name in Slurm, then also the default of `ssh`; default: the host's name
+    kubernetes = "node17"                  # its node's name in Kubernetes, as `slurm`
+    notice = "aws"                         # or gcp, azure: the cloud that says before it takes the host; default: none
+    [slurm]                                # with --launcher slurm
+    options = ["--partition=gpu", "--time=1-00:00:00"]   # more of sbatch's own, see `man sbatch`
+    [kubernetes]                           # with --launcher kubernetes; these are the defaults
+    image = "hetplanner"                   # with hetplanner for its `python3`
+    namespace = "default"
+    claim = "hetplanner"                   # a volume claim for the files of runs, which all nodes can write
 
 A host of the plan that is not listed is called by its own name.
 """
 
 import hashlib
 import ipaddress
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -27,6 +37,7 @@ from pydantic import AfterValidator, Field
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
+from hetplanner.liveness.notices import Cloud
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.reading import reader
@@ -38,6 +49,12 @@ MAX_HOSTS = 4096
 DEFAULT_PORT = 29_500
 DEFAULT_FOLDER = "~/hetplanner-runs"
 _TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+SLURM_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+NODE_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+"""A value of the label that Kubernetes gives each node."""
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*")
+_KUBERNETES_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_OPTION = re.compile(r"--[a-z][a-z-]*(?:=[!-~]+)?")
 _ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
@@ -68,10 +85,34 @@ def _folder(text: str) -> str:
     return text.rstrip("/") or "/"
 
 
+def _option(text: str) -> str:
+    if not _OPTION.fullmatch(text):
+        raise ValueError(f"must be a long option of sbatch without blanks, such as --partition=gpu, got {text!r:.80}")
+    return text
+
+
+def _image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"must be an image's name, such as registry.lab/hetplanner:1, got {text!r:.80}")
+    return text
+
+
+def _kubernetes_name(text: str) -> str:
+    if not _KUBERNETES_NAME.fullmatch(text):
+        raise ValueError(f"must be a name of small letters, digits and -, such as gpu-lab, got {text!r:.80}")
+    return text
+
+
 Target = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_target)]
 Address = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_address)]
 Program = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_program)]
 HostFolder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_folder)]
+
+
+SlurmName = Annotated[str, Field(max_length=64, pattern=f"^{SLURM_NAME}$")]
+NodeName = Annotated[str, Field(pattern=f"^{NODE_NAME}$")]
+KubernetesName = Annotated[str, Field(max_length=63), AfterValidator(_kubernetes_name)]
+SlurmOption = Annotated[str, Field(max_length=1000), AfterValidator(_option)]
 
 
 class HostEntry(Noun):
@@ -81,6 +122,28 @@ class HostEntry(Noun):
     address: Address | None = None
     python: Program = "python3"
     folder: HostFolder = DEFAULT_FOLDER
+    slurm: SlurmName | None = None
+    kubernetes: NodeName | None = None
+    notice: Cloud | None = None
+
+
+class Slurm(Noun):
+    """What sbatch is told beyond the plan."""
+
+    options: Annotated[tuple[SlurmOption, ...], Field(max_length=50)] = ()
+
+
+class Kubernetes(Noun):
+    """What the pods of a run share.
+
+    Attributes:
+        image: has hetplanner for its `python3`.
+        claim: a PersistentVolumeClaim that all nodes can write (ReadWriteMany), for the files of runs.
+    """
+
+    image: Annotated[str, Field(max_length=500), AfterValidator(_image)] = "hetplanner"
+    namespace: KubernetesName = "default"
+    claim: KubernetesName = "hetplanner"
 
 
 class Hosts(Noun):
@@ -91,12 +154,15 @@ class Hosts(Noun):
         port: of the store at which all ranks meet, on the plan's first host.
         encrypted: whether the network of the addresses encrypts traffic, as WireGuard does.
         hosts: by the plan's names.
+        slurm, kubernetes: for the launchers of these names.
     """
 
     ssh_config: Annotated[str, Field(max_length=4000)] | None = None
     port: Annotated[int, Field(strict=True, ge=1024, le=65_535)] = DEFAULT_PORT
     encrypted: Annotated[bool, Field(strict=True)] = False
     hosts: Annotated[dict[Name, HostEntry], Field(max_length=MAX_HOSTS)] = Field(default_factory=dict)
+    slurm: Slurm | None = None
+    kubernetes: Kubernetes | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +172,8 @@ class PlacedHost:
     Attributes:
         name: the plan's.
         node: its number among the plan's hosts, torchrun's node rank.
+        slurm, kubernetes: its name there.
+        notice: the cloud that says before it takes the host.
         ranks: the plan's, ascending.
     """
 
@@ -116,6 +184,9 @@ class PlacedHost:
     address: str
     python: str
     folder: str
+    slurm: str
+    kubernetes: str
+    notice: Cloud | None = None
 
     @property
     def run_folder(self) -> str:
@@ -156,6 +227,16 @@ def read_hosts(path: Path) -> Hosts:
     return hosts.replace(ssh_config=str(config))
 
 
+def hosts_template(plan: Plan) -> str:
+    """A hosts file for a plan, in which each host is called by its own name, and what may be said is a comment."""
+    lines = [f'format = "hetplanner/hosts@{HOSTS_VERSION}"', f"port = {DEFAULT_PORT}"]
+    for host in ranks_by_host(plan):
+        name = json.dumps(host)  # a string of JSON is one of TOML
+        lines += ["", f"[hosts.{name}]"]
+        lines += ['# ssh = "USER@HOST"', '# address = "10.0.0.5"', '# python = "/opt/venv/bin/python"']
+    return "\n".join([*lines, ""])
+
+
 def place_hosts(plan: Plan, hosts: Hosts) -> tuple[PlacedHost, ...]:
     """The plan's hosts in the order of their node rank, each with how it is reached.
 
@@ -174,7 +255,7 @@ def place_cluster(cluster: Cluster, hosts: Hosts) -> tuple[PlacedHost, ...]:
 def _placed_all(cluster: Cluster, ranks_of: Mapping[str, tuple[int, ...]], hosts: Hosts) -> tuple[PlacedHost, ...]:
     _refuse_unknown(cluster, hosts)
     placed = [_placed(name, node, ranks, hosts) for node, (name, ranks) in enumerate(ranks_of.items())]
-    for field in ("address", "ssh"):
+    for field in ("address", "ssh", "slurm", "kubernetes"):
         known: dict[str, str] = {}
         for host in placed:
             value = getattr(host, field)
@@ -198,15 +279,17 @@ def _refuse_unknown(cluster: Cluster, hosts: Hosts) -> None:
 
 def _placed(name: str, node: int, ranks: tuple[int, ...], hosts: Hosts) -> PlacedHost:
     entry = hosts.hosts.get(name, HostEntry())
-    if entry.ssh is None and not _TARGET.fullmatch(name):
+    called = entry.slurm or entry.kubernetes or name
+    if entry.ssh is None and not _TARGET.fullmatch(called):
         raise InvalidInput(
             f'hosts: {name!r:.80} is no name that ssh takes; list it in the hosts file, with ssh = "USER@HOST"'
         )
-    ssh = entry.ssh or name
+    ssh = entry.ssh or called
     address = entry.address or ssh.rpartition("@")[2]
     if not _ADDRESS.fullmatch(address):
         raise InvalidInput(f"hosts.{name:.80}: {address!r:.80} is no address; give one in the hosts file")
-    return PlacedHost(name, node, ranks, ssh, address, entry.python, entry.folder)
+    names = (entry.slurm or name, entry.kubernetes or name)
+    return PlacedHost(name, node, ranks, ssh, address, entry.python, entry.folder, *names, entry.notice)
 
 
 def is_public(address: str) -> bool:

@@ -53,6 +53,7 @@ class LaunchRequest:
         warnings: one line each of what a person should know before they launch it.
         starter: what this machine runs to have all commands started; None: it runs the one command itself.
         starts: whether it can be started from here, and not only pasted.
+        file: what starts all commands, where that is a file for another program.
     """
 
     launcher: str
@@ -61,6 +62,7 @@ class LaunchRequest:
     warnings: tuple[str, ...] = ()
     starter: HostCommand | None = None
     starts: bool = True
+    file: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -70,17 +72,18 @@ class LaunchRequest:
     def command_here(self) -> HostCommand:
         """The one command that this machine runs. Raises InvalidInput where there is none."""
         if not self.starts:
-            raise InvalidInput(
-                f"launcher: {self.launcher} starts no process; paste its lines (--dry-run) on the hosts, or take"
-                " --launcher ssh"
-            )
+            lines = "paste its lines (--dry-run) on the hosts"
+            how = "save its file (--dry-run) and give it to `kubectl create -f`" if self.file else lines
+            raise InvalidInput(f"launcher: {self.launcher} starts no process; {how}, or take --launcher ssh")
         if self.starter is not None:
             return self.starter
         (command,) = self.commands
         return command
 
     def script(self) -> str:
-        """Shell text that a person could paste: one command per host."""
+        """The file that starts all, or shell text that a person could paste: one command per host."""
+        if self.file:
+            return self.file
         lines = []
         for i, command in enumerate(self.commands):
             if len(self.commands) > 1:

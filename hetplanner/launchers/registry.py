@@ -5,16 +5,25 @@ from collections.abc import Callable
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import Hosts
 from hetplanner.launchers.interface import Launcher
+from hetplanner.launchers.kubernetes import KubernetesLauncher
 from hetplanner.launchers.local import LocalLauncher
+from hetplanner.launchers.slurm import SlurmLauncher
 from hetplanner.launchers.ssh import SshLauncher
 from hetplanner.launchers.torchrun import TorchrunLauncher
 
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {
+    "kubernetes": KubernetesLauncher,
     "local": LocalLauncher,
+    "slurm": SlurmLauncher,
     "ssh": SshLauncher,
     "torchrun": TorchrunLauncher,
 }
-OVER_HOSTS: dict[str, Callable[[Hosts], Launcher]] = {"ssh": SshLauncher, "torchrun": TorchrunLauncher}
+OVER_HOSTS: dict[str, Callable[[Hosts], Launcher]] = {
+    "kubernetes": KubernetesLauncher,
+    "slurm": SlurmLauncher,
+    "ssh": SshLauncher,
+    "torchrun": TorchrunLauncher,
+}
 """Those that take a hosts file."""
 
 

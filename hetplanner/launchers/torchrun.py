@@ -5,6 +5,7 @@ from pathlib import Path
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, is_public, place_hosts
 from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
+from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
@@ -76,7 +77,8 @@ def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str])
                 "--log-dir=/dev/null",  # ranks write their own
                 *("-m", WORKER_MODULE, f"{folder}/plan.json"),
             ),
-            {HOST_VARIABLE: host.name, ADDRESS_VARIABLE: host.address, "OMP_NUM_THREADS": "1"},
+            {HOST_VARIABLE: host.name, ADDRESS_VARIABLE: host.address, "OMP_NUM_THREADS": "1"}
+            | ({NOTICE_VARIABLE: host.notice} if host.notice else {}),
             len(host.ranks),
         )
         for host, folder in zip(placed, folders, strict=True)

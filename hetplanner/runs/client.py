@@ -83,9 +83,9 @@ class AgentClient:
             plan: what to run.
             config: how; a relative `data` is taken from this process's directory, but of a run over hosts it is theirs.
             out: an empty folder for the run, else the home's `runs/`.
-            launcher: where to run: `local` on this machine, or `ssh` on hosts.
+            launcher: where to run: `local` on this machine, `ssh` on hosts, `slurm` as a job.
             choice: names from the agent's offers instead of paths: what a page asks for.
-            hosts: how `ssh` reaches the plan's hosts; None calls each by its own name.
+            hosts: how `ssh` or Slurm reaches the plan's hosts; None calls each by its own name.
 
         Raises:
             InvalidInput, Infeasible: plan, data or machine do not allow it.

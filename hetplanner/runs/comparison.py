@@ -15,6 +15,7 @@ from typing import Any
 from hetplanner.cost.terms import term_label
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
+from hetplanner.plan.placement import on_measured_links
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.trace import Trace
 from hetplanner.reading import DAMAGED, reader
@@ -79,13 +80,15 @@ class Comparison:
     Attributes:
         step_s: by source: predicted, measured, and what else was given; only what is known.
         terms: the same sources, mean over ranks; they add up to their step, up to the median's doing.
-        difference: the largest one between prediction and measurement, in a sentence.
+        summary: the step's time against the prediction, in a sentence.
+        difference: the largest one between prediction and measurement, in a sentence; empty where there is none.
     """
 
     step_s: dict[str, float]
     terms: dict[str, StepTerms]
     ranks: tuple[RankReport, ...]
     links: tuple[LinkReport, ...]
+    summary: str
     difference: str
 
 
@@ -116,7 +119,7 @@ class Comparer:
         step_s = {source: mean_terms(found).step_s for source, found in rows.items()}
         step_s |= {k: v for k, v in (("measured", _measured_step_s(run)), ("predicted", run.predicted_step_s())) if v}
         terms = {source: mean_terms(found) for source, found in rows.items()}
-        return Comparison(step_s, terms, ranks, links, name_difference(step_s, ranks, links))
+        return Comparison(step_s, terms, ranks, links, *name_difference(step_s, ranks, links))
 
 
 # -- traces and terms -----------------------------------------------------------------------------
@@ -128,7 +131,9 @@ def _predicted_trace(run: RunReader) -> Trace | None:
     if durations is None:
         return None
     try:
-        return simulate(run.plan, durations, steps=simulated_steps(run.plan))
+        links, steps = run.measured_links(), simulated_steps(run.plan)
+        plan = run.plan if links is None else on_measured_links(run.plan, links)
+        return simulate(plan, durations, steps=steps, fair_links=links is not None)
     except (IndexError, ValueError):  # damaged: lists of other lengths than the plan has ranks
         return None
 
@@ -285,8 +290,10 @@ def _link_report(
 # -- the sentence ---------------------------------------------------------------------------------
 
 
-def name_difference(step_s: dict[str, float], ranks: Sequence[RankReport], links: Sequence[LinkReport]) -> str:
-    """What sets measurement and prediction apart most, in a sentence.
+def name_difference(
+    step_s: dict[str, float], ranks: Sequence[RankReport], links: Sequence[LinkReport]
+) -> tuple[str, str]:
+    """Summary and difference of a comparison, each a sentence.
 
     Args:
         step_s: predicted and measured.
@@ -296,23 +303,24 @@ def name_difference(step_s: dict[str, float], ranks: Sequence[RankReport], links
     predicted_s, measured_s = step_s.get("predicted"), step_s.get("measured")
     if not both or not predicted_s or not measured_s:
         missing = "no whole step was measured" if not measured_s else "nothing was predicted"
-        return f"There is nothing to compare: {missing}."
+        return f"There is nothing to compare: {missing}.", ""
     planned, seen = mean_terms([p for _, p, _ in both]), mean_terms([m for *_, m in both])
     name = max(TERMS, key=lambda n: abs(getattr(seen, n) - getattr(planned, n)))
     before, after = getattr(planned, name), getattr(seen, name)
     worst = max(both, key=lambda item: abs(getattr(item[2], name) - getattr(item[1], name)))
     share = measured_s / predicted_s - 1.0
-    head = (
+    summary = (
         f"A step took {short_seconds(measured_s)}, {share:+.1%} against the predicted {short_seconds(predicted_s)}."
         if abs(share) >= SETTLED
         else f"A step took {short_seconds(measured_s)}, as predicted ({share:+.1%})."
     )
     text = (
-        f"{head} The largest difference is {WORDS[name]}: {short_seconds(after)} instead of {short_seconds(before)} on"
+        f"The largest difference is {WORDS[name]}: {short_seconds(after)} instead of {short_seconds(before)} on"
         f" average, most of it on rank {worst[0].rank} ({worst[0].device}), {short_seconds(getattr(worst[2], name))}"
         f" instead of {short_seconds(getattr(worst[1], name))}"
     )
-    return text + (_slowest_link(links, worst[0].rank) if name == "pipeline_transfer" else "") + "."
+    slowest = _slowest_link(links, worst[0].rank) if name == "pipeline_transfer" else ""
+    return summary, f"{text}{slowest}."
 
 
 def _slowest_link(links: Sequence[LinkReport], rank: int) -> str:

@@ -5,7 +5,6 @@ the UTC time of its creation, the model's name and four random digits: readable,
 """
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -14,17 +13,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.launch_file import LAUNCH_FILE, Launch, save_launch
 from hetplanner.plan.files import AnyPlan, save_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.reading import reader
+from hetplanner.plan.train_files import save_config
 from hetplanner.runs.home import refuse_others, runs_directory
-from hetplanner.schema import check_format, checked, parse_json, read_text
 
-CONFIG_VERSION = 1
-MAX_CONFIG_BYTES = 2**20
 RUN_ID = re.compile(r"^[0-9a-z][0-9a-z.-]{0,79}$")
 """Ids become file names and parts of URLs: nothing that a path or a URL reads differently."""
 
@@ -178,20 +173,6 @@ def _close(path: Path) -> None:
     above = path.parent.stat()
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
         raise InvalidInput(f"{path.parent}: every user may rename what lies in it; give a run another folder with -o")
-
-
-def save_config(config: TrainConfig, path: Path) -> None:
-    """Writes `run.json`."""
-    data = {"format": f"hetplanner/run@{CONFIG_VERSION}"} | config.model_dump(mode="json")
-    write_whole(path, json.dumps(data, indent=1) + "\n", mode=0o600)
-
-
-@reader("run configuration", at="path")
-def load_config(path: Path) -> TrainConfig:
-    """The training configuration in `run.json`. Raises InvalidInput."""
-    place = f"{path.parent.name}/{path.name}"
-    data = check_format(parse_json(read_text(path, MAX_CONFIG_BYTES), place), "run", CONFIG_VERSION, place)
-    return checked(TrainConfig, data, place)
 
 
 def list_run_ids(home: Path | None = None) -> list[str]:

@@ -84,7 +84,8 @@ def judge_end(
     found = diagnose(directory, labels, left.exit_code, ended, left.oom)
     signalled = [rank for rank, beat in enumerate(left.beats) if beat.signum]
     if left.agent_told or found.told or (signalled and not found.would_repeat and found.failed_rank is None):
-        return End("preempted", f"{_who_was_told(labels, left, found)}; {_what_is_saved(directory)}", may_go_on=True)
+        words = f"{_who_was_told(directory, labels, left, found)}; {_what_is_saved(directory)}"
+        return End("preempted", words, may_go_on=True)
     if left.exit_code == 0:
         words = f"ended after {saved or 0} of {steps} steps, and nobody has said why"
         return End("failed", words, last_lines=found.last_lines, may_go_on=True)
@@ -112,16 +113,23 @@ def _all_ended_well(directory: RunDirectory, labels: tuple[str, ...], left: Depa
 
 
 def _phase(directory: RunDirectory, rank: int) -> str | None:
+    return _telemetry(directory, rank).phase
+
+
+def _telemetry(directory: RunDirectory, rank: int) -> RankTelemetry:
     telemetry = RankTelemetry(rank, directory.telemetry_file(rank))
     while telemetry.poll(_READ_BYTES):
         pass
-    return telemetry.phase
+    return telemetry
 
 
-def _who_was_told(labels: tuple[str, ...], left: Departure, found: Diagnosis) -> str:
+def _who_was_told(directory: RunDirectory, labels: tuple[str, ...], left: Departure, found: Diagnosis) -> str:
     """Who was told to end, and by whom, as far as it is known."""
     if left.agent_told:
         return "preempted: the agent was told to end"
+    for rank, label in enumerate(labels):
+        if notice := _telemetry(directory, rank).notice:
+            return f"preempted: {notice} (rank {rank}, {label})"
     for rank, beat in enumerate(left.beats):
         if beat.signum and beat.sender != left.launcher_pid:
             sender = f" from process {beat.sender}" if beat.sender else ""

@@ -20,7 +20,7 @@ class RunEvent:
 
     Attributes:
         time_s: unix time.
-        kind: agent, phase, checkpoint, resumed, restart, degraded, error or end.
+        kind: agent, phase, checkpoint, resumed, restart, degraded, notice, error or end.
         rank: whose; None where it is about the run.
         text: words for a person.
     """

@@ -33,15 +33,15 @@ class StartRequest(Noun):
 
     Attributes:
         plan: content of a plan file.
-        launcher: where it runs: on this machine, or on hosts by ssh.
-        hosts: content of a hosts file, for ssh; None calls each of the plan's hosts by its own name.
+        launcher: where it runs: on this machine, on hosts by ssh, or as a job of Slurm.
+        hosts: content of a hosts file, for ssh and slurm; None calls each of the plan's hosts by its own name.
         out: absolute path of an empty folder for the run; the caller is the agent's own user (socket 0600).
         choice: names from the agent's offers, for a request that comes from a page: it may hold no path then.
     """
 
     plan: dict[str, Any]
     config: TrainConfig = TrainConfig()
-    launcher: Literal["local", "ssh"] = "local"
+    launcher: Literal["local", "ssh", "slurm"] = "local"
     hosts: Hosts | None = None
     out: Text | None = None
     choice: Choice | None = None
@@ -52,8 +52,8 @@ class StartRequest(Noun):
             raise ValueError("out is a path and hosts name programs; a page chooses from the offered names")
         if self.choice is not None and (self.launcher == "ssh") != (self.choice.hosts is not None):
             raise ValueError("choice: a page launches by ssh on hosts that the agent offers by name, and only by ssh")
-        if self.hosts is not None and self.launcher != "ssh":
-            raise ValueError("hosts: belong to the launcher ssh")
+        if self.hosts is not None and self.launcher == "local":
+            raise ValueError("hosts: belong to the launchers ssh and slurm")
         return self
 
 

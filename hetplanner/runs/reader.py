@@ -12,14 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from hetplanner.cluster.measured import LINKS_FILE, differences, load_measured
+from hetplanner.cluster.measured import LINKS_FILE, Measured, differences, load_measured
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.model import Plan
 from hetplanner.plan.trace import Sample, Trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import load_config
 from hetplanner.reading import reader
-from hetplanner.runs.directory import RunDirectory, load_config
+from hetplanner.runs.directory import RunDirectory
+from hetplanner.runs.rank_status import status_of_ranks
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.tail import text_from
 from hetplanner.runs.telemetry import PHASES, RankTelemetry, StepRecord
@@ -104,7 +106,15 @@ class RunReader:
 
     def status(self) -> RunStatus:
         """The status now. Raises InvalidInput."""
-        return read_status(self.directory.status_file)
+        if self.has_agent or not isinstance(self.any_plan, Plan):
+            return read_status(self.directory.status_file)
+        self.read_all()
+        return status_of_ranks(self.directory.path, self.ranks, self.config.steps)
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent keeps, or kept, its status; else its ranks were started in another way."""
+        return self.directory.status_file.exists()
 
     @property
     def ranks(self) -> tuple[RankTelemetry, ...]:
@@ -286,13 +296,15 @@ class RunReader:
 
     def cluster_corrections(self) -> tuple[str, ...]:
         """What the ranks measured of their links before step 0 and the cluster file says otherwise, in sentences."""
-        path = self.directory.path / LINKS_FILE
-        if not path.exists():
-            return ()
+        measured = self.measured_links()
+        return () if measured is None else differences(self.any_plan.problem.cluster, measured)
+
+    def measured_links(self) -> Measured | None:
+        """What the ranks measured of the links between their hosts; None of a run on one machine."""
         try:
-            return differences(self.any_plan.problem.cluster, load_measured(path))
+            return load_measured(self.directory.path / LINKS_FILE)
         except InvalidInput:
-            return ()
+            return None
 
     def predicted_step_s(self) -> float | None:
         """Seconds of one step as predicted from the ranks' own profile."""

@@ -97,9 +97,9 @@ def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED
     run.read_all()
     plan, status, trace = run.plan, run.status(), RunReader.trace(run, last_steps)
     calibration = _calibrated(trace, plan)
-    traces = {"catalog": simulate(plan, steps=simulated_steps(plan))}
-    if calibration is not None:
-        traces["refitted"] = simulate(fitted_plan(plan, calibration), steps=simulated_steps(plan))
+    plans = {"catalog": plan} | ({"refitted": fitted_plan(plan, calibration)} if calibration is not None else {})
+    count, on_hosts = simulated_steps(plan), run.measured_links() is not None
+    traces = {name: simulate(each, steps=count, fair_links=on_hosts) for name, each in plans.items()}
     found = Comparer(run).compare(trace, traces)
     steps = run.steps()
     return RunReport(
@@ -115,7 +115,7 @@ def report_run(run: RunReader, name: str | None = None, last_steps: int = TRACED
         losses=tuple(run.losses()),
         validation=tuple(run.validation_losses()),
         grad_norms=tuple((s.step, s.grad_norm) for s in steps if s.grad_norm is not None),
-        difference=found.difference,
+        difference=f"{found.summary} {found.difference}".rstrip(),
         calibration=calibration,
     )
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from hetplanner.plan.checkpoints import check_resumable, checkpoint_steps
+from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.resumable import check_resumable
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.beginning import check_swarm_resumable
 from hetplanner.swarm.checkpoint_files import FOLDER, is_there, is_whole, saved_steps

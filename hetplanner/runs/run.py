@@ -46,7 +46,8 @@ class Run(RunReader):
 
     def status(self) -> RunStatus:
         """The status now, see `true_status`. Raises InvalidInput."""
-        return true_status(super().status(), self.home)
+        status = super().status()
+        return true_status(status, self.home) if self.has_agent else status
 
     def followed_status(self, keeper: AgentKeeper) -> RunStatus:
         """The status for whoever waits for the end: without an agent nothing is over, and one is started.
@@ -56,7 +57,7 @@ class Run(RunReader):
         """
         keeper.look()
         status = super().status()
-        if status.is_over or is_same_process(status.pid, status.pid_created_unix_s):
+        if status.is_over or not self.has_agent or is_same_process(status.pid, status.pid_created_unix_s):
             return status
         from hetplanner.runs.client import ask_status
 
@@ -77,7 +78,9 @@ class Run(RunReader):
         return status
 
     def stop(self) -> RunStatus:
-        """Asks the agent to stop it and waits until its last process is gone (5 s). Raises RunError."""
+        """Asks the agent to stop it and waits until its last process is gone (5 s). Raises RunError, InvalidInput."""
+        if not self.has_agent:
+            raise InvalidInput(f"run {self.id}: no agent started it; end it where it was started")
         from hetplanner.runs.client import AgentClient  # the client knows runs; only this verb needs it back
 
         return AgentClient(self.home).stop(self.id)

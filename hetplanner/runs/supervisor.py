@@ -22,6 +22,7 @@ import psutil
 from hetplanner.data.registry import check_data
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.hosts.asking import check_hosts
+from hetplanner.hosts.slurm_job import check_job
 from hetplanner.launchers.capacity import Machine, check_capacity, this_machine
 from hetplanner.launchers.disk import check_disk, disk_need, need_of_head
 from hetplanner.launchers.hosts_file import Hosts
@@ -33,9 +34,10 @@ from hetplanner.liveness.processes import send_signal, start_in_session
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.plan.train_files import load_config
 from hetplanner.runs.audit import AuditLog
 from hetplanner.runs.conditions import Conditions, with_full_disk
-from hetplanner.runs.directory import create_run_directory, find_run, list_run_ids, load_config
+from hetplanner.runs.directory import create_run_directory, find_run, list_run_ids
 from hetplanner.runs.ending import Departure, End, judge_end
 from hetplanner.runs.leftovers import remove_leftovers
 from hetplanner.runs.memory_events import new_oom_kills, oom_kills
@@ -137,7 +139,11 @@ class Supervisor:
         if launch is not None and not launch.is_local:
             check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
             check_resume(plan, config)
-            check_hosts(plan, config, launch.hosts or Hosts(), package_version())
+            hosts = launch.hosts or Hosts()
+            if launch.launcher == "slurm":
+                check_job(plan, config, hosts)  # what the nodes are, the head asks them when the job has begun
+            else:
+                check_hosts(plan, config, hosts, package_version())
             return
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count

@@ -90,7 +90,7 @@ class Happening:
     """Something a rank said that is no step.
 
     Attributes:
-        kind: phase, checkpoint, restart, resumed, degraded (the run goes on without something) or error.
+        kind: phase, checkpoint, restart, resumed, degraded (the run goes on without something), notice or error.
         time_s: unix time; of a run that did not write it, when the last step before it ended. None where that is not
             known either.
         text: the phase's name, or words for a person.
@@ -126,6 +126,7 @@ class RankTelemetry:
         resumed_step: steps that were done already when this attempt began to train; None where nothing was resumed.
         resumed_from: the run directory whose checkpoint it was.
         skipped: checkpoints that could not be read, and why.
+        notice: why a cloud takes the rank's host away, in its words; empty without a notice.
         checkpoint_step: steps in the last checkpoint that this rank knows to be finished.
         peak_memory_bytes, peak_device_bytes, peak_bytes: most held in a step: resident, on the accelerator, both.
         memory: (step, resident bytes, bytes on the accelerator) of every so many steps, over the whole run.
@@ -164,12 +165,14 @@ class RankTelemetry:
     resumed_step: int | None = None
     resumed_from: str | None = None
     skipped: tuple[str, ...] = ()
+    notice: str = ""
     checkpoint_step: int | None = None
     happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=MAX_HAPPENINGS))
 
     def __post_init__(self) -> None:
         self.tail = LineTail(self.path)
         self._span_lines: deque[bytes] = deque(maxlen=MAX_SPANS)
+        self._known_spans: dict[bytes, tuple[Span, list[Sample]] | None] = {}  # those that were asked for last
         self._forgotten = -1  # the last step that is no longer kept
         self._memory_every = 1
         self._loads_every, self._loads_read = 1, 0
@@ -186,6 +189,7 @@ class RankTelemetry:
             "restart": self._restart,
             "resumed": self._resumed,
             "checkpoint": self._checkpoint,
+            "notice": self._notice,
             "error": self._error,
             "lost": self._lost,
         }
@@ -221,8 +225,9 @@ class RankTelemetry:
         """Spans up to `last_step`, the latest first, of a step more than `count`; and which steps they are of."""
         found: list[tuple[Span, list[Sample]]] = []
         steps: set[int] = set()
+        known, self._known_spans = self._known_spans, {}
         for line in reversed(lines):
-            pair = self._span_of(line)
+            pair = self._known_spans[line] = known[line] if line in known else self._span_of(line)
             if pair is None or not 0 <= pair[0].step <= last_step:
                 continue
             steps.add(pair[0].step)
@@ -235,11 +240,13 @@ class RankTelemetry:
         """A span in the time of the first attempt, and the queue depths that came with it; None if it is damaged."""
         try:
             record = json.loads(line)
-            span = Span(**{name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record})
+            values = {name: read(record[name]) for name, read in _SPAN_FIELDS.items() if name in record}
+            values["start_s"] += self._shift_s
+            values["end_s"] += self._shift_s
+            span = Span(**values)
             # Readers look ranks up in lists: one that the run does not have must not get as far.
             if span.rank != self.rank or span.peer not in range(-1, self.num_ranks) or span.end_s < span.start_s:
                 return None
-            span = replace(span, start_s=span.start_s + self._shift_s, end_s=span.end_s + self._shift_s)
             depths = [
                 Sample(span.rank, name, span.end_s, _finite(record[key]))
                 for key, name in _DEPTHS.items()
@@ -283,14 +290,17 @@ class RankTelemetry:
         """The run begins once more: what it said of its beginning and end holds no longer, its steps stay."""
         self.attempt = _whole(record["attempt"])
         self._happened("restart", record, f"started again, attempt {self.attempt + 1}")
-        self.phases, self.error = {}, None
+        self.phases, self.error, self.notice = {}, None, ""
         self._span_lines.clear()
+        self._known_spans.clear()
 
     def _resumed(self, record: dict[str, Any]) -> None:
         self.resumed_step = _whole(record["step"])
         self.resumed_from = None if record.get("source") is None else str(record["source"])
         self.skipped = tuple(str(text)[:500] for text in record.get("skipped", [])[:20])
-        self._happened("resumed", record, f"goes on from step {self.resumed_step}")
+        other = record.get("other_plan")
+        under = f", which was trained under plan {other[:8]}" if isinstance(other, str) else ""
+        self._happened("resumed", record, f"goes on from step {self.resumed_step}{under}")
 
     def _checkpoint(self, record: dict[str, Any]) -> None:
         step = _whole(record["step"])
@@ -299,6 +309,10 @@ class RankTelemetry:
             return
         self.checkpoint_step = step
         self._happened("checkpoint", record, f"checkpoint of step {step}")
+
+    def _notice(self, record: dict[str, Any]) -> None:
+        self.notice = str(record["text"])[:500]
+        self._happened("notice", record, self.notice)
 
     def _lost(self, record: dict[str, Any]) -> None:
         self.lost += _whole(record["lines"])

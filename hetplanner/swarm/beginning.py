@@ -26,10 +26,9 @@ from hetplanner.elastic.identity import Version
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
-from hetplanner.plan.resume_chain import resume_chain
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import load_config, resume_chain
 from hetplanner.reading import reader
-from hetplanner.schema import check_format, checked, parse_json, read_text
 from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 
@@ -37,14 +36,6 @@ log = logging.getLogger(__name__)
 
 IsGood = Callable[[Path, int, Version], bool]
 """Whether a stage's checkpoint in a folder can be taken."""
-RUN_VERSION = 1
-
-
-@reader("run configuration", at="path")
-def read_config(path: Path) -> TrainConfig:
-    """The settings in a run.json. Raises InvalidInput."""
-    fields = check_format(parse_json(read_text(path), path.name), "run", RUN_VERSION, path.name)
-    return checked(TrainConfig, {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}, path.name)
 
 
 @reader("decision log", at="run_dir")
@@ -107,7 +98,7 @@ def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGoo
     source, saved = found
     if load_elastic_plan(source / "plan.json").digest() != plan.digest():
         raise InvalidInput(f"resume: {source}: is of another plan; a run goes on with the plan that it began with")
-    seed, step = read_config(source / "run.json").seed, saved[0].step
+    seed, step = load_config(source / "run.json").seed, saved[0].step
     if seed != config.seed:
         raise InvalidInput(f"resume: {source} was begun with seed {seed}, got {config.seed}; give the same seed")
     if step >= config.steps:

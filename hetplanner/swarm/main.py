@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 from hetplanner.liveness.heartbeat import Heartbeat
+from hetplanner.liveness.notices import CLOUDS, NoticeWatcher
 
 if TYPE_CHECKING:
     from hetplanner.swarm.driver import Driver
@@ -64,6 +65,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
             one.add_argument("--device", default="cpu", help="what computes: cpu, cuda, cuda:N, or auto")
             one.add_argument("--turn", type=int, default=0, help="number of this peer on its host: GPUs go in turn")
             one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+            one.add_argument("--notice", choices=CLOUDS, help="the cloud that says before it takes this machine away")
         else:
             one.add_argument("--slots", type=int, default=4, help="micro-batches under way at once")
     return parser.parse_args(arguments)
@@ -179,7 +181,10 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
             parsed.proxy,
         )
         await peer.start(parsed.host, parsed.port)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, peer.leave)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, peer.leave)
+        if parsed.notice:
+            NoticeWatcher(parsed.notice, lambda words: loop.call_soon_threadsafe(peer.preempt))
     else:
         from hetplanner.swarm.trainer_process import TrainerProcess
 

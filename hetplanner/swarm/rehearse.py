@@ -26,10 +26,11 @@ from hetplanner.liveness.swarm import SwarmLiveness
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import load_config
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.swarm.asked import Asked, asked_so_far
-from hetplanner.swarm.beginning import begin, read_config, read_ledger
+from hetplanner.swarm.beginning import begin, read_ledger
 from hetplanner.swarm.keeper import Keeper
 from hetplanner.swarm.rehearsal import COORDINATOR, Rehearsal, keep_sockets_in, remove_sockets
 from hetplanner.swarm.spec import spec_of
@@ -65,7 +66,7 @@ def rehearse(run_dir: Path) -> None:
         RunError: it cannot go on.
     """
     asked = _Asked()
-    plan, config = load_elastic_plan(run_dir / "plan.json"), read_config(run_dir / "run.json")
+    plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
     spec = spec_of(plan, config)
     links_of = plan.problem.cluster if config.emulate_links else None
 

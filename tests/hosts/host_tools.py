@@ -21,6 +21,10 @@ PACKAGES = {
     "wg": "wireguard-tools",
     "wg-quick": "wireguard-tools",
     "wireguard-go": "wireguard-go",
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    **dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "scancel"), "slurm-client"),
 }
 """Debian's package of each program."""
 OF_ROOT = "/usr/local/sbin:/usr/sbin:/sbin"

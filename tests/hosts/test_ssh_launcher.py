@@ -16,10 +16,13 @@ import pytest
 from factories import chain_plan
 from host_bed import HEAD, HostBed, HostSpec
 from hosts import netns
+from hosts.cloud import Aws
 from patience import HANG_S, until
 
+from hetplanner.errors import Preempted
 from hetplanner.liveness.processes import RUN_MARK
 from hetplanner.plan.files import load_plan, save_plan
+from hetplanner.plan.placement import ranks_by_host
 from hetplanner.runs.run import Run, open_run
 
 pytestmark = pytest.mark.distributed
@@ -340,6 +343,39 @@ def test_a_killed_rank_is_started_again_from_the_last_checkpoint(lab):
     other = lab.run()
     other.read_all()
     assert other.losses() == run.losses()
+
+
+def test_a_cloud_that_takes_a_host_away_has_the_run_saved_first(lab):
+    lab.write_hosts(b={"notice": "aws"})
+    cloud = Aws(lab.bed, "b")
+    try:
+        process = lab.begin("--steps", "100000")
+        run = lab.reach(process, 5)
+        cloud.give_notice()
+        assert process.wait(HANG_S) == Preempted.exit_code, process.stdout.read()
+    finally:
+        cloud.close()
+    assert run.status().state == "preempted"
+    why = "preempted: AWS will terminate this machine at 2026-11-25T15:00:00Z (rank 1, b-0); saved after step"
+    assert run.status().message.startswith(why)
+    lab.write_hosts()
+    done = lab.steps(run)
+    again = lab.train("--resume", run.id, "--steps", str(done + 2))
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_run_goes_on_without_a_host_under_a_plan_made_anew(lab):
+    assert lab.train("--steps", "8", "--checkpoint-every", "4").returncode == 0
+    earlier = lab.run()
+    rest = lab.train("--resume", earlier.id, "--steps", "12", "--without", "d", "--budget", "1s")
+    assert rest.returncode == 0, rest.stderr
+    assert "planned anew without d: " in rest.stderr
+    run = lab.run()
+    assert "d" not in ranks_by_host(load_plan(run.directory.plan_file))
+    assert run.read_all().resumed()[0] == 8
+    before, after = earlier.read_all().losses(), run.losses()
+    assert [step for step, _ in after] == [8, 9, 10, 11]
+    assert all(loss < before[0][1] for _, loss in after)  # equal losses: tests/distributed/test_resume_other_plan.py
 
 
 def audit(lab: Lab, event: str) -> list[dict]:

@@ -347,7 +347,7 @@ def test_errors_keep_their_class_over_the_socket(home, agent, plan, monkeypatch)
     client = AgentClient(home)
     with pytest.raises(InvalidInput, match="data: /no/such/folder is neither a file nor a folder"):
         client.start(plan, TrainConfig(data="/no/such/folder"))
-    with pytest.raises(InvalidInput, match="launcher: must be one of local, ssh, torchrun, got 'k8s'"):
+    with pytest.raises(InvalidInput, match="must be one of kubernetes, local, slurm, ssh, torchrun, got 'k8s'"):
         client.start(plan, TrainConfig(), launcher="k8s")
     with pytest.raises(InvalidInput, match="torchrun starts no process; paste its lines"):
         client.start(plan, TrainConfig(), launcher="torchrun")
@@ -373,7 +373,7 @@ def bad_requests() -> list[tuple[bytes, str]]:
         (json.dumps(good | {"command": "rm -rf /"}).encode(), "command: unknown field"),
         (json.dumps(good | {"env": {"LD_PRELOAD": "x"}}).encode(), "env: unknown field"),
         (json.dumps(good | {"launcher": "torchrun"}).encode(), "launcher"),
-        (json.dumps(good | {"hosts": {"hosts": {}}}).encode(), "hosts: belong to the launcher ssh"),
+        (json.dumps(good | {"hosts": {"hosts": {}}}).encode(), "hosts: belong to the launchers ssh and slurm"),
         (
             json.dumps(good | {"launcher": "ssh", "hosts": {"hosts": {"a": {"ssh": "-oProxyCommand=x"}}}}).encode(),
             "ssh",

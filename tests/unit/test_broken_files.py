@@ -10,7 +10,7 @@ from readers import READERS
 from hetplanner.cluster.uploads import cluster_from_uploads
 from hetplanner.elastic.decisions import decode_decisions
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
-from hetplanner.plan.resume_chain import resume_chain
+from hetplanner.plan.train_files import resume_chain
 from hetplanner.reading import reader, reading
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.offers import read_offers
@@ -93,7 +93,16 @@ def test_a_report_does_without_what_is_damaged_in_the_prediction(tmp_path, chang
     assert report_run(Run(folder)).steps == 3
 
 
-@pytest.mark.parametrize(("field", "value"), [("cores", 0.0), ("cores", -1.0), ("overlap", 7.0), ("message_s", -1.0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cores", 0.0),
+        ("cores", -1.0),
+        ("cores_N", [0.0] * 4),
+        ("overlap", 7.0),
+        ("message_s", -1.0),
+    ],
+)
 def test_durations_that_no_machine_has_predict_nothing(tmp_path, field, value):
     folder = files_of("static run", tmp_path)
     data = json.loads((folder / "prediction.json").read_text())

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,12 +10,13 @@ from factories import chain_plan, hosted, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.hosts.asking import question, resumed_run
-from hetplanner.hosts.checks import Facts, Found, problems, told_at_once, warnings
-from hetplanner.hosts.connection import Unfit, Unreachable, ssh_argv, why_closed
+from hetplanner.hosts.checks import Facts, Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.facts import answer, facts, listener, why_not_bound, why_not_reached
 from hetplanner.hosts.host_run import HostState
 from hetplanner.hosts.outcome import judge, summary_lines
+from hetplanner.hosts.transport import SrunTransport, SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, place_hosts
+from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.diagnosis import launcher_exit_codes
 from hetplanner.runs.directory import RunDirectory
@@ -101,12 +103,39 @@ def test_hosts_that_do_not_reach_each_other_are_named():
 
 def test_a_checkpoint_to_go_on_from_is_one_that_all_hosts_have():
     config = TrainConfig(resume="/runs/x")
-    rows = [Found(f.host, f.facts.replace(checkpoints=(20, 10))) for f in found()]
+    rows = [Found(f.host, f.facts.replace(checkpoints={20: f.host.ranks, 10: f.host.ranks})) for f in found()]
     assert problems(PLAN, config, rows, "1.0") == []
-    rows[1] = Found(rows[1].host, rows[1].facts.replace(checkpoints=()))
+    rows[1] = Found(rows[1].host, rows[1].facts.replace(checkpoints={20: ()}))
     ((name, text),) = problems(PLAN, config, rows, "1.0")
     assert name == "b"
     assert "no checkpoint of the run" in text
+
+
+def test_under_another_plan_the_hosts_together_need_a_part_of_every_stage(tmp_path):
+    save_plan(chain_plan(shares=(1, 1), cuts=(2,)), tmp_path / "plan.json")  # its stages: ranks 0 and 1, 2 and 3
+    config = TrainConfig(resume=str(tmp_path))
+    parts = {"a": (), "b": (1,), "c": (2, 3)}
+    rows = [Found(f.host, f.facts.replace(checkpoints={20: parts[f.host.name]})) for f in found()]
+    assert problems(PLAN, config, rows, "1.0") == []
+    rows[2] = Found(rows[2].host, rows[2].facts.replace(checkpoints={10: (2, 3)}))
+    ((_, text),) = problems(PLAN, config, rows, "1.0")
+    assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
+
+
+def test_hosts_that_do_not_come_back_are_named_with_the_way_on_without_them():
+    text = told_of_absence([("b", "no route"), ("lab 2", "no route")], 180.0, "20261125-x")
+    assert text.startswith("host b has not come back for 180 s (nor has 1 more): no route; to go on without it: ")
+    assert text.endswith("`hetplanner train PLAN --resume 20261125-x --without b --without 'lab 2'`")
+
+
+def test_a_host_tells_whose_parts_of_a_run_it_has(tmp_path):
+    for step, names in ((4, ("manifest.json", "rank-0.safetensors")), (8, ("manifest.json",)), (9, ())):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).touch()
+    asked = question(PLAN, TrainConfig(), PLACED[0], None, "run") | {"address": "127.0.0.1", "folder": str(tmp_path)}
+    assert checked(Facts, facts(asked | {"data": None}), "facts").checkpoints == {4: (0,), 8: ()}
 
 
 def test_a_public_address_is_a_warning():
@@ -220,7 +249,7 @@ def test_a_host_is_reached_only_if_it_answers_itself():
 
 def test_ssh_gets_no_unquoted_word():
     (a, *_) = place_hosts(PLAN, Hosts(hosts={"a": HostEntry(python="~/my env/bin/py$(id)")}))
-    argv = ssh_argv(a, "/c/ssh config")
+    argv = SshTransport("/c/ssh config").argv(a)
     assert argv[-3:-1] == ["--", "a"]
     assert argv[-1] == "exec env PYTHONSAFEPATH=1 'my env/bin/py$(id)' -m hetplanner.hosts.node connect"
     assert argv[argv.index("-F") + 1] == "/c/ssh config"
@@ -241,7 +270,33 @@ def test_ssh_gets_no_unquoted_word():
     ],
 )
 def test_why_ssh_ended_is_said_with_a_remedy(code, said, kind, words):
-    error = why_closed(code, said.splitlines(), PLACED[1])
+    error = SshTransport().why_closed(code, said.splitlines(), PLACED[1])
+    assert type(error) is kind
+    assert words in str(error)
+
+
+def test_srun_gets_the_node_by_its_name_in_slurm_and_begins_at_home():
+    (a, *_) = place_hosts(PLAN, Hosts(hosts={"a": HostEntry(slurm="gpu17", python="~/my env/bin/python")}))
+    argv = SrunTransport().argv(a)
+    assert argv[0] == "srun"
+    assert {"--nodelist=gpu17", f"--chdir={Path.home()}", "--unbuffered", "--overlap"} <= set(argv)
+    assert argv[argv.index("--") + 3 :] == ["my env/bin/python", "-m", "hetplanner.hosts.node", "connect"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("srun: error: Unable to create step for job 7: Invalid node", Unreachable, "Slurm starts nothing there: srun"),
+        (
+            "env: '/v/python': No such file or directory\nsrun: error: n: task 0: Exited with exit code 127",
+            Unfit,
+            "run",
+        ),
+        ("/v/python: No module named hetplanner\nsrun: error: n: task 0: Exited with exit code 1", Unfit, "install it"),
+    ],
+)
+def test_why_srun_ended_is_said_with_a_remedy(said, kind, words):
+    error = SrunTransport().why_closed(127 if "127" in said else 1, said.splitlines(), PLACED[1])
     assert type(error) is kind
     assert words in str(error)
 

@@ -1,18 +1,21 @@
 import shlex
 import socket
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from factories import chain_plan, hosted, swarm_plan
+from pydantic import ValidationError
 
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
-from hetplanner.launchers.hosts_file import HostEntry, Hosts
+from hetplanner.launchers.hosts_file import HostEntry, Hosts, Slurm, place_hosts
 from hetplanner.launchers.interface import HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
 from hetplanner.launchers.registry import LAUNCHERS, OVER_HOSTS, make_launcher
+from hetplanner.launchers.slurm import batch_file
 from hetplanner.plan.train import TrainConfig
 
 RUN_DIR = Path("/tmp/a run's directory")
@@ -44,6 +47,9 @@ def test_a_request_starts_every_rank_once_and_touches_nothing(launcher, plan, tm
 
 def test_the_text_of_a_request_is_its_script(launcher, plan):
     request = launcher.request(plan, RUN_DIR, TrainConfig())
+    if request.file:
+        assert str(request) == request.file
+        return
     lines = [line for line in str(request).splitlines() if not line.startswith("#")]
     assert len(lines) == len(request.commands)
     for line, command in zip(lines, request.commands, strict=True):
@@ -54,16 +60,16 @@ def test_the_text_of_a_request_is_its_script(launcher, plan):
 
 def test_the_worker_is_named_by_a_string_with_the_plan_file(launcher, plan):
     for command in launcher.request(plan, RUN_DIR, TrainConfig()).commands:
-        *_, option, module, plan_file = command.argv
-        assert (option, module) == ("-m", "hetplanner.runtime.worker")
-        assert plan_file.endswith(f"/{RUN_DIR.name}/plan.json")
+        assert ("-m", "hetplanner.runtime.worker") in pairwise(command.argv)
+        assert command.argv[-1].endswith("/plan.json")
 
 
 def test_one_command_of_this_machine_starts_all_or_the_launcher_says_that_none_does(launcher, plan):
     request = launcher.request(plan, RUN_DIR, TrainConfig())
     if not request.starts:
-        with pytest.raises(InvalidInput, match=f"launcher: {launcher.name} starts no process; paste its lines"):
+        with pytest.raises(InvalidInput, match=f"launcher: {launcher.name} starts no process; .*dry-run") as error:
             request.command_here()
+        assert ("kubectl create -f" in str(error.value)) == bool(request.file)
         return
     assert request.command_here().host == "localhost"
     assert sys.executable in request.command_here().argv
@@ -71,7 +77,7 @@ def test_one_command_of_this_machine_starts_all_or_the_launcher_says_that_none_d
 
 
 def test_an_unknown_launcher_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidInput, match=r"launcher: must be one of local, ssh, torchrun, got 'k8s; rm -rf /'"):
+    with pytest.raises(InvalidInput, match=r"one of kubernetes, local, slurm, ssh, torchrun, got 'k8s; rm -rf /'"):
         make_launcher("k8s; rm -rf /")
 
 
@@ -80,26 +86,30 @@ def test_an_unknown_launcher_is_refused_with_the_known_ones():
 
 @pytest.fixture(params=sorted(OVER_HOSTS))
 def over_hosts(request):
-    """Makes a launcher over the hosts of `small_cluster`."""
-    hosts = Hosts(port=29_600, hosts={"host-0": HostEntry(ssh="me@a.lab", address="10.0.0.5", python="~/v/bin/python")})
-    return make_launcher(request.param, hosts)
+    """A launcher over the hosts of `small_cluster`."""
+    return make_launcher(request.param)
 
 
 def test_every_host_gets_its_ranks_its_number_and_one_endpoint(over_hosts):
     plan = chain_plan(shares=(2, 2), cuts=(4,), cluster=hosted({"d0": "b", "d1": "a", "d2": "a", "d3": "b"}))
     request = make_launcher(over_hosts.name).request(plan, RUN_DIR, TrainConfig())
     assert [(c.host, c.num_ranks) for c in request.commands] == [("b", 2), ("a", 2)]
+    first = request.commands[0].env["HETPLANNER_ADDRESS"]
     for node, command in enumerate(request.commands):
-        assert command.argv[1:-3] == (
-            *("-m", "torch.distributed.run", "--rdzv-backend=hetplanner", "--rdzv-endpoint=b:29500", "--nnodes=2"),
-            *(f"--rdzv-conf=rank={node}", "--nproc-per-node=2"),
-            *("--max-restarts=0", "--log-dir=/dev/null"),
+        assert command.argv[1:11] == (
+            *("-m", "torch.distributed.run", "--rdzv-backend=hetplanner", f"--rdzv-endpoint={first}:29500"),
+            *("--nnodes=2", f"--rdzv-conf=rank={node}", "--nproc-per-node=2"),
+            *("--max-restarts=0", "--log-dir=/dev/null", "-m"),
         )
-        assert command.env["HETPLANNER_HOST"] == command.env["HETPLANNER_ADDRESS"] == command.host
+        assert command.env["HETPLANNER_HOST"] == command.host
+        if over_hosts.name != "kubernetes":  # which has addresses of its own for pods
+            assert command.env["HETPLANNER_ADDRESS"] == command.host
 
 
-def test_a_hosts_file_gives_address_port_and_python(over_hosts, plan):
-    first, second, *_ = over_hosts.request(plan, RUN_DIR, TrainConfig()).commands
+@pytest.mark.parametrize("name", sorted({*OVER_HOSTS} - {"kubernetes"}))
+def test_a_hosts_file_gives_address_port_and_python(name, plan):
+    hosts = Hosts(port=29_600, hosts={"host-0": HostEntry(ssh="me@a.lab", address="10.0.0.5", python="~/v/bin/python")})
+    first, second, *_ = make_launcher(name, hosts).request(plan, RUN_DIR, TrainConfig()).commands
     assert first.argv[0] == "v/bin/python"  # from the home folder, where a session of ssh begins
     assert "--rdzv-endpoint=10.0.0.5:29600" in first.argv
     assert first.env["HETPLANNER_ADDRESS"] == "10.0.0.5"
@@ -110,11 +120,10 @@ def test_a_hosts_file_gives_address_port_and_python(over_hosts, plan):
 def test_a_launch_over_hosts_says_that_traffic_is_not_encrypted_and_which_address_is_public(over_hosts, plan):
     (text,) = over_hosts.request(plan, RUN_DIR, TrainConfig()).warnings
     assert "neither encrypted nor authenticated" in text
-    public = make_launcher(over_hosts.name, Hosts(hosts={"host-1": HostEntry(address="93.184.216.34")}))
-    (text,) = public.request(plan, RUN_DIR, TrainConfig()).warnings
-    assert text.startswith("host host-1: 93.184.216.34 is a public address, and traffic")
-    vpn = make_launcher(over_hosts.name, public.hosts.replace(encrypted=True))
-    assert vpn.request(plan, RUN_DIR, TrainConfig()).warnings == (text,)
+    public = Hosts(hosts={"host-1": HostEntry(address="93.184.216.34")})
+    for hosts in (public, public.replace(encrypted=True)) if over_hosts.name != "kubernetes" else ():
+        (text,) = make_launcher(over_hosts.name, hosts).request(plan, RUN_DIR, TrainConfig()).warnings
+        assert text.startswith("host host-1: 93.184.216.34 is a public address, and traffic")
     hidden = make_launcher(over_hosts.name, Hosts(encrypted=True))
     assert hidden.request(plan, RUN_DIR, TrainConfig()).warnings == ()
     alone = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted(dict.fromkeys(("d0", "d1", "d2", "d3"), "a")))
@@ -232,3 +241,42 @@ def test_memory_grows_by_sixteen_bytes_a_parameter_and_with_micro_batches_in_fli
     params = sum(op.num_params for op in plan.ops_of(0))
     messages = 2 * plan.boundary_elements(0) * 4  # one each way
     assert small == 350 * 10**6 + 16 * params + kept * plan.stages[0].in_flight + messages
+
+
+# -- slurm ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_file_asks_for_the_plans_nodes_whole_and_starts_the_head_from_its_folder(plan):
+    entries = {"host-0": HostEntry(slurm="gpu17", python="~/my env/bin/python")}
+    hosts = Hosts(hosts=entries, slurm=Slurm(options=("--partition=gpu", "--time=1-00:00:00")))
+    lines = make_launcher("slurm", hosts).request(plan, RUN_DIR, TrainConfig()).script().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert {"#SBATCH --nodes=4", "#SBATCH --nodelist=gpu17,host-1,host-2,host-3", "#SBATCH --exclusive"} <= {*lines}
+    assert lines[-3:-1] == ["#SBATCH --partition=gpu", "#SBATCH --time=1-00:00:00"]  # a person's own come last and win
+    assert lines[-1] == """exec "$HOME"/'my env/bin/python' -m hetplanner.hosts.head "$SLURM_SUBMIT_DIR\""""
+
+
+def test_a_nodes_name_in_slurm_is_where_the_others_reach_it_unless_an_address_is_given(plan):
+    placed = place_hosts(plan, Hosts(hosts={"host-0": HostEntry(slurm="gpu17"), "host-1": HostEntry(address="b.lab")}))
+    assert [host.address for host in placed[:3]] == ["gpu17", "b.lab", "host-2"]
+
+
+def test_a_host_whose_name_slurm_would_take_for_an_option_is_refused():
+    name = "a --output=/etc/x"
+    plan = chain_plan(shares=(2, 2), cuts=(4,), cluster=hosted(dict.fromkeys(("d0", "d1", "d2", "d3"), name)))
+    with pytest.raises(InvalidInput, match="is no name of a Slurm node; give one in the hosts file"):
+        make_launcher("slurm", Hosts(hosts={name: HostEntry(ssh="a.lab")})).request(plan, RUN_DIR, TrainConfig())
+    named = make_launcher("slurm", Hosts(hosts={name: HostEntry(slurm="gpu17")})).request(plan, RUN_DIR, TrainConfig())
+    assert "#SBATCH --nodelist=gpu17\n" in named.file
+
+
+def test_a_batch_file_of_another_attempt_says_which(plan):
+    text = batch_file(place_hosts(plan, Hosts()), Slurm(), "a model\n#SBATCH --wrap=id", attempt=2)
+    assert "export HETPLANNER_ATTEMPT=2\nexec python3 -m" in text
+    assert "#SBATCH --job-name=hetplanner-a-model--SBATCH---wrap-id\n" in text
+
+
+@pytest.mark.parametrize("option", ["-p gpu", "--time=1:00 --wrap=id", "--comment=a\nb", "time=1", "--Name=x"])
+def test_an_option_of_sbatch_is_one_word(option):
+    with pytest.raises(ValidationError, match="must be a long option of sbatch without blanks"):
+        Slurm(options=(option,))

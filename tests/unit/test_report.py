@@ -16,8 +16,8 @@ from hetplanner.plan.durations import Durations
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace_files import load_trace
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.plots.data.reports import report_columns
-from hetplanner.runs.directory import save_config
 from hetplanner.runs.report import report_run
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
@@ -37,7 +37,7 @@ def durations(plan, factor=1.0, cores=None):
         decode_s_N=np.full(n, 1e-4),
         reduce_s_N=np.full(n, 0.002),
         message_s=1e-4,
-        cores=cores,
+        cores_N=cores,
     )
 
 
@@ -149,7 +149,7 @@ def test_prediction_and_measurement_that_agree_are_said_to(plan, tmp_path):
 
 
 def test_a_run_of_before_predictions_kept_durations_is_compared_by_its_profile(plan, tmp_path):
-    with_cores = dataclasses.replace(durations(plan), cores=4.0)
+    with_cores = dataclasses.replace(durations(plan), cores_N=np.full(len(plan.ranks), 4.0 / len(plan.ranks)))
     run = write_run(tmp_path, plan, measured=durations(plan, 1.5), predicted=with_cores, old=True)
     found = report_run(run)
     expected = summarise_trace(simulate(plan, with_cores, steps=4)).step_s
@@ -171,7 +171,7 @@ def test_a_run_that_ended_early_is_reported_as_far_as_it_came(plan, tmp_path, st
 def test_damaged_predictions_are_left_out(plan, tmp_path):
     run = write_run(tmp_path, plan, measured=durations(plan), predicted=durations(plan))
     fields = json.loads((tmp_path / "prediction.json").read_text())
-    for damage in ({"forward_s_C": [1.0]}, {"forward_s_C": ["x"] * 2}, {"forward_s_C": None}, {"cores": "many"}):
+    for damage in ({"forward_s_C": [1.0]}, {"forward_s_C": ["x"] * 2}, {"forward_s_C": None}, {"cores_N": "many"}):
         (tmp_path / "prediction.json").write_text(json.dumps(fields | {"durations": fields["durations"] | damage}))
         assert "predicted" not in report_run(Run(tmp_path)).terms
     assert run.predicted_step_s() is not None

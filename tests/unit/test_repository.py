@@ -39,7 +39,7 @@ def test_the_readmes_cluster_file_loads(tmp_path):
 
 
 def test_the_readmes_agent_file_loads(tmp_path):
-    _, agent_toml = blocks("toml")
+    *_, agent_toml = blocks("toml")
     offers_file(tmp_path).write_text(agent_toml)
     offers_file(tmp_path).chmod(0o600)
     offers = read_offers(tmp_path)
@@ -47,9 +47,12 @@ def test_the_readmes_agent_file_loads(tmp_path):
     assert offers.output_names
 
 
-def test_the_readmes_hosts_file_loads(tmp_path):
-    (tmp_path / "hosts.toml").write_text(blocks("toml")[0])
-    assert read_hosts(tmp_path / "hosts.toml").hosts
+def test_the_readmes_hosts_files_load(tmp_path):
+    for text, table in zip(blocks("toml"), ("ssh", "slurm", "kubernetes"), strict=False):
+        (tmp_path / "hosts.toml").write_text(text)
+        hosts = read_hosts(tmp_path / "hosts.toml")
+        assert hosts.hosts
+        assert (hosts.slurm is not None, hosts.kubernetes is not None) == (table == "slurm", table == "kubernetes")
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))

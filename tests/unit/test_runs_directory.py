@@ -11,16 +11,10 @@ from factories import chain_plan
 from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import load_config
 from hetplanner.runs import directory as directories
 from hetplanner.runs import home as homes
-from hetplanner.runs.directory import (
-    RUN_ID,
-    create_run_directory,
-    find_run,
-    list_run_ids,
-    load_config,
-    new_run_id,
-)
+from hetplanner.runs.directory import RUN_ID, create_run_directory, find_run, list_run_ids, new_run_id
 from hetplanner.runs.run import list_runs, open_run
 from hetplanner.runs.status import RunStatus, raise_if_lost, read_status, write_status
 

@@ -10,9 +10,9 @@ from test_report import durations, untied, write_run
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Span
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.runs.audit import audit_path, audit_records
 from hetplanner.runs.comparison import Comparer
-from hetplanner.runs.directory import save_config
 from hetplanner.runs.events import life_spans, run_events
 from hetplanner.runs.history import span_lines
 from hetplanner.runs.loads import link_loads, site_loads

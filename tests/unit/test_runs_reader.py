@@ -10,7 +10,7 @@ from hetplanner.plan.files import save_plan
 from hetplanner.plan.trace import Span
 from hetplanner.plan.traffic import LinkTraffic
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.directory import save_config
+from hetplanner.plan.train_files import save_config
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status

@@ -16,13 +16,15 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.action import Kind
+from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
 from hetplanner.runtime.posting import message_index, proofs_of_delivery
 from hetplanner.runtime.rendezvous import create_handler
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
-from hetplanner.runtime.worker import parse_arguments, run_directory
+from hetplanner.runtime.worker import parse_arguments, read_settings, run_directory
 from hetplanner.schedule.order import make_schedule
 from hetplanner.simulator.network import NetworkClock
 from tests.factories import chain_plan, small_cluster
@@ -236,15 +238,23 @@ def test_rendezvous_refuses_what_it_cannot_serve(given: RendezvousParameters, me
 
 def test_the_run_directory_is_the_plans_folder_if_it_has_settings(tmp_path: Path) -> None:
     plan = tmp_path / "good.json"
-    assert run_directory(parse_arguments([str(plan)])) == (tmp_path / "good-run", False)
-    assert run_directory(parse_arguments([str(plan), "-o", str(tmp_path / "x")])) == (tmp_path / "x", False)
+    assert run_directory(parse_arguments([str(plan)])) == tmp_path / "good-run"
+    assert run_directory(parse_arguments([str(plan), "-o", str(tmp_path / "x")])) == tmp_path / "x"
     (tmp_path / "run.json").write_text("{}")
-    assert run_directory(parse_arguments([str(plan)])) == (tmp_path, True)
+    assert run_directory(parse_arguments([str(plan)])) == tmp_path
+    assert run_directory(parse_arguments([str(plan), "-o", str(tmp_path / "x")])) == tmp_path / "x"
+
+
+def test_settings_are_those_beside_the_plan_but_for_what_was_typed(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    save_plan(chain_plan([4], [4], cluster=small_cluster(2)), plan)
+    assert read_settings(parse_arguments([str(plan), "--seed", "3"]))[1] == TrainConfig(seed=3)
+    save_config(TrainConfig(steps=7, seed=1, clip_norm=2.0), tmp_path / "run.json")
+    given = parse_arguments([str(plan), "--seed", "3", "-o", str(tmp_path / "x")])
+    assert read_settings(given)[1] == TrainConfig(steps=7, seed=3, clip_norm=2.0)
 
 
 def test_the_worker_outside_torchrun_ends_in_one_line(tmp_path: Path) -> None:
-    from hetplanner.plan.files import save_plan
-
     save_plan(chain_plan([4], [4], cluster=small_cluster(2)), tmp_path / "plan.json")
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
     command = [sys.executable, "-m", "hetplanner.runtime.worker", str(tmp_path / "plan.json")]

@@ -10,12 +10,13 @@ from hetplanner import plots
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.plots.data.swarm_life import MARKS, MAX_ROWS, MOST_COMMITS, shown_peers
 from hetplanner.plots.live import SwarmLife
 from hetplanner.plots.live.swarm_life import plain
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs import swarm_history
-from hetplanner.runs.directory import create_run_directory, save_config
+from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.swarm_conditions import swarm_words

@@ -13,9 +13,9 @@ from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.plots.live import StagePeers
 from hetplanner.plots.report_page import report_page
-from hetplanner.runs.directory import save_config
 from hetplanner.runs.report import report_run
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status

@@ -11,9 +11,9 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train_files import save_config
 from hetplanner.plots import utilisation
 from hetplanner.plots.data.swarms import utilisation_columns
-from hetplanner.runs.directory import save_config
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.utilisation import Utilisation, utilisation_of_run
 from hetplanner.simulator.simulation import simulate, summarise_trace

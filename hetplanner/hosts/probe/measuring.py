@@ -14,9 +14,10 @@ from hetplanner.cluster.model import Device
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.asking import at_once
 from hetplanner.hosts.checks import Found, told_at_once
-from hetplanner.hosts.connection import Connection, Unfit, Unreachable
+from hetplanner.hosts.connection import Connection
 from hetplanner.hosts.probe.record import ProbedDevice, ProbedLink, ProbedTogether, Record
 from hetplanner.hosts.probe.rounds import Match, matches, rounds
+from hetplanner.hosts.transport import SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import checked
 
@@ -71,7 +72,7 @@ class Probe:
 
         def open_one(host: PlacedHost) -> Found:
             try:
-                self._connections[host.name] = connection = Connection(host, ssh_config)
+                self._connections[host.name] = connection = Connection(host, SshTransport(ssh_config))
                 self._doors[host.name] = {"address": host.address} | connection.ask(
                     "stream-listen", address=host.address
                 )
