@@ -31,6 +31,16 @@ NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compiles the planners' kernels once, before any test: else each process would, and tests wait for minutes."""
+    from hetplanner.planners.kernel_parts import begin_compiling
+
+    for process in [begin_compiling() for _ in range(os.cpu_count() or 1)]:
+        if process is not None:
+            process.wait()
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Deals tests out one by one, but those of `SERIAL` to one process, and those of `NOTEBOOKS`."""
     from xdist.scheduler import LoadScopeScheduling

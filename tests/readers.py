@@ -40,6 +40,7 @@ from hetplanner.data.registry import check_data, open_data
 from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.elastic.preemptions import load_preemptions
+from hetplanner.hosts.next_plan import NextPlan, load_next, save_next
 from hetplanner.hosts.probe.record import (
     ProbedDevice,
     ProbedLink,
@@ -714,6 +715,12 @@ RUNS = (
         "hosts", _make_hosts, lambda folder: read_hosts(folder / "hosts.toml"), ("launchers.hosts_file.read_hosts",)
     ),
     Reader("launch", _make_launch, load_launch, ("launchers.launch_file.load_launch",)),
+    Reader(
+        "next",
+        lambda folder: save_next(folder, NextPlan(attempt=1, away=("h0",)), chain_plan()),
+        load_next,
+        ("hosts.next_plan.load_next",),
+    ),
     Reader("audit log", _make_agent, lambda folder: (audit_records(folder), agent_lives(folder))),
     Reader("draft", _make_draft, _read_draft, ("ui.models.draft_files.read_draft",)),
     Reader("search", _make_search, _read_search, ("ui.search_files.read_search",)),

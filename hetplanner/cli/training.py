@@ -86,6 +86,13 @@ def train(
             " all; of a swarm each process that died."
         ),
     ] = 0,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan",
+            help="Over ssh: go on without a lost host under a new plan, and with it when it is back.",
+        ),
+    ] = False,
     delta_cache_bytes: Annotated[
         int, typer.Option(help="What each end of a boundary may remember of samples, where its codec has delta.")
     ] = 2**28,
@@ -124,6 +131,7 @@ def train(
         "checkpoint_every": checkpoint_every,
         "checkpoints_kept": checkpoints_kept,
         "max_restarts": max_restarts,
+        "replan": replan,
         "delta_cache_bytes": delta_cache_bytes,
     }
     config = checked(TrainConfig, fields, "train")
@@ -169,23 +177,14 @@ def _planned_without(plan: AnyPlan, hosts: Sequence[str], seed: int, budget: str
     from hetplanner.cli.problem import budget_of
     from hetplanner.plan.model import Plan
     from hetplanner.planners.registry import make_planner
-    from hetplanner.planners.without_hosts import (
-        problem_with_weights,
-        problem_without_hosts,
-        stages_out_of_reach,
-    )
+    from hetplanner.planners.without_hosts import plan_without_hosts
     from hetplanner.runs.run import open_run
 
     if not isinstance(plan, Plan):
         raise InvalidInput("without: a swarm goes on without a host by itself; remove the option")
-    problem, start = problem_without_hosts(plan, hosts)
     planner, limit = make_planner("evolution"), budget_of(budget, None)
     earlier = open_run(resume).plan if resume is not None else None
-    if earlier is not None:
-        problem_with_weights(problem, earlier)  # refuses before the search what has lost a stage
-    found = solve(planner, problem, seed, limit, start).plan
-    if earlier is not None and stages_out_of_reach(earlier, found):
-        found = solve(planner, problem_with_weights(problem, earlier), seed, limit, start).plan
+    found = plan_without_hosts(plan, hosts, earlier, lambda p, start: solve(planner, p, seed, limit, start).plan)
     shape = f"{len(found.stages)} stage(s) on {len(found.ranks)} device(s)"
     step = f", {short_seconds(found.estimate.step_s)} a step" if found.estimate is not None else ""
     before = f" ({short_seconds(plan.estimate.step_s)} with all hosts)" if plan.estimate is not None else ""
@@ -247,6 +246,10 @@ def follow(run: Run, *, as_json: bool) -> None:
     interrupted = False
     try:
         _show_until_over(run)
+        while (successor := run.successor()) is not None:
+            notices.print(f"{run.status().message} ({successor.path})")
+            run = successor
+            _show_until_over(run)
     except KeyboardInterrupt:
         interrupted = True
         notices.print("stopping the run …")

@@ -21,8 +21,9 @@ from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 from hetplanner.hosts.asking import question, resumed_run
 from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.host_run import HostRun
-from hetplanner.hosts.mirror import Mirror, host_log, wanted_files
+from hetplanner.hosts.mirror import STATES_FILE, Mirror, host_log, lost_before, wanted_files
 from hetplanner.hosts.outcome import Outcome, judge, summary_lines
+from hetplanner.hosts.succession import Succession
 from hetplanner.hosts.transport import Unreachable, transport_of
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
@@ -30,13 +31,10 @@ from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import SshLauncher
 from hetplanner.plan.files import load_plan
 from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
-from hetplanner.reading import DAMAGED
-from hetplanner.schema import parse_json, read_text
+from hetplanner.schema import read_text
 
 log = logging.getLogger(__name__)
 
-STATES_FILE = "hosts.json"
-"""What is known of the hosts, for the agent and for readers of clocks."""
 TICK_S = 0.05
 PING_S = 1.0
 REPEAT_S = 0.5
@@ -44,8 +42,6 @@ QUIET_S = 5.0
 """A host that was not heard of for so long is told of."""
 LOST_AFTER_S = 45.0
 """It is given up; its node process ends by itself a little later (`sending.LEASE_S`)."""
-RETURN_S = 180.0
-"""When a run is started again, a host that may be restarting is waited for."""
 OTHERS_S, OTHERS_SAVING_S = 6.0, 30.0
 """After one host has ended, the others have so long to end by themselves; longer where they save what they hold."""
 STOP_S = 4.0
@@ -77,8 +73,10 @@ class Head:
         self.run = launch.run or run_dir.name
         self.placed = place_hosts(self.plan, self.hosts)
         request = SshLauncher(self.hosts, self.run).request(self.plan, run_dir, self.config)
+        self.succession = Succession(run_dir, attempt, self.config, launch, self.transport)
+        self._goes_on = attempt > 0 or launch.first is not None
         self._resume = resumed_run(self.config)
-        self._lost_before = _lost_before(run_dir)
+        self._lost_before = lost_before(run_dir)
         on = {rank: host.name for host in self.placed for rank in host.ranks}
         self.names = [f"{device}, host {on[rank]}" for rank, device in enumerate(self.plan.ranks)]
         self.runs = [self._host_run(host, cmd) for host, cmd in zip(self.placed, request.commands, strict=True)]
@@ -87,7 +85,7 @@ class Head:
         self._next_s = dict.fromkeys(("ping", "repeat", "write"), 0.0)
 
     def _host_run(self, host: PlacedHost, command: HostCommand) -> HostRun:
-        port = self.hosts.port if not self.attempt else None  # of an earlier attempt something may still listen
+        port = self.hosts.port if not self._goes_on else None  # of an earlier attempt something may still listen
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
         asked |= {"run_folder": folder, "attempt": self.attempt}
@@ -97,7 +95,7 @@ class Head:
         def order(found: Found) -> tuple[dict[str, Any], bytes]:
             return self._order(host, command, folder, found)
 
-        patience_s = RETURN_S if self.attempt else 0.0
+        patience_s = self.hosts.return_s if self._goes_on else 0.0
         return HostRun(host, self.transport, asked, order, mirror, patience_s)
 
     def _order(self, host: PlacedHost, command: HostCommand, folder: str, found: Found) -> tuple[dict[str, Any], bytes]:
@@ -132,6 +130,7 @@ class Head:
         signal.signal(signal.SIGUSR1, self._told_to_stop)
         for run in self.runs:
             run.begin()
+        self.succession.begin()
         try:
             if not self._wait_for_facts():
                 code = 0 if self._asked == "stop" else Preempted.exit_code
@@ -141,8 +140,9 @@ class Head:
                 run.go.set()
             outcome = self._follow()
             self._end_all(outcome)
-            return outcome
+            return self.succession.end(outcome)
         finally:
+            self.succession.close()
             self._write_states()
             with ThreadPoolExecutor(len(self.runs)) as pool:
                 list(pool.map(HostRun.close, self.runs))
@@ -156,6 +156,8 @@ class Head:
 
     def _look_for_stop(self) -> str:
         """What the head was asked for: stop, preempt, or nothing."""
+        if not self._asked and self.succession.back:
+            self._asked = "preempt"  # the ranks save what they hold, and the run goes on with the host
         if self._asked != "stop" and (self.run_dir / "stop").exists():
             self._asked = "stop"
         return self._asked
@@ -170,8 +172,9 @@ class Head:
         found = [run.found or Found(run.host, error=RunError(run.refused)) for run in self.runs]
         told = problems(self.plan, self.config, found, metadata.version("hetplanner"))
         away = [each.host.name for each in found if isinstance(each.error, Unreachable)]
-        if told and self.attempt and len(away) == len(told):
-            raise RunError(told_of_absence(told, RETURN_S, self.run_dir.name))
+        if told and self._goes_on and len(away) == len(told):
+            words = told_of_absence(told, self.hosts.return_s, self.run_dir.name)
+            raise self.succession.without(tuple(away), words)
         if told:
             raise InvalidInput(told_at_once(told))
         for text in warnings(found):
@@ -291,15 +294,6 @@ def _stopped_without(runs: Sequence[HostRun]) -> Outcome:
     away = [run.host.name for run in runs if not run.done and run.started]
     words = f"stopped; {', '.join(away)} did not answer, and ends what runs there by itself within a minute"
     return Outcome(RunError.exit_code, words)
-
-
-def _lost_before(run_dir: Path) -> dict[str, dict[str, int]]:
-    """By host and file, bytes that an earlier attempt's head had and the host has lost."""
-    try:
-        hosts = parse_json(read_text(run_dir / STATES_FILE), STATES_FILE)["hosts"]
-        return {name: {k: int(v) for k, v in state["lost_bytes"].items()} for name, state in hosts.items()}
-    except (InvalidInput, *DAMAGED):
-        return {}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hetplanner.errors import RunError
+from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.sending import GROWS, LINES, MANIFESTS, TORCHRUN_LOG, WHOLE
 from hetplanner.launchers.disk import disk_need
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.plan.checkpoints import MAX_MANIFEST_BYTES, prune
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.reading import DAMAGED
+from hetplanner.schema import parse_json, read_text
 
+STATES_FILE = "hosts.json"
+"""What is known of the hosts, for the agent and for readers of clocks."""
 OF_RANK_0 = ("prediction.json", "links.json", "cluster-measured.json", "model.json")
 SMALL_BYTES = 64 * 2**20
 """Most bytes of one of those."""
@@ -176,3 +180,12 @@ class Mirror:
         if draft is not None:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+
+def lost_before(run_dir: Path) -> dict[str, dict[str, int]]:
+    """By host and file, bytes that an earlier attempt's head had and the host has lost."""
+    try:
+        hosts = parse_json(read_text(run_dir / STATES_FILE), STATES_FILE)["hosts"]
+        return {name: {k: int(v) for k, v in state["lost_bytes"].items()} for name, state in hosts.items()}
+    except (InvalidInput, *DAMAGED):
+        return {}

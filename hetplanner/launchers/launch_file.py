@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from hetplanner.atomic_files import write_whole
-from hetplanner.launchers.hosts_file import Hosts
+from hetplanner.launchers.hosts_file import MAX_HOSTS, Hosts
 from hetplanner.reading import reader
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
+from hetplanner.schema import Name, Noun, Text, check_format, checked, parse_json, read_text
 
 LAUNCH_FILE = "launch.json"
 LAUNCH_VERSION = 1
@@ -27,11 +27,15 @@ class Launch(Noun):
         launcher: its name.
         hosts: how the plan's hosts are reached.
         run: the run's id, which names its folder on every host.
+        first: directory of the run whose hosts these were before some went away; None: this is the first one.
+        away: names of its hosts that are away.
     """
 
     launcher: Annotated[str, Field(pattern="^[a-z0-9-]{1,40}$")] = LOCAL
     hosts: Hosts | None = None
     run: Name | None = None
+    first: Text | None = None
+    away: Annotated[tuple[Name, ...], Field(max_length=MAX_HOSTS)] = ()
 
     @property
     def is_local(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.checkpoints import (
     checkpoint_folder,
+    checkpoint_steps,
     load_manifest,
     readable_steps,
 )
@@ -19,6 +20,16 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.plan.train_files import resume_chain
 
 PLAN_FILE = "plan.json"
+
+
+def latest_saved(run_dir: Path, resume: str | None) -> Path | None:
+    """A run that has a checkpoint, or the latest one before it that has; None where all has to begin anew.
+
+    Args:
+        run_dir: of the run.
+        resume: the run that it went on from.
+    """
+    return next((one for one in (run_dir, *resume_chain(resume)) if checkpoint_steps(one)), None)
 
 
 def other_plan(run_dir: Path, plan: Plan) -> Plan | None:

@@ -38,6 +38,8 @@ class TrainConfig(Noun):
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
         max_restarts: how often in all the agent starts the run again, from its last checkpoint, after a rank or the
             launcher was lost, or the run was preempted; each process of a swarm is started again as often by itself.
+        replan: of a run over ssh: go on without a host that does not come back, under a plan made anew for the others,
+            and under the first plan again once it is back.
     """
 
     steps: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] = 100
@@ -57,6 +59,7 @@ class TrainConfig(Noun):
     resume: Text | None = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
+    replan: Annotated[bool, Field(strict=True)] = False
 
     def device_for(self, kind: str) -> str:
         """What computes where the plan has a device of this kind: `device`, but with auto no GPU for a processor."""

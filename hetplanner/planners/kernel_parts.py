@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -128,6 +129,22 @@ def _processor() -> str:
         text = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()} {sys.version_info[:2]}"
         _known.append(hashlib.sha256(text.encode()).hexdigest()[:12])
     return _known[0]
+
+
+def compiler(parts: Iterable[str] = ()) -> list[str]:
+    """The command that compiles these parts; none: all."""
+    return [sys.executable, "-m", "hetplanner.planners.kernel_parts", *parts]
+
+
+def begin_compiling(parts: Iterable[str] = ()) -> subprocess.Popen[bytes] | None:
+    """A process that compiles these parts (none: all) and ends with this one at the latest; None: it does not start."""
+    quiet = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            compiler(parts), stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+    except OSError:
+        return None
 
 
 def _end_with_stdin() -> None:

@@ -7,19 +7,19 @@ populations.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetplanner.planners import kernel_parts
 from hetplanner.planners.interface import LOADING, Progress
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from hetplanner.planners.population import Candidate, Evolution
@@ -62,11 +62,9 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
         evolutions: the populations; those with first guesses take part.
         progress: the clock and the events; nothing of a budget in seconds is spent.
     """
-    from hetplanner.planners.kernel_parts import is_ready
-
     parts = sorted({part for e in evolutions for part in getattr(e.species, "kernel_parts", ())})
     rough = [e for e in evolutions if e.population and isinstance(e.species, Rough) and e.species.kernel_parts]
-    if not rough or is_ready(parts) is not False:
+    if not rough or kernel_parts.is_ready(parts) is not False:
         return
     rng = np.random.default_rng(0)
     ranked = sorted(rough, key=lambda e: e.value)
@@ -75,7 +73,7 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
         look_s = 0.0
         while not progress.is_cancelled():
             if time.monotonic() > look_s:
-                if process is None or process.poll() is not None or is_ready(parts):
+                if process is None or process.poll() is not None or kernel_parts.is_ready(parts):
                     return
                 look_s = time.monotonic() + LOOK_EVERY_S
             if starts:
@@ -87,20 +85,10 @@ def search_roughly(evolutions: Sequence[Evolution], progress: Progress) -> None:
                 min(rough, key=lambda e: e.value).report(LOADING)
 
 
-def compiler(parts: Sequence[str]) -> list[str]:
-    """The command that compiles these parts."""
-    return [sys.executable, "-m", "hetplanner.planners.kernel_parts", *parts]
-
-
 @contextmanager
 def _compiling(parts: Sequence[str]) -> Iterator[subprocess.Popen[bytes] | None]:
     """The process that compiles, ended behind the search for which it was started; None if it does not start."""
-    process = None
-    with suppress(OSError):
-        process = subprocess.Popen(
-            compiler(parts),
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+    process = kernel_parts.begin_compiling(parts)
     try:
         yield process
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 
@@ -46,6 +46,29 @@ def problem_without_hosts(plan: Plan, hosts: Sequence[str]) -> tuple[Problem, Pl
     local_steps = changed.constraints.max_local_steps if plan.is_local else 1
     constraints = changed.constraints.replace(stages=None, replicas=None, max_local_steps=local_steps)
     return changed.replace(constraints=constraints), start
+
+
+def plan_without_hosts(
+    plan: Plan, hosts: Sequence[str], earlier: Plan | None, search: Callable[[Problem, Plan | None], Plan]
+) -> Plan:
+    """A plan for the devices of the other hosts, which have all weights of an earlier run.
+
+    Args:
+        plan: of all hosts.
+        hosts: ids of those that are gone.
+        earlier: of the run whose weights are gone on from; None: training begins anew.
+        search: a plan for a problem, from a plan to begin with.
+
+    Raises:
+        InvalidInput, Infeasible: no plan is left, or the weights of a stage are gone.
+    """
+    problem, start = problem_without_hosts(plan, hosts)
+    if earlier is not None:
+        problem_with_weights(problem, earlier)  # refuses before the search what has lost a stage
+    found = search(problem, start)
+    if earlier is not None and stages_out_of_reach(earlier, found):
+        found = search(problem_with_weights(problem, earlier), start)
+    return found
 
 
 def stages_out_of_reach(earlier: Plan, plan: Plan) -> list[int]:

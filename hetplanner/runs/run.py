@@ -77,6 +77,11 @@ class Run(RunReader):
             time.sleep(poll_s)
         return status
 
+    def successor(self) -> "Run | None":
+        """The run that goes on in its place, under a plan for other hosts; None where there is none."""
+        name = super().status().successor
+        return None if name is None else open_run(name, self.home)
+
     def stop(self) -> RunStatus:
         """Asks the agent to stop it and waits until its last process is gone (5 s). Raises RunError, InvalidInput."""
         if not self.has_agent:

@@ -13,8 +13,8 @@ from hetplanner.schema import Name, Noun, check_format, checked, parse_json, rea
 
 State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "preempted", "failed"]
 LIVE_STATES: frozenset[str] = frozenset({"queued", "starting", "running", "stopping"})
-STATUS_VERSION = 2
-"""1 knew no preempted runs."""
+STATUS_VERSION = 3
+"""1 knew no preempted runs, 2 no successors."""
 MAX_STATUS_BYTES = 2**20
 MAX_LAST_LINES = 40
 MAX_DEGRADED = 20
@@ -36,6 +36,7 @@ class RunStatus(Noun):
         restarts: how often it was started again, whatever had ended it.
         heartbeats: file in which its ranks tell what they do; in shared memory, so it does not outlive the machine.
         restart_due: preempted together with the agent and not over: the next agent starts it again.
+        successor: id of the run that goes on in its place, under a plan for other hosts.
         degraded: what the run goes on without, a sentence each: a full disk, little memory, late links.
     """
 
@@ -53,6 +54,7 @@ class RunStatus(Noun):
     restarts: Annotated[int, Field(ge=0)] = 0
     heartbeats: Annotated[str, Field(max_length=4096)] | None = None
     restart_due: bool = False
+    successor: Name | None = None
     last_lines: Annotated[tuple[Line, ...], Field(max_length=MAX_LAST_LINES)] = ()
     degraded: Annotated[tuple[Line, ...], Field(max_length=MAX_DEGRADED)] = ()
 

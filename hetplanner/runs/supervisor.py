@@ -46,6 +46,7 @@ from hetplanner.runs.peer_requests import check_peer
 from hetplanner.runs.protocol import package_version
 from hetplanner.runs.resuming import check_resume
 from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.runs.successor import check_replan, successor_of
 from hetplanner.swarm.asked import Asked, PeerAct, ask
 from hetplanner.swarm.spec import spec_of
 
@@ -136,6 +137,7 @@ class Supervisor:
             InvalidInput: the runtime cannot train the plan, the data is missing, broken, or of the wrong kind, or hosts
                 cannot run it: everything that is wrong with them.
         """
+        check_replan(plan, config, launch)
         if launch is not None and not launch.is_local:
             check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
             check_resume(plan, config)
@@ -182,6 +184,21 @@ class Supervisor:
             InvalidInput: `out` cannot be used.
         """
         self._refuse_when_full()
+        run = self._register(plan, config, out, parent=parent, caller=caller, launch=launch)
+        self.tick()
+        return run.status
+
+    def _register(
+        self,
+        plan: AnyPlan,
+        config: TrainConfig,
+        out: Path | None = None,
+        *,
+        parent: Path | None = None,
+        caller: str = "",
+        launch: Launch | None = None,
+    ) -> OwnedRun:
+        """A new run, the last of the queue. Raises InvalidInput."""
         run_id, directory = create_run_directory(plan, config, out, self.home, parent=parent, launch=launch)
         status = RunStatus(
             run=run_id,
@@ -195,8 +212,7 @@ class Supervisor:
         self._runs[run_id] = run
         self._set(run)
         self._audit("submit", run, caller=caller, plan=plan.digest(), config=config.model_dump(mode="json"))
-        self.tick()
-        return run.status
+        return run
 
     def stop(self, run_id: str, caller: str = "") -> RunStatus:
         """Asks a run to stop; within 5 s none of its processes is left. A run that is over stays as it is.
@@ -380,12 +396,35 @@ class Supervisor:
             self._end(run, End("failed", str(error)))
             return
         end = judge_end(run.directory, run.labels, config.steps, departure, elastic=run.elastic)
+        if self._goes_on_as_another(run, config, end):
+            return
         if not end.may_go_on or run.status.restarts >= config.max_restarts:
             self._end(run, end)
         elif self._told_to_end:
             self._end(run, end, restart_due=True)
         else:
             self._restart(run, end.message)
+
+    def _goes_on_as_another(self, run: OwnedRun, config: TrainConfig, end: End) -> bool:
+        """Where hosts have left or returned, has a run under another plan begun in this one's place."""
+        if end.state in ("finished", "stopped") or self._told_to_end:
+            return False
+        try:
+            found = successor_of(run.directory.path, config, run.status.restarts)
+            if found is None:
+                return False
+            plan, settings, launch = found
+            parent = run.directory.path.parent
+            other = self._register(plan, settings, parent=parent, caller="agent", launch=launch)
+        except HetplannerError as error:
+            self._end(run, End("failed", f"{end.message}; no run goes on in its place: {error}"))
+            return True
+        name = other.status.run
+        self._runs = {name: other} | self._runs  # before others that wait
+        without = f" without {', '.join(launch.away)}" if launch.away else " with all hosts"
+        self._set(run, successor=name)
+        self._end(run, End("preempted", f"{end.message}; goes on{without} as run {name}"))
+        return True
 
     def _may_save(self, run: OwnedRun) -> bool:
         """Whether ranks that have lost their launcher are given time: they end their step and save."""

@@ -67,7 +67,8 @@ def test_the_link_opens_once_and_the_page_survives_its_server(dashboard, visit, 
     one.settle()
     one.sees("72 devices")  # what was drawn outlives the server
     assert "token" not in one.page.url
-    assert all("ERR_CONNECTION_REFUSED" in text for text in one.complaints)
+    lost = ("ERR_CONNECTION_REFUSED", "not connected so cannot send")  # of what the page sent meanwhile
+    assert [text for text in one.complaints if not any(word in text for word in lost)] == []
     one.complaints.clear()
     said = (dashboard.home / "server.txt").read_text()
     assert said.count("token=") == 2  # one link for each start, and no line of a log

@@ -10,6 +10,7 @@ import pytest
 from dags import residual_network
 from factories import small_cluster
 from playwright.sync_api import expect
+from served_dashboard import PATIENCE_MS
 
 from hetplanner.cluster.files import cluster_to_json
 from hetplanner.workload.files import workload_to_data
@@ -49,6 +50,9 @@ def metric(page, name: str) -> str:
     return page.locator(f"[data-metric='{name}']").filter(visible=True).first.inner_text()
 
 
+COLUMNS_JS = (
+    """[...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource').map(m => m.data)"""
+)
 COLOURED_BEFORE_LAID_OUT_JS = """() => {
   const bar = [...Bokeh.index.all_views()].find(view => view.model.type == "ColorBar" && view.layout)
   const layout = bar.layout
@@ -70,16 +74,15 @@ def test_the_page_opens_ready_to_search_and_one_click_finds_a_plan(server, visit
     one.sees(re.compile(r"Done: [\d,]+ placements"))
     assert metric(page, "Throughput").endswith("tokens/s")
     one.sees("Convergence")
-    sources = page.evaluate(
-        """() => [...Bokeh.documents[0]._all_models.values()].filter(m => m.type == 'ColumnDataSource')
-             .map(m => ({names: [...Object.keys(m.data)], best: m.data.best ? [...m.data.best] : null,
-                         length: Math.max(0, ...Object.values(m.data).map(c => c.length))}))"""
-    )
-    curve = next(s["best"] for s in sources if s["best"])
+    curve = page.evaluate(f"""() => {COLUMNS_JS}.filter(data => data.best).map(data => [...data.best])[0]""")
     assert curve == sorted(curve, reverse=True)
     assert len(curve) > 5
     assert curve[-1] < curve[0]
-    assert any(s["length"] == 64 and "device" in " ".join(s["names"]) for s in sources)
+    page.wait_for_function(  # the map comes after the curve
+        f"""() => {COLUMNS_JS}.some(data => Object.keys(data).some(name => name.includes("device"))
+                                            && Object.values(data).some(column => column.length == 64))""",
+        timeout=PATIENCE_MS,
+    )
     # Another setting: the plan is marked at once, and its figures are of the settings in hand or said not to be.
     again = page.get_by_role("button", name="Search again").filter(visible=True)
     expect(again).to_be_disabled()

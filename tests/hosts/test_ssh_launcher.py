@@ -51,9 +51,12 @@ class Lab:
         self.write_hosts()
         self.env = {"HETPLANNER_HOME": str(self.home)}
 
-    def write_hosts(self, *, config: Path | None = None, port: int = 29_500, **entries: dict[str, str]) -> None:
+    def write_hosts(
+        self, *, config: Path | None = None, port: int = 29_500, return_s: int = 180, **entries: dict[str, str]
+    ) -> None:
         """The hosts file; `entries` change what it says of a host."""
         lines = ['format = "hetplanner/hosts@1"', f'ssh_config = "{config or self.bed.ssh_config}"', f"port = {port}"]
+        lines.append(f"return_s = {return_s}")
         known = {name: {"address": self.bed.address(name)} for name in HOSTS}
         for name in {**known, **entries}:
             lines.append(f"[hosts.{json.dumps(name)}]")
@@ -357,7 +360,7 @@ def test_a_cloud_that_takes_a_host_away_has_the_run_saved_first(lab):
         cloud.close()
     assert run.status().state == "preempted"
     why = "preempted: AWS will terminate this machine at 2026-11-25T15:00:00Z (rank 1, b-0); saved after step"
-    assert run.status().message.startswith(why)
+    assert run.status().message.startswith(why), f"{run.status().message}\n{lab.words(run)}"
     lab.write_hosts()
     done = lab.steps(run)
     again = lab.train("--resume", run.id, "--steps", str(done + 2))
@@ -376,6 +379,39 @@ def test_a_run_goes_on_without_a_host_under_a_plan_made_anew(lab):
     before, after = earlier.read_all().losses(), run.losses()
     assert [step for step, _ in after] == [8, 9, 10, 11]
     assert all(loss < before[0][1] for _, loss in after)  # equal losses: tests/distributed/test_resume_other_plan.py
+
+
+def test_a_run_goes_on_by_itself_without_a_host_and_with_it_when_it_is_back(lab):
+    lab.write_hosts(return_s=3)
+    steps = 400
+    settings = ("--checkpoint-every", "4", "--max-restarts", "1", "--replan")
+    process = lab.begin("--steps", str(steps), *settings)
+    first = lab.reach(process, 6)
+    lab.bed.kill_host("d")
+    until(lambda: first.successor() is not None, lambda: lab.words(first))
+    second = first.successor()
+    assert first.status().state == "preempted"
+    assert first.status().message.startswith("preempted: host d has not come back for 3")
+    assert first.status().message.endswith(f"; goes on without d as run {second.id}")
+    assert "d" not in ranks_by_host(load_plan(second.directory.plan_file))
+    until(lambda: lab.steps(second) >= 3, lambda: lab.words(second))
+    lab.bed.boot_host("d")
+    until(lambda: second.successor() is not None, lambda: lab.words(second))
+    third = second.successor()
+    assert second.status().message.startswith("preempted: host d is back; saved after step")
+    said = process.communicate()[0]
+    assert process.returncode == 0, said + lab.words(third)
+    assert f"goes on with all hosts as run {third.id}" in " ".join(said.split())
+    assert third.status().state == "finished"
+    assert load_plan(third.directory.plan_file).digest() == lab.plan.digest()
+    assert lab.left() == {}
+    losses: dict[int, float] = {}
+    for run in (first, second, third):
+        losses |= dict(run.read_all().losses())
+    assert sorted(losses) == list(range(steps))
+    assert lab.train("--steps", str(steps)).returncode == 0
+    undisturbed = dict(lab.run().read_all().losses())
+    assert max(abs(losses[step] / undisturbed[step] - 1.0) for step in losses) < 1e-3
 
 
 def audit(lab: Lab, event: str) -> list[dict]:

@@ -76,7 +76,7 @@ def test_a_search_goes_on_without_kernels_until_they_are_compiled(monkeypatch, o
     monkeypatch.setattr(kernel_parts, "is_ready", lambda parts: len(looks) >= 200)
     monkeypatch.setattr(rough_search, "LOOK_EVERY_S", 0.0)
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-    monkeypatch.setattr(rough_search, "compiler", lambda parts: sleeper)
+    monkeypatch.setattr(kernel_parts, "compiler", lambda parts: sleeper)
     seen = []
     progress = Progress(Budget(seconds=1.0), seen.append, lambda: bool(looks.append(1)))
     task = problem(objective, stages, replicas)
@@ -109,7 +109,7 @@ def test_moves_keep_cut_shares_and_devices():
 
 def test_the_compiling_process_ends_with_whoever_started_it(tmp_path):
     # Compiling all parts takes a minute; the process ends in the middle of one.
-    command = rough_search.compiler(kernel_parts.PARTS)
+    command = kernel_parts.compiler()
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None

@@ -1,0 +1,51 @@
+"""The run that goes on in a run's place when hosts have left or returned; its head has made the plan."""
+
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput
+from hetplanner.hosts.next_plan import NEXT_PLAN_FILE, load_next
+from hetplanner.launchers.launch_file import Launch, load_launch
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan, load_plan
+from hetplanner.plan.model import Plan
+from hetplanner.plan.resumable import latest_saved
+from hetplanner.plan.train import TrainConfig
+
+LAUNCHER = "ssh"
+"""The one that plans anew: Slurm and Kubernetes bring hosts of their own."""
+
+
+def check_replan(plan: AnyPlan, config: TrainConfig, launch: Launch | None) -> None:
+    """Refuses `replan` where nothing would be planned anew. Raises InvalidInput."""
+    if not config.replan:
+        return
+    if isinstance(plan, ElasticPlan):
+        raise InvalidInput("replan: a swarm goes on without a host by itself; remove the option")
+    if launch is None or launch.launcher != LAUNCHER:
+        name = "local" if launch is None else launch.launcher
+        raise InvalidInput(f"replan: launcher {name} does not plan anew; take --launcher {LAUNCHER}, or remove it")
+    if config.max_restarts < 1 and not launch.away:
+        raise InvalidInput("replan: a lost host is waited for in a restart; give --max-restarts 1 or more")
+
+
+def successor_of(run_dir: Path, config: TrainConfig, restarts: int) -> tuple[Plan, TrainConfig, Launch] | None:
+    """What goes on in a run's place; None: nothing does, its last attempt has not ended for other hosts.
+
+    Args:
+        run_dir: of the run.
+        config: its settings.
+        restarts: how often it was started again, which its successor inherits.
+
+    Raises:
+        InvalidInput: a file of the run is damaged.
+    """
+    found = load_next(run_dir)
+    if found is None or found.attempt != restarts:
+        return None
+    launch = load_launch(run_dir)
+    saved = latest_saved(run_dir, config.resume)
+    settings = config.replace(
+        resume=str(saved) if saved is not None else None, max_restarts=max(0, config.max_restarts - restarts)
+    )
+    first = launch.first or str(run_dir)
+    return load_plan(run_dir / NEXT_PLAN_FILE), settings, launch.replace(run=None, first=first, away=found.away)
