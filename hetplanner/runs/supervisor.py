@@ -420,10 +420,10 @@ class Supervisor:
             self._end(run, End("failed", f"{end.message}; no run goes on in its place: {error}"))
             return True
         name = other.status.run
-        self._runs = {name: other} | self._runs  # before others that wait
         without = f" without {', '.join(launch.away)}" if launch.away else " with all hosts"
         self._set(run, successor=name)
         self._end(run, End("preempted", f"{end.message}; goes on{without} as run {name}"))
+        self._start(other)  # before others that wait
         return True
 
     def _may_save(self, run: OwnedRun) -> bool:
