@@ -85,6 +85,7 @@ from hetplanner.swarm.asked import Asked, ask, asked_so_far
 from hetplanner.swarm.beginning import read_ledger
 from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.chronicle import parse_events
+from hetplanner.swarm.host_part import SAVED_FILE, saved_elsewhere
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
@@ -715,6 +716,12 @@ RUNS = (
         "hosts", _make_hosts, lambda folder: read_hosts(folder / "hosts.toml"), ("launchers.hosts_file.read_hosts",)
     ),
     Reader("launch", _make_launch, load_launch, ("launchers.launch_file.load_launch",)),
+    Reader(
+        "saved elsewhere",
+        lambda folder: (folder / SAVED_FILE).write_text(json.dumps(["stage-0-lineage-0-step-8.safetensors"])),
+        saved_elsewhere,
+        ("swarm.host_part.saved_elsewhere",),
+    ),
     Reader(
         "next",
         lambda folder: save_next(folder, NextPlan(attempt=1, away=("h0",)), chain_plan()),

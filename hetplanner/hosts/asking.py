@@ -15,9 +15,9 @@ from hetplanner.hosts.connection import Connection
 from hetplanner.hosts.transport import SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost
 from hetplanner.launchers.launch_file import load_launch
-from hetplanner.launchers.torchrun import checked_hosts
+from hetplanner.launchers.ssh import placed_over_ssh
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
-from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import planned_gpus
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked
@@ -39,11 +39,13 @@ def at_once(act: Callable[[PlacedHost], ResultT], hosts: Sequence[PlacedHost]) -
 # -- asking ---------------------------------------------------------------------------------------
 
 
-def question(plan: Plan, config: TrainConfig, host: PlacedHost, port: int | None, resume: str | None) -> dict[str, Any]:
+def question(
+    plan: AnyPlan, config: TrainConfig, host: PlacedHost, port: int | None, resume: str | None
+) -> dict[str, Any]:
     """What a host is asked before it runs its part of a plan.
 
     Args:
-        port: of the store; None where it need not be free.
+        port: of the store, or the coordinator; None where it need not be free.
         resume: the run to go on from, by the name of its folder.
     """
     return {
@@ -69,13 +71,15 @@ def ask_facts(connection: Connection, asked: dict[str, Any]) -> Found:
     return Found(connection.host, facts, None, clock - (began_unix_s + took_s / 2), took_s / 2)
 
 
-def reads_data(plan: Plan, host: PlacedHost) -> bool:
-    """Whether one of its ranks reads inputs or labels."""
+def reads_data(plan: AnyPlan, host: PlacedHost) -> bool:
+    """Whether one of its ranks reads inputs or labels; of a swarm its trainers do, on the first host."""
+    if isinstance(plan, ElasticPlan):
+        return host.node == 0
     ends = {0, len(plan.stages) - 1}
     return any(stage in ends for rank in host.ranks for stage, _ in plan.places_of_rank[rank])
 
 
-def _asked_data(plan: Plan, config: TrainConfig) -> dict[str, str]:
+def _asked_data(plan: AnyPlan, config: TrainConfig) -> dict[str, str]:
     if config.data == DIGITS or (config.data is None and not isinstance(need_of(plan.problem.workload), TokenNeed)):
         return {"kind": "digits"}
     return {"kind": "sources"} if config.data is None else {"kind": "path", "path": config.data}
@@ -107,8 +111,7 @@ def check_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts, own_version: s
     Raises:
         InvalidInput: everything that is wrong, on any of them.
     """
-    placed = checked_hosts(plan, config, hosts)
-    assert isinstance(plan, Plan)
+    placed = placed_over_ssh(plan, config, hosts)
     resume = resumed_run(config)
     connections: dict[str, Connection] = {}
 

@@ -16,8 +16,10 @@ from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.disk import DiskNeed, disk_need
 from hetplanner.launchers.hosts_file import PlacedHost, is_public
 from hetplanner.launchers.torchrun import PUBLIC, UNENCRYPTED
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
-from hetplanner.plan.placement import planned_gpus
+from hetplanner.plan.placement import planned_gpus, workers_of
 from hetplanner.plan.resumable import other_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Noun
@@ -42,6 +44,7 @@ class Facts(Noun):
         data: what stands for the data's content; `data_error`: why there is none.
         gpus: what `nvidia-smi -L` prints.
         checkpoints: of the run to go on from: by step, the ranks whose parts the host has.
+        stage_files: of a swarm that is started again: names of its checkpoints on the host.
     """
 
     hetplanner: Short | None
@@ -58,6 +61,7 @@ class Facts(Noun):
     free_bytes: Annotated[int, Field(ge=0)] = 0
     folder_error: Short = ""
     checkpoints: Annotated[dict[Number, Numbers], Field(max_length=100)] = Field(default_factory=dict)
+    stage_files: Annotated[tuple[Short, ...], Field(max_length=10_000)] = ()
 
 
 @dataclass
@@ -77,7 +81,7 @@ class Found:
     unreached: dict[str, str] = field(default_factory=dict)
 
 
-def problems(plan: Plan, config: TrainConfig, found: Sequence[Found], own_version: str) -> list[tuple[str, str]]:
+def problems(plan: AnyPlan, config: TrainConfig, found: Sequence[Found], own_version: str) -> list[tuple[str, str]]:
     """Everything that is wrong: host and sentence.
 
     Args:
@@ -103,7 +107,9 @@ def problems(plan: Plan, config: TrainConfig, found: Sequence[Found], own_versio
     return [*told, *_checkpoints(plan, config, known)]
 
 
-def _of_one(plan: Plan, config: TrainConfig, need: DiskNeed, found: Found, facts: Facts, own_version: str) -> list[str]:
+def _of_one(
+    plan: AnyPlan, config: TrainConfig, need: DiskNeed, found: Found, facts: Facts, own_version: str
+) -> list[str]:
     host = found.host
     texts = [
         "" if facts.system == "linux" else f"runs {facts.system}; ranks over hosts need Linux",
@@ -152,13 +158,13 @@ def _gpu_words(planned: Counter[str], text: str) -> str:
     return ""
 
 
-def disk_of_host(plan: Plan, need: DiskNeed, host: PlacedHost) -> int:
+def disk_of_host(plan: AnyPlan, need: DiskNeed, host: PlacedHost) -> int:
     """Bytes without which a host's part cannot be had: a checkpoint of its ranks, and the model where that is."""
-    share = len(host.ranks) / len(plan.ranks)
+    share = len(host.ranks) / len(workers_of(plan))
     return int(need.checkpoint * share) + (need.model if 0 in host.ranks else 0)
 
 
-def _disk_words(plan: Plan, need: DiskNeed, host: PlacedHost, facts: Facts) -> str:
+def _disk_words(plan: AnyPlan, need: DiskNeed, host: PlacedHost, facts: Facts) -> str:
     least = disk_of_host(plan, need, host)
     if facts.folder_error or facts.free_bytes >= least:
         return ""
@@ -194,9 +200,9 @@ def _doubled_addresses(known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, 
     return told
 
 
-def _checkpoints(plan: Plan, config: TrainConfig, known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, str]]:
+def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, str]]:
     """What is missing to go on: every host needs its own ranks' parts, or all hosts together each stage's."""
-    if config.resume is None or not known:
+    if config.resume is None or not known or isinstance(plan, ElasticPlan):
         return []
     if (old := other_plan(Path(config.resume), plan)) is not None:
         if any(_holds_all_stages(old, step, known) for _, facts in known for step in facts.checkpoints):

@@ -20,6 +20,7 @@ SAMPLE_BYTES = 2**16
 """Of a file's beginning and end, which stand for it."""
 MAX_FILES = 200_000
 CHECKPOINTS = "checkpoints"
+MAX_STAGE_FILES = 10_000
 
 
 def facts(asked: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         asked: address, port (None: of no concern here), data (None: this host reads none), gpus (whether to look for
-            some), folder (of this host's runs), resume (a run's name or None).
+            some), folder (of this host's runs), resume (a run's name or None), swarm (the name of a run that is a
+            swarm and is started again, or None).
     """
     folder = Path(asked["folder"]).expanduser()
     return {
@@ -40,6 +42,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "gpus": _gpus() if asked["gpus"] else "",
         **_disk(folder),
         "checkpoints": _checkpoints(folder / asked["resume"]) if asked["resume"] else {},
+        "stage_files": _stage_files(folder / asked["swarm"]) if asked.get("swarm") else [],
         "unix_s": time.time(),
     }
 
@@ -188,3 +191,10 @@ def _checkpoints(run_dir: Path) -> dict[int, list[int]]:
                 ranks = [part.stem.removeprefix("rank-") for part in path.glob("rank-*.safetensors")]
                 found[int(step)] = sorted(int(rank) for rank in ranks if rank.isdecimal())
     return dict(sorted(found.items(), reverse=True)[:100])
+
+
+def _stage_files(run_dir: Path) -> list[str]:
+    """Names of the checkpoints that peers of a swarm have written here, the latest last."""
+    with contextlib.suppress(OSError):
+        return sorted(path.name for path in (run_dir / CHECKPOINTS).glob("stage-*.safetensors"))[-MAX_STAGE_FILES:]
+    return []

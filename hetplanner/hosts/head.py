@@ -22,14 +22,16 @@ from hetplanner.hosts.asking import question, resumed_run
 from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.hosts.mirror import STATES_FILE, Mirror, host_log, lost_before, wanted_files
-from hetplanner.hosts.outcome import Outcome, judge, summary_lines
+from hetplanner.hosts.outcome import Outcome, judge, judge_swarm, summary_lines
 from hetplanner.hosts.succession import Succession
 from hetplanner.hosts.transport import Unreachable, transport_of
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import SshLauncher
-from hetplanner.plan.files import load_plan
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import load_any_plan
+from hetplanner.plan.placement import workers_of
 from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.schema import read_text
 
@@ -48,6 +50,8 @@ STOP_S = 4.0
 END_S = 5.0
 FLUSH_S = 0.7
 """A host whose processes were ended has so long to send the rest of its logs."""
+SAVED_FILE = "saved-elsewhere.json"
+"""As `swarm.host_part` names it."""
 STEADY_S = 60.0
 """Ranks that stand may wait for a network that was cut: only after so long without a break nobody gets on."""
 
@@ -65,7 +69,8 @@ class Head:
 
     def __init__(self, run_dir: Path, attempt: int) -> None:
         self.run_dir, self.attempt = run_dir, attempt
-        self.plan = load_plan(run_dir / "plan.json")
+        self.plan = load_any_plan(run_dir / "plan.json")
+        self.is_swarm = isinstance(self.plan, ElasticPlan)
         self.config = load_config(run_dir / CONFIG_FILE)
         launch = load_launch(run_dir)
         self.hosts = launch.hosts or Hosts()
@@ -78,7 +83,8 @@ class Head:
         self._resume = resumed_run(self.config)
         self._lost_before = lost_before(run_dir)
         on = {rank: host.name for host in self.placed for rank in host.ranks}
-        self.names = [f"{device}, host {on[rank]}" for rank, device in enumerate(self.plan.ranks)]
+        self.names = [f"{device}, host {on[rank]}" for rank, device in enumerate(workers_of(self.plan))]
+        self._certificates = _certificates(run_dir) if self.is_swarm else {}
         self.runs = [self._host_run(host, cmd) for host, cmd in zip(self.placed, request.commands, strict=True)]
         self._asked: str = ""
         self._written: Any = None
@@ -89,6 +95,7 @@ class Head:
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
         asked |= {"run_folder": folder, "attempt": self.attempt}
+        asked |= {"swarm": self.run} if self.is_swarm and self.attempt else {}
         lost = self._lost_before.get(host.name, {})
         mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
 
@@ -96,25 +103,40 @@ class Head:
             return self._order(host, command, folder, found)
 
         patience_s = self.hosts.return_s if self._goes_on else 0.0
-        return HostRun(host, self.transport, asked, order, mirror, patience_s)
+        returns = self.is_swarm and host.node != 0
+        return HostRun(host, self.transport, asked, order, mirror, patience_s, returns=returns)
 
     def _order(self, host: PlacedHost, command: HostCommand, folder: str, found: Found) -> tuple[dict[str, Any], bytes]:
         """What starts a host's part."""
-        plan = read_text(self.run_dir / "plan.json")
         config = self.config.replace(resume=f"../{self._resume}" if self._resume else None)  # beside the run, on all
+        files = {
+            "plan.json": read_text(self.run_dir / "plan.json"),
+            "run.json": json.dumps(config_to_data(config), indent=1).encode() + b"\n",
+        }
+        if self.is_swarm:
+            files |= self._files_of_swarm(host)
         header = {
             "folder": folder,
             "attempt": self.attempt,
             "argv": list(command.argv[1:-1]),
             "env": dict(command.env) | ({ATTEMPT_VARIABLE: str(self.attempt)} if self.attempt else {}),
-            "ranks": list(host.ranks),
-            "num_ranks": len(self.plan.ranks),
-            "names": self.names,
+            "ranks": [] if self.is_swarm else list(host.ranks),  # a swarm's part looks after its own processes
+            "num_ranks": 0 if self.is_swarm else len(self.names),
+            "names": [] if self.is_swarm else self.names,
             "address": found.facts.address if found.facts else host.address,
             "port": self.hosts.port if host.node == 0 else None,
-            "plan_bytes": len(plan),
+            "files": [[name, len(content)] for name, content in files.items()],
         }
-        return header, plan + json.dumps(config_to_data(config), indent=1).encode() + b"\n"
+        return header, b"".join(files.values())
+
+    def _files_of_swarm(self, host: PlacedHost) -> dict[str, bytes]:
+        """What a host's processes show each other; for the coordinator, the checkpoints that others have."""
+        files = dict(self._certificates)
+        if host.node == 0:
+            found = [run.found.facts for run in self.runs if run.found is not None and run.found.facts is not None]
+            saved = sorted({name for facts in found for name in facts.stage_files})
+            files[SAVED_FILE] = json.dumps(saved).encode()
+        return files
 
     # -- from start to end ------------------------------------------------------------------------
 
@@ -198,7 +220,10 @@ class Head:
             if asked:
                 told_s = told_s or now_s
                 self._repeat(asked)
-            outcome = judge(self.runs, self.names, LOST_AFTER_S, STEADY_S)
+            if self.is_swarm:
+                outcome = judge_swarm(self.runs, LOST_AFTER_S)
+            else:
+                outcome = judge(self.runs, self.names, LOST_AFTER_S, STEADY_S)
             if all(run.done for run in self.runs):
                 return Outcome(0, "stopped") if asked == "stop" else outcome or Outcome(0, "finished")
             if asked == "stop":
@@ -258,6 +283,15 @@ class Head:
                 log.warning("%s cannot be written: %s", STATES_FILE, error)
 
 
+def _certificates(run_dir: Path) -> dict[str, bytes]:
+    """What the processes of a swarm show each other, by the name of the file; made when the run first starts."""
+    from hetplanner.swarm.wire.certificates import AUTHORITY_FILE, MEMBER_FILE, MEMBER_KEY_FILE, run_certificates
+
+    folder = run_certificates(run_dir)
+    names = (AUTHORITY_FILE, MEMBER_FILE, MEMBER_KEY_FILE)
+    return {f"{folder.name}/{name}": read_text(folder / name) for name in names}
+
+
 def _has_processes(run: HostRun) -> bool:
     """Whether a host that can be reached may have processes of the run, or logs of them to send."""
     if not (run.started or run.is_starting) or run.done or run.refused or run.unheard_s() > LOST_AFTER_S:
@@ -279,7 +313,9 @@ def _state_of(run: HostRun) -> dict[str, Any]:
 def host_warnings(run: HostRun) -> list[str]:
     """Sentences about a host that the run goes on without, or that holds it up."""
     texts = [f"host {run.host.name}: {text}" for text in (run.state.warnings if run.state else ())]
-    if run.started and not run.done and run.unheard_s() > QUIET_S:
+    if run.started and run.returns and (run.is_gone or run.unheard_s() > QUIET_S):
+        texts.append(f"host {run.host.name}: the swarm goes on without its peers, and with them when it is back")
+    elif run.started and not run.done and run.unheard_s() > QUIET_S:
         texts.append(
             f"host {run.host.name} has not been heard of for more than {QUIET_S:g} s; its ranks may go on, and after"
             f" {LOST_AFTER_S:g} s it is given up"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hetplanner.errors import HetplannerError, InvalidInput, RunError
+from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError
 from hetplanner.hosts.asking import ask_facts
 from hetplanner.hosts.checks import Found
 from hetplanner.hosts.connection import Connection
@@ -21,6 +21,8 @@ from hetplanner.schema import Noun, checked
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+AWAY_S = 150.0
+"""A host whose processes were told to end, since its machine is taken away, is asked again after so long."""
 BREAK_S = 5.0
 """After a longer silence a connection has had a break."""
 MAX_WAITING_PINGS = 100
@@ -50,6 +52,7 @@ class HostRun:
         order: header and body that start it.
         mirror: takes its files.
         patience_s: how long an unreachable host is waited for before the start.
+        returns: when its processes are gone it is started again, as soon as it can be reached.
 
     Attributes:
         found: what the host said; None: it is still being asked.
@@ -73,6 +76,8 @@ class HostRun:
         order: Callable[[Found], tuple[dict[str, Any], bytes]],
         mirror: Mirror,
         patience_s: float = 0.0,
+        *,
+        returns: bool = False,
     ) -> None:
         self.host, self.mirror = host, mirror
         self.found: Found | None = None
@@ -84,6 +89,8 @@ class HostRun:
         self.heard_s = self.since_s = time.monotonic()
         self.clock_s, self.clock_error_s = 0.0, float("inf")
         self._transport, self._asked, self._order, self._patience_s = transport, asked, order, patience_s
+        self.returns = returns
+        self._gone_s: float | None = None
         self._folder = str(asked["run_folder"])
         self._connection: Connection | None = None
         self._over = threading.Event()
@@ -149,8 +156,11 @@ class HostRun:
         except HetplannerError as error:
             self.refused = str(error)
             return
-        while not self._over.is_set() and not self.done:
-            self._follow()
+        while not self._over.is_set() and (self.returns or not self.done):
+            if not self.done:
+                self._follow()
+            if self.returns:
+                self._start_if_gone()
             self._over.wait(RETRY_S)
 
     def _look(self) -> Found:
@@ -191,6 +201,34 @@ class HostRun:
             self._drop()
         self.started = self.lives = True
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether its processes are there no more, other than because all is done."""
+        if self.state is not None and self.state.ended:
+            return self.state.exit_code != 0
+        return self.started and not self.lives
+
+    def _start_if_gone(self) -> None:
+        """Starts a host again whose processes are gone, where it can be reached and is fit."""
+        if not self.is_gone:
+            self._gone_s = None
+            return
+        self._gone_s = self._gone_s or time.monotonic()
+        is_told = self.state is not None and self.state.exit_code == Preempted.exit_code
+        if time.monotonic() - self._gone_s < (AWAY_S if is_told else 0.0):
+            return
+        self._asked = self._asked | {"attempt": self._asked["attempt"] + 1, "port": None}
+        try:
+            connection = self._connection or self._open()
+            header, body = self._order(ask_facts(connection, self._asked))
+            connection.ask("start", body, **(header | {"attempt": self._asked["attempt"]}))
+        except (Unreachable, Unfit, RunError) as error:
+            log.info("host %s: %s; it is tried again", self.host.name, error)
+            self._drop()
+            return
+        log.info("host %s: started again", self.host.name)
+        self.state, self._gone_s, self.lives, self.done, self.ended_s = None, None, True, False, None
+
     def _follow(self) -> None:
         """Follows the host until the connection ends."""
         try:
@@ -220,6 +258,8 @@ class HostRun:
                 self.state = checked(HostState, header["state"], "its node process")
             self.said = str(header.get("said", ""))[:500]
             self.lives = bool(header.get("lives"))  # after the state: who has ended is not gone
+            if self.returns and self.is_gone and not (self.state is not None and self.state.ended):
+                raise Unreachable("its processes are gone")
         elif header.get("done"):
             self.done = True
             raise Unreachable("all is here")

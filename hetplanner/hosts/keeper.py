@@ -87,7 +87,8 @@ class Keeper:
     """A host's part of one attempt of a run.
 
     Args:
-        run_dir: the run's folder on this host, with its order: argv, env, attempt, ranks, num_ranks, names.
+        run_dir: the run's folder on this host, with its order: argv, env, attempt, ranks, num_ranks, names. Without
+            ranks it is a part of a swarm, which looks after its processes by itself.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -96,11 +97,12 @@ class Keeper:
         self.argv: list[str] = order["argv"]
         self.env: dict[str, str] = order["env"]
         self.ranks: list[int] = order["ranks"]
+        self._is_swarm = not self.ranks
         self.state = State(order["attempt"])
         self._written = ""
         self._heartbeats = Path(new_heartbeats(run_dir))
         (run_dir / HEARTBEATS_NOTE).write_text(str(self._heartbeats), encoding="utf-8")
-        create_heartbeats(self._heartbeats, order["num_ranks"])
+        create_heartbeats(self._heartbeats, max(1, order["num_ranks"]))
         self._watch = LivenessWatch(self._heartbeats, order["names"], knows_all=False)
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._seen, self._seen_s = 0, time.monotonic()
@@ -128,7 +130,7 @@ class Keeper:
         now_s = time.monotonic()
         if not self._is_stopped and (self.run_dir / STOP_FILE).exists():
             self._is_stopped = True
-            trains = any(beat.steps for beat in self._beats())
+            trains = self._is_swarm or any(beat.steps for beat in self._beats())
             self._terminate_at_s = now_s + (GRACE_S if trains else GRACE_BEFORE_TRAINING_S)
             self._kill_at_s = self._terminate_at_s + TERMINATE_S
         if not self._head_was_seen(now_s):
@@ -138,7 +140,7 @@ class Keeper:
         elif now_s >= self._terminate_at_s:
             self._terminate_at_s = float("inf")
             send_signal(self._processes(), signal.SIGTERM)
-        elif self.state.lost is None:
+        elif self.state.lost is None and not self._is_swarm:
             self._look_for_lost(pid)
         self._write()
 
@@ -165,9 +167,10 @@ class Keeper:
             return
         self._is_told = True
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + PREEMPTION_S)
-        found = self._processes()
-        ranks = [process for process in found if self._torchrun is None or process.pid != self._torchrun.pid]
-        send_signal(ranks or found, signal.SIGTERM)
+        found, own = self._processes(), self._torchrun.pid if self._torchrun is not None else None
+        launcher = [process for process in found if process.pid == own]
+        ranks = [process for process in found if process.pid != own]
+        send_signal(launcher if self._is_swarm else ranks or found, signal.SIGTERM)
 
     # -- its end ----------------------------------------------------------------------------------
 
@@ -195,7 +198,7 @@ class Keeper:
         return any(beat.pid and beat.exit_code is None and beat.steps for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
-        return self._watch.beats(self.state.attempt)
+        return [] if self._is_swarm else self._watch.beats(self.state.attempt)
 
     def _processes(self) -> Sequence[Any]:
         return processes_of_run(self.run_dir, self._torchrun.pid if self._torchrun is not None else None)

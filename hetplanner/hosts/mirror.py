@@ -13,13 +13,16 @@ from hetplanner.hosts.sending import GROWS, LINES, MANIFESTS, TORCHRUN_LOG, WHOL
 from hetplanner.launchers.disk import disk_need
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.plan.checkpoints import MAX_MANIFEST_BYTES, prune
-from hetplanner.plan.model import Plan
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import DAMAGED
 from hetplanner.schema import parse_json, read_text
 
 STATES_FILE = "hosts.json"
 """What is known of the hosts, for the agent and for readers of clocks."""
+EVENTS_FILE, PROCESSES_FILE = "events.jsonl", "processes.jsonl"
+"""Of a swarm, as `runs.swarm_history` names them."""
 OF_RANK_0 = ("prediction.json", "links.json", "cluster-measured.json", "model.json")
 SMALL_BYTES = 64 * 2**20
 """Most bytes of one of those."""
@@ -47,10 +50,12 @@ class Wanted:
     here: str
 
 
-def wanted_files(plan: Plan, config: TrainConfig, host: PlacedHost) -> tuple[Wanted, ...]:
+def wanted_files(plan: AnyPlan, config: TrainConfig, host: PlacedHost) -> tuple[Wanted, ...]:
     """Everything that may come back from a host."""
     need = disk_need(plan, config)
     telemetry = SLACK * need.telemetry + SLACK_BYTES
+    if isinstance(plan, ElasticPlan):
+        return _wanted_of_swarm(host, telemetry, int(MODEL_SLACK * need.model) + SLACK_BYTES)
     found = [Wanted(f"rank-{rank}.jsonl", LINES, telemetry, f"rank-{rank}.jsonl") for rank in host.ranks]
     found += [Wanted(f"log-{rank}.txt", GROWS, LOG_BYTES, f"log-{rank}.txt") for rank in host.ranks]
     found.append(Wanted(TORCHRUN_LOG, GROWS, LOG_BYTES, host_log(host.node)))
@@ -61,6 +66,17 @@ def wanted_files(plan: Plan, config: TrainConfig, host: PlacedHost) -> tuple[Wan
         whole |= dict.fromkeys(OF_RANK_0, SMALL_BYTES) | {"model.safetensors": model}
         found.append(Wanted(MANIFESTS, WHOLE, MAX_MANIFEST_BYTES, ""))
     return (*found, *(Wanted(name, WHOLE, most, name) for name, most in whole.items()))
+
+
+def _wanted_of_swarm(host: PlacedHost, telemetry: int, model: int) -> tuple[Wanted, ...]:
+    """What its processes said; from the coordinator's host the run's telemetry, events and model too."""
+    log = Wanted(TORCHRUN_LOG, GROWS, LOG_BYTES, host_log(host.node))
+    if host.node != 0:
+        return (log, Wanted(PROCESSES_FILE, LINES, telemetry, f"processes-{host.node}.jsonl"))
+    lines = [Wanted(name, LINES, telemetry, name) for name in ("rank-0.jsonl", EVENTS_FILE, PROCESSES_FILE)]
+    whole = [Wanted("model.json", WHOLE, SMALL_BYTES, "model.json")]
+    whole += [Wanted("model.safetensors", WHOLE, model, "model.safetensors")]
+    return (log, *lines, Wanted("log-0.txt", GROWS, LOG_BYTES, "log-0.txt"), *whole)
 
 
 def host_log(node: int) -> str:

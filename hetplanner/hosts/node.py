@@ -252,12 +252,14 @@ def _write_order(run_dir: Path, header: dict[str, Any], body: bytes) -> None:
     plan = run_dir / "plan.json"
     order = {name: header[name] for name in ("env", "attempt", "ranks", "num_ranks", "names")}
     order["argv"] = [sys.executable, *header["argv"], str(plan)]
-    files = {"plan.json": body[: header["plan_bytes"]], "run.json": body[header["plan_bytes"] :]}
-    files |= {ORDER_FILE: json.dumps(order).encode(), SEEN_FILE: b""}
+    files, at = {ORDER_FILE: json.dumps(order).encode(), SEEN_FILE: b""}, 0
+    for name, size in header["files"]:
+        files[name], at = body[at : at + size], at + size
     try:
         for name in REMAINS:
             (run_dir / name).unlink(missing_ok=True)
         for name, content in files.items():
+            (run_dir / name).parent.mkdir(mode=0o700, exist_ok=True)
             (run_dir / name).write_bytes(content)
     except OSError as error:
         raise RunError(f"{run_dir}: cannot be written: {error.strerror}") from None

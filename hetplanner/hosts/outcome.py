@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hetplanner.errors import Preempted, RunError
+from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.units import short_seconds
 
@@ -48,6 +48,26 @@ def judge(runs: Sequence[HostRun], names: Sequence[str], lost_after_s: float, st
     if failed:
         return _failure(failed, names)
     return _standstill(runs, steady_s)
+
+
+def judge_swarm(runs: Sequence[HostRun], lost_after_s: float) -> Outcome | None:
+    """How a swarm stands: its first host has the coordinator, the others may go and return. None: it goes on.
+
+    Args:
+        runs: of all hosts.
+        lost_after_s: silence after which the first host is given up.
+    """
+    lead = runs[0]
+    if (words := _why_gone(lead, lost_after_s)) is not None:
+        return Outcome(RunError.exit_code, words, is_final=True)
+    if lead.state is None or not lead.state.ended:
+        return None
+    code, said = lead.state.exit_code, lead.state.words
+    if code == 0:
+        return Outcome(0, "finished")
+    words = said[-1] if said else f"its part of the swarm ended with exit code {code}"
+    known = code if code in (Preempted.exit_code, InvalidInput.exit_code) else RunError.exit_code
+    return Outcome(known or RunError.exit_code, f"host {lead.host.name}: {words}"[:1800])
 
 
 def _why_gone(run: HostRun, lost_after_s: float) -> str | None:

@@ -39,7 +39,7 @@ from pydantic import AfterValidator, Field
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.notices import Cloud
-from hetplanner.plan.model import Plan
+from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, one_line, read_text
@@ -177,7 +177,7 @@ class PlacedHost:
         node: its number among the plan's hosts, torchrun's node rank.
         slurm, kubernetes: its name there.
         notice: the cloud that says before it takes the host.
-        ranks: the plan's, ascending.
+        ranks: the plan's, ascending; of a swarm, numbers of its peers.
     """
 
     name: str
@@ -230,7 +230,7 @@ def read_hosts(path: Path) -> Hosts:
     return hosts.replace(ssh_config=str(config))
 
 
-def hosts_template(plan: Plan) -> str:
+def hosts_template(plan: AnyPlan) -> str:
     """A hosts file for a plan, in which each host is called by its own name, and what may be said is a comment."""
     lines = [f'format = "hetplanner/hosts@{HOSTS_VERSION}"', f"port = {DEFAULT_PORT}"]
     for host in ranks_by_host(plan):
@@ -240,7 +240,7 @@ def hosts_template(plan: Plan) -> str:
     return "\n".join([*lines, ""])
 
 
-def place_hosts(plan: Plan, hosts: Hosts) -> tuple[PlacedHost, ...]:
+def place_hosts(plan: AnyPlan, hosts: Hosts) -> tuple[PlacedHost, ...]:
     """The plan's hosts in the order of their node rank, each with how it is reached.
 
     Raises:

@@ -16,6 +16,7 @@ from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
 SWARM_MODULE = "hetplanner.swarm.rehearse"
+SWARM_HOST_MODULE = "hetplanner.swarm.host_part"
 HEAD_MODULE = "hetplanner.hosts.head"
 """Launchers name workers by these strings and never import them: planning machines may have no torch."""
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.launchers.hosts_file import SLURM_NAME, PlacedHost, Slurm, place_hosts
+from hetplanner.launchers.hosts_file import SLURM_NAME, PlacedHost, Slurm
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HEAD_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.ssh import SshLauncher
+from hetplanner.launchers.torchrun import checked_hosts
 from hetplanner.plan.files import AnyPlan
-from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 
 JOB_MODULE = "hetplanner.hosts.slurm_job"
@@ -35,10 +35,10 @@ class SlurmLauncher(SshLauncher):
         Raises:
             InvalidInput: the plan is elastic, its links are emulated, or the hosts file does not fit it.
         """
+        placed = checked_hosts(plan, config, self.hosts)
         request = super().request(plan, run_dir, config)
-        assert isinstance(plan, Plan)  # others were refused
         submit = HostCommand("localhost", (sys.executable, "-m", JOB_MODULE, str(run_dir)), num_ranks=0)
-        file = batch_file(place_hosts(plan, self.hosts), self.hosts.slurm or Slurm(), plan.problem.workload.name)
+        file = batch_file(placed, self.hosts.slurm or Slurm(), plan.problem.workload.name)
         return replace(request, launcher=self.name, starter=submit, file=file)
 
 

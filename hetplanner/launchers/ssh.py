@@ -1,13 +1,17 @@
-"""The ssh launcher: one process here starts a torchrun on every host over OpenSSH, and brings its files back."""
+"""The ssh launcher: one process here starts a torchrun, or a swarm's part, on every host and brings its files back."""
 
 import sys
 from pathlib import Path
 
-from hetplanner.launchers.hosts_file import Hosts, from_home
+from hetplanner.errors import InvalidInput
+from hetplanner.launchers.hosts_file import Hosts, PlacedHost, from_home, place_hosts
 from hetplanner.launchers.interface import HEAD_MODULE, HostCommand, LaunchRequest
-from hetplanner.launchers.torchrun import checked_hosts, host_commands, network_warnings
+from hetplanner.launchers.swarm_commands import AVERAGED, swarm_commands
+from hetplanner.launchers.torchrun import EMULATED, checked_hosts, host_commands, network_warnings
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.swarm.spec import spec_of
 
 
 class SshLauncher:
@@ -29,10 +33,29 @@ class SshLauncher:
         """What each host runs, and the one command that starts all of it from here.
 
         Raises:
-            InvalidInput: the plan is elastic, its links are emulated, or the hosts file does not fit it.
+            InvalidInput: links are emulated, or the hosts file or settings do not fit the plan.
         """
-        placed = checked_hosts(plan, config, self.hosts)
+        placed = placed_over_ssh(plan, config, self.hosts)
         folders = [f"{from_home(host.run_folder)}/{self.run or run_dir.name}" for host in placed]
         head = HostCommand("localhost", (sys.executable, "-m", HEAD_MODULE, str(run_dir)), num_ranks=0)
-        commands = host_commands(placed, self.hosts.port, folders)
-        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed, self.hosts), starter=head)
+        commands_of = swarm_commands if isinstance(plan, ElasticPlan) else host_commands
+        commands = commands_of(placed, self.hosts.port, folders)
+        return LaunchRequest(self.name, run_dir, commands, _warnings(plan, placed, self.hosts), starter=head)
+
+
+def placed_over_ssh(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[PlacedHost, ...]:
+    """The plan's hosts; of a swarm the first one has its coordinator and trainers. Raises InvalidInput."""
+    if not isinstance(plan, ElasticPlan):
+        return checked_hosts(plan, config, hosts)
+    if config.emulate_links:
+        raise InvalidInput(EMULATED)
+    if config.resume is not None:
+        raise InvalidInput("resume: a swarm over hosts begins anew; take --launcher local, or a static plan")
+    spec_of(plan, config)
+    return place_hosts(plan, hosts)
+
+
+def _warnings(plan: AnyPlan, placed: tuple[PlacedHost, ...], hosts: Hosts) -> tuple[str, ...]:
+    if isinstance(plan, ElasticPlan) and network_warnings(placed, hosts):
+        return (AVERAGED,)
+    return network_warnings(placed, hosts)

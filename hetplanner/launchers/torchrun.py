@@ -17,6 +17,7 @@ UNENCRYPTED = (
     "traffic between the hosts is neither encrypted nor authenticated: whoever is on their network can read and change"
     " it; use a network of your own, or WireGuard"
 )
+EMULATED = "emulate_links: hosts have links of their own; leave it out, or take --launcher local"
 PUBLIC = "host {name}: {address} is a public address, and {rest}"
 
 
@@ -47,9 +48,9 @@ class TorchrunLauncher:
 def checked_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[PlacedHost, ...]:
     """The plan's hosts. Raises InvalidInput where a launch over hosts cannot express plan or settings."""
     if isinstance(plan, ElasticPlan):
-        raise InvalidInput("plan: a swarm is launched on this machine only (--launcher local); give a static plan")
+        raise InvalidInput("plan: this launcher starts no swarm; take --launcher ssh or local, or give a static plan")
     if config.emulate_links:
-        raise InvalidInput("emulate_links: hosts have links of their own; leave it out, or take --launcher local")
+        raise InvalidInput(EMULATED)
     check_runnable(plan)
     return place_hosts(plan, hosts)
 

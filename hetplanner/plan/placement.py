@@ -1,4 +1,4 @@
-"""Plans on real hosts: which ranks and GPUs a host has, over which links, whether a process runs where it should."""
+"""Plans on real hosts: which ranks, peers and GPUs a host has, and whether a process runs where it should."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from hetplanner.cluster.catalog import DeviceKind, find_kind
 from hetplanner.cluster.measured import Measured, corrected
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.model import Plan
 
 HOST_VARIABLE = "HETPLANNER_HOST"
@@ -14,24 +15,29 @@ ADDRESS_VARIABLE = "HETPLANNER_ADDRESS"
 """Tells a worker the address at which the other hosts reach its machine."""
 
 
-def host_of_rank(plan: Plan, rank: int) -> str:
-    """Id of the host that the plan has a rank on."""
+def workers_of(plan: Plan | ElasticPlan) -> tuple[str, ...]:
+    """The devices that compute: a static plan's ranks, a swarm's peers of the start."""
+    return plan.peers if isinstance(plan, ElasticPlan) else plan.ranks
+
+
+def host_of_rank(plan: Plan | ElasticPlan, rank: int) -> str:
+    """Id of the host that the plan has a rank on; of a swarm, a peer by its number."""
     cluster = plan.problem.cluster
-    return cluster.host_of(plan.ranks[rank]).id
+    return cluster.host_of(workers_of(plan)[rank]).id
 
 
-def ranks_by_host(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """The plan's hosts in order of their lowest rank, each with its ranks in ascending order.
+def ranks_by_host(plan: Plan | ElasticPlan) -> dict[str, tuple[int, ...]]:
+    """The plan's hosts in order of their lowest rank, each with its ranks in ascending order; of a swarm, its peers.
 
     The position of a host is torchrun's node rank; a process's local rank is its position among the host's ranks.
     """
     found: dict[str, list[int]] = {}
-    for rank in range(len(plan.ranks)):
+    for rank in range(len(workers_of(plan))):
         found.setdefault(host_of_rank(plan, rank), []).append(rank)
     return {host: tuple(ranks) for host, ranks in found.items()}
 
 
-def planned_gpus(plan: Plan, device: str, ranks: Sequence[int]) -> list[DeviceKind]:
+def planned_gpus(plan: Plan | ElasticPlan, device: str, ranks: Sequence[int]) -> list[DeviceKind]:
     """The kinds of the GPUs that some ranks have, one a rank; none where a run computes on processors.
 
     Args:
@@ -42,7 +48,8 @@ def planned_gpus(plan: Plan, device: str, ranks: Sequence[int]) -> list[DeviceKi
     if device == "cpu":
         return []
     cluster = plan.problem.cluster
-    kinds = [find_kind(cluster.devices[cluster.device_index(plan.ranks[rank])].kind) for rank in ranks]
+    workers = workers_of(plan)
+    kinds = [find_kind(cluster.devices[cluster.device_index(workers[rank])].kind) for rank in ranks]
     return [kind for kind in kinds if kind is not None and kind.grade != "cpu"]
 
 

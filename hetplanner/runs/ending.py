@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetplanner.errors import InvalidInput
+from hetplanner.launchers.launch_file import load_launch
 from hetplanner.liveness.heartbeat import Beat
 from hetplanner.liveness.ranks import Lost
 from hetplanner.plan.checkpoints import checkpoint_steps
@@ -84,7 +85,7 @@ def judge_end(
     found = diagnose(directory, labels, left.exit_code, ended, left.oom)
     signalled = [rank for rank, beat in enumerate(left.beats) if beat.signum]
     if left.agent_told or found.told or (signalled and not found.would_repeat and found.failed_rank is None):
-        words = f"{_who_was_told(directory, labels, left, found)}; {_what_is_saved(directory)}"
+        words = f"{_who_was_told(directory, labels, left, found)}; {_what_is_saved(directory, elastic=elastic)}"
         return End("preempted", words, may_go_on=True)
     if left.exit_code == 0:
         words = f"ended after {saved or 0} of {steps} steps, and nobody has said why"
@@ -154,7 +155,9 @@ def _swarm_is_finished(directory: RunDirectory, steps: int) -> bool:
         return False
 
 
-def _what_is_saved(directory: RunDirectory) -> str:
+def _what_is_saved(directory: RunDirectory, *, elastic: bool = False) -> str:
+    if elastic and not load_launch(directory.path).is_local:
+        return "its checkpoints are on the hosts"
     try:
         steps = checkpoints_of(load_any_plan(directory.plan_file), directory.path)
     except InvalidInput:

@@ -76,7 +76,7 @@ class OwnedRun:
         """A run of a plan."""
         labels, remote = rank_labels(plan), not load_launch(directory.path).is_local
         if isinstance(plan, ElasticPlan):
-            return cls(directory, labels, labels, True, status)
+            return cls(directory, labels, labels, True, status, remote)
         cluster = plan.problem.cluster
         hosts = [cluster.devices[cluster.device_index(device)].host for device in labels]
         names = tuple(f"{device}, host {host}" for device, host in zip(labels, hosts, strict=True))

@@ -251,6 +251,8 @@ class Supervisor:
             raise InvalidInput(
                 f"run {run_id}: is {state}; only peers of a running rehearsal can leave, be killed or come back"
             )
+        if run.remote:
+            raise InvalidInput(f"run {run_id}: its peers are on other hosts; end the process of {peer:.80} there")
         check_peer(run, peer, act)
         try:
             ask(run.directory.path, Asked(peer, act, run.status.restarts))

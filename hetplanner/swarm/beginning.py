@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hetplanner.atomic_files import drafted, remove_drafts
@@ -108,13 +108,14 @@ def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGoo
     return step
 
 
-def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
+def begin(run_dir: Path, stages: int, resume: str | None = None, elsewhere: Collection[str] = frozenset()) -> Ledger:
     """Decides what a swarm begins with, of which no process is alive.
 
     Args:
         run_dir: of the swarm.
         stages: of its model.
         resume: the run whose checkpoint a swarm takes that has none of its own.
+        elsewhere: names of checkpoints that peers have on other hosts.
 
     Raises:
         InvalidInput: that run has none, or it cannot be copied.
@@ -127,7 +128,11 @@ def begin(run_dir: Path, stages: int, resume: str | None = None) -> Ledger:
     decisions = DecisionFile(run_dir / DECISIONS_FILE)
     try:
         ledger = replay_decisions(decisions.decisions)
-        first: list[Decision] = [*lose_damaged(ledger, stages, lambda stage, v: is_whole(folder, stage, v))]
+
+        def is_saved(stage: int, version: Version) -> bool:
+            return checkpoint_path(folder, stage, version).name in elsewhere or is_whole(folder, stage, version)
+
+        first: list[Decision] = [*lose_damaged(ledger, stages, is_saved)]
         if resume is not None and ledger.newest_checkpoint(stages) is None:
             lineage = ledger.version.lineage + bool(decisions.decisions)
             adopted = _adopt(Path(resume), folder, stages, ledger.boot, lineage)

@@ -42,6 +42,8 @@ class Keeper:
         limit: how often each of them is started again.
         find_hung: words about those that live and do nothing, by name; they are killed.
         clock: seconds that never jump.
+        has_all: these are all processes of the swarm; else others are on other hosts.
+        is_leaving: a peer that was told to end stays away, since its machine is taken away.
         restarts: so far, by name.
     """
 
@@ -49,6 +51,8 @@ class Keeper:
     limit: int
     find_hung: Callable[[], Mapping[str, str]] = dict
     clock: Callable[[], float] = time.monotonic
+    has_all: bool = True
+    is_leaving: bool = False
     restarts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -83,6 +87,20 @@ class Keeper:
         self._tell("restarted", name, "started again, as it was asked")
         self.rehearsal.start_again(name)
 
+    @property
+    def _all_peers(self) -> set[str]:
+        """Without one of these the swarm cannot go on."""
+        return self.rehearsal.peers if self.has_all else set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every process is gone for good."""
+        return self._gone >= set(self.rehearsal.processes)
+
+    def last_trouble(self) -> str:
+        """Why some were not started again; empty where nothing went wrong."""
+        return "; ".join(f"{name} {self._why[name]}" for name in sorted(self._gone & self._why.keys())[-1:])
+
     def look(self) -> None:
         """Deals with whoever has ended or hangs; to be called often.
 
@@ -108,7 +126,7 @@ class Keeper:
 
     def _has_ended(self, name: str, exit_code: int, hung: str | None = None) -> None:
         how = hung or self._how_it_ended(name, exit_code)
-        if exit_code == 0 or name in self._excused:
+        if exit_code == 0 or name in self._excused or (self.is_leaving and exit_code == Preempted.exit_code):
             self._gone.add(name)
             return
         self._why[name] = how
@@ -146,7 +164,7 @@ class Keeper:
         """When all is done the others may go a moment before the coordinator does."""
         left_alone = [
             (role, names)
-            for role, names in (("trainer", self.rehearsal.trainers), ("peer", self.rehearsal.peers))
+            for role, names in (("trainer", self.rehearsal.trainers), ("peer", self._all_peers))
             if names and names <= self._gone
         ]
         if not left_alone:

@@ -46,6 +46,7 @@ PRELOADED = [
 ]
 Speed = float | Sequence[float]
 """Micro-batches per second, the same in all stages or one for each."""
+LOOPBACK = "127.0.0.1"
 END_S = 3.0
 COORDINATOR = "coordinator"
 HEARTBEATS_FILE = "heartbeats"
@@ -127,6 +128,8 @@ class Rehearsal:
         cluster: whose links are emulated between the peers; None: none are. A peer stands for the device of its name,
             else for one that no process of this rehearsal stands for.
         switchboard: through which all processes call, so that links can be cut; None: they call directly.
+        host: where these processes listen.
+        coordinator: its address; None: it is one of these processes, at a free port.
         processes: by name: `coordinator`, `trainer-0`, and the peers' names.
         peers, trainers: names of those among them.
     """
@@ -136,6 +139,8 @@ class Rehearsal:
     certificates: Path | None = None
     cluster: Cluster | None = None
     switchboard: Switchboard | None = None
+    host: str = LOOPBACK
+    coordinator: str | None = None
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
     peers: set[str] = field(default_factory=set)
     trainers: set[str] = field(default_factory=set)
@@ -149,9 +154,7 @@ class Rehearsal:
         write_whole(self.run_dir / SPEC_FILE, self.spec.to_json())
         if self.cluster is not None:
             create_links(self.cluster, self.run_dir)
-        with socket.socket() as probe:  # kept for a coordinator that starts again
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = int(self.coordinator.rpartition(":")[2]) if self.coordinator else self._free_port()
         self.heartbeats = self.run_dir / HEARTBEATS_FILE
         create_heartbeats(self.heartbeats, MOST_WATCHED)
         self._context = _context()
@@ -160,7 +163,13 @@ class Rehearsal:
     @property
     def address(self) -> str:
         """Of the coordinator."""
-        return f"127.0.0.1:{self._port}"
+        return self.coordinator or f"{self.host}:{self._port}"
+
+    def _free_port(self) -> int:
+        """Kept for a coordinator that starts again."""
+        with socket.socket() as probe:
+            probe.bind((self.host, 0))
+            return int(probe.getsockname()[1])
 
     def start_coordinator(self, plant: Callable[[], None] | None = None) -> None:
         """Starts it, again if it has ended: from its log.
@@ -180,10 +189,12 @@ class Rehearsal:
         speed: Speed | None = None,
         plant: Callable[[], None] | None = None,
         device: str = "cpu",
+        notice: str | None = None,
     ) -> None:
         """Starts a peer; it takes 1/speed seconds for a micro-batch at least.
 
         `plant`: see `start_coordinator`. `device`: cpu, cuda or auto; peers take this machine's GPUs in turn.
+        `notice`: the cloud that says before it takes this machine away.
         """
         speeds = [speed] if isinstance(speed, int | float) else speed
         emulated = [] if speeds is None else ["--speed", ",".join(map(str, speeds))]
@@ -192,6 +203,7 @@ class Rehearsal:
         folder = str(self.run_dir / "checkpoints")
         self.peers.add(name)
         computing = ["--device", device, "--turn", str(len(self.peers - {name}))]
+        computing += [f"--notice={notice}"] if notice is not None else []
         arguments = ["peer", self.address, f"--name={name}", "--checkpoints", folder, *computing, *emulated]
         self._start(name, arguments, plant)
 
@@ -226,6 +238,8 @@ class Rehearsal:
         common = ["--tied", "--log", str(self.log_file(name)), "--heartbeat", str(place)]
         if self.certificates is not None:
             common += ["--certificates", str(self.certificates)]
+        if self.host != LOOPBACK:
+            common += ["--host", self.host]
         if self.switchboard is not None:
             host, proxy = self.switchboard.admit(name)
             common += ["--host", host, "--proxy", proxy]

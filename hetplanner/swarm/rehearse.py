@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ PREEMPTED_SAVE_S = 25.0
 """So long the coordinator has for the step that is being closed and a checkpoint of it."""
 
 
-class _Asked:
+class EndRequests:
     """What this process was told by signals, from its first moment on."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def rehearse(run_dir: Path) -> None:
         Preempted: it was told to end before its last step.
         RunError: it cannot go on.
     """
-    asked = _Asked()
+    asked = EndRequests()
     plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
     spec = spec_of(plan, config)
     links_of = plan.problem.cluster if config.emulate_links else None
@@ -75,17 +75,18 @@ def rehearse(run_dir: Path) -> None:
             return None
         return Rehearsal(spec, run_dir, run_certificates(run_dir), links_of)
 
-    prepared = _when_there_is_space(prepare, asked)
+    prepared = when_there_is_space(prepare, asked)
     if prepared is None:
         return
     with prepared as rehearsal:
-        _start(rehearsal, plan, config)
+        start_leading(rehearsal, plan)
+        start_peers(rehearsal, plan, config, plan.peers)
         liveness = SwarmLiveness(rehearsal.heartbeats)
         keeper = Keeper(rehearsal, config.max_restarts, lambda: liveness.find_hung(rehearsal.living()))
-        _watch(rehearsal, keeper, asked)
+        watch(rehearsal, keeper, asked)
 
 
-def _when_there_is_space(work: Callable[[], T], asked: _Asked) -> T:
+def when_there_is_space(work: Callable[[], T], asked: EndRequests) -> T:
     """Does it, as soon as the disk takes it. Raises RunError where it is something else, or the run is to end."""
     while True:
         try:
@@ -97,18 +98,25 @@ def _when_there_is_space(work: Callable[[], T], asked: _Asked) -> T:
             time.sleep(SPACE_POLL_S)
 
 
-def _start(rehearsal: Rehearsal, plan: ElasticPlan, config: TrainConfig) -> None:
-    cluster = plan.problem.cluster
-    speeds = expected_speeds(plan) if config.emulate_links else {}
+def start_leading(rehearsal: Rehearsal, plan: ElasticPlan) -> None:
+    """Starts the coordinator and the trainers."""
     rehearsal.start_coordinator()
     for number in range(plan.wiring.trainers):
         rehearsal.start_trainer(f"trainer-{number}", plan.wiring.slots)
-    for peer in plan.peers:
+
+
+def start_peers(
+    rehearsal: Rehearsal, plan: ElasticPlan, config: TrainConfig, peers: Sequence[str], notice: str | None = None
+) -> None:
+    """Starts some of the plan's peers. `notice`: see `Rehearsal.start_peer`."""
+    cluster = plan.problem.cluster
+    speeds = expected_speeds(plan) if config.emulate_links else {}
+    for peer in peers:
         kind = cluster.devices[cluster.device_index(peer)].kind
-        rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind))
+        rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind), notice=notice)
 
 
-def _watch(rehearsal: Rehearsal, keeper: Keeper, asked: _Asked) -> None:
+def watch(rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests) -> None:
     """Until the coordinator has ended well, or was told to end."""
     run_dir, done = rehearsal.run_dir, 0
     attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
@@ -162,11 +170,15 @@ def main() -> int:
     """The command; the exit code is 0 or an error's."""
     parser = argparse.ArgumentParser(prog="hetplanner.swarm.rehearse", description="An elastic plan on this machine.")
     parser.add_argument("run_dir", type=Path)
-    run_dir = parser.parse_args().run_dir.resolve()
+    return run_to_end(rehearse, parser.parse_args().run_dir.resolve())
+
+
+def run_to_end(work: Callable[[Path], None], run_dir: Path) -> int:
+    """Does the work of a process that holds one rehearsal; returns its exit code, and its last line tells an error."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     keep_sockets_in(run_dir)
     try:
-        rehearse(run_dir)
+        work(run_dir)
     except HetplannerError as error:
         sys.stderr.write(f"{error}\n")  # the last line, for whoever looks why it ended
         return error.exit_code

@@ -205,7 +205,13 @@ def pipe():
 def start(pipe, folder: Path, code: str, attempt: int = 0, **changes) -> dict:
     """Starts a script in torchrun's place."""
     header = {"folder": str(folder), "attempt": attempt, "argv": ["-c", code], "env": {"X": "1"}, "ranks": [0]}
-    header |= {"num_ranks": 1, "names": ["d0, host h"], "address": "127.0.0.1", "port": None, "plan_bytes": 6}
+    header |= {
+        "num_ranks": 1,
+        "names": ["d0, host h"],
+        "address": "127.0.0.1",
+        "port": None,
+        "files": [["plan.json", 6], ["run.json", 7]],
+    }
     return pipe.ask("start", b'{"p":1}'[:6] + b'{"c":2}', **(header | changes))
 
 

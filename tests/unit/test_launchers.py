@@ -9,14 +9,20 @@ from factories import chain_plan, hosted, swarm_plan
 from pydantic import ValidationError
 
 from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.hosts.head import SAVED_FILE
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, Slurm, place_hosts
-from hetplanner.launchers.interface import HostCommand, LaunchRequest
+from hetplanner.launchers.interface import SWARM_HOST_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
 from hetplanner.launchers.registry import LAUNCHERS, OVER_HOSTS, make_launcher
 from hetplanner.launchers.slurm import batch_file
+from hetplanner.launchers.swarm_commands import COORDINATOR_VARIABLE
+from hetplanner.liveness.notices import NOTICE_VARIABLE
+from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
 from hetplanner.plan.train import TrainConfig
+from hetplanner.swarm import host_part
+from hetplanner.workload.presets import preset
 
 RUN_DIR = Path("/tmp/a run's directory")
 
@@ -130,17 +136,50 @@ def test_a_launch_over_hosts_says_that_traffic_is_not_encrypted_and_which_addres
     assert make_launcher(over_hosts.name).request(alone, RUN_DIR, TrainConfig()).warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("change", "law"),
-    [
-        ({"config": TrainConfig(emulate_links=True)}, "emulate_links: hosts have links of their own"),
-        ({"plan": swarm_plan((1, 1), (4,))}, "plan: a swarm is launched on this machine only"),
-    ],
-)
-def test_what_cannot_run_over_hosts_is_refused(over_hosts, plan, change, law):
-    given = {"plan": plan, "config": TrainConfig()} | change
-    with pytest.raises(InvalidInput, match=law):
-        over_hosts.request(given["plan"], RUN_DIR, given["config"])
+def test_emulated_links_are_refused_over_hosts(over_hosts, plan):
+    for each in (plan, swarm_plan((1, 1), (4,))):
+        with pytest.raises(InvalidInput, match=r"emulate_links: hosts have links of their own|starts no swarm"):
+            over_hosts.request(each, RUN_DIR, TrainConfig(emulate_links=True))
+
+
+def test_a_swarm_over_hosts_is_refused_or_has_a_part_for_each_host(over_hosts):
+    cluster = hosted({"d0": "a", "d1": "b", "d2": "a", "d3": "c"})
+    workload = preset("tiny-gpt")
+    swarm = swarm_plan((2, 2), (workload.boundaries[1],), cluster=cluster, workload=workload)
+    if over_hosts.name != "ssh":
+        with pytest.raises(InvalidInput, match="plan: this launcher starts no swarm; take --launcher ssh or local"):
+            over_hosts.request(swarm, RUN_DIR, TrainConfig())
+        return
+    with pytest.raises(InvalidInput, match="resume: a swarm over hosts begins anew"):
+        over_hosts.request(swarm, RUN_DIR, TrainConfig(resume="/earlier"))
+    hosts = Hosts(hosts={"a": HostEntry(address="10.0.0.1"), "b": HostEntry(notice="aws")}, port=29_700)
+    request = make_launcher("ssh", hosts).request(swarm, RUN_DIR, TrainConfig())
+    assert [(command.host, command.num_ranks) for command in request.commands] == [("a", 2), ("b", 1), ("c", 1)]
+    assert {command.argv[2] for command in request.commands} == {SWARM_HOST_MODULE}
+    assert {command.env[COORDINATOR_VARIABLE] for command in request.commands} == {"10.0.0.1:29700"}
+    assert [command.env.get("HETPLANNER_NOTICE") for command in request.commands] == [None, "aws", None]
+    (warning,) = request.warnings
+    assert "gradients that are averaged inside a stage do not" in warning
+    assert "hetplanner.hosts.head" in request.command_here().argv
+
+
+def test_a_host_and_its_launcher_have_one_word_for_the_coordinator(monkeypatch):
+    assert host_part.COORDINATOR_VARIABLE == COORDINATOR_VARIABLE
+    assert host_part.SAVED_FILE == SAVED_FILE
+    swarm = swarm_plan((2, 1), (4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "a"}))
+    monkeypatch.delenv(NOTICE_VARIABLE, raising=False)
+    for name, value in ((HOST_VARIABLE, "b"), (ADDRESS_VARIABLE, "10.0.0.2"), (COORDINATOR_VARIABLE, "10.0.0.1:29700")):
+        monkeypatch.setenv(name, value)
+    assert host_part.part_of(swarm) == host_part.Part("10.0.0.2", "10.0.0.1:29700", ("d1",), False, None)
+    monkeypatch.setenv(HOST_VARIABLE, "a")
+    part = host_part.part_of(swarm)
+    assert (part.peers, part.leads) == (("d0", "d2"), True)
+    monkeypatch.setenv(COORDINATOR_VARIABLE, "10.0.0.1")
+    with pytest.raises(InvalidInput, match="must be an address, and ADDRESS:PORT"):
+        host_part.part_of(swarm)
+    monkeypatch.setenv(HOST_VARIABLE, "z")
+    with pytest.raises(InvalidInput, match="'z' is no host of the plan"):
+        host_part.part_of(swarm)
 
 
 def test_hosts_for_a_launcher_of_this_machine_are_refused():

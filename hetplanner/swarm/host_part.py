@@ -1,0 +1,152 @@
+"""A host's part of a swarm over hosts: `python -m hetplanner.swarm.host_part RUN_DIR/plan.json`.
+
+The environment says which host this is, its address and that of the coordinator. The plan's first host has the
+coordinator and the trainers, every host its peers. They are started again as often as the settings allow.
+"""
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetplanner.errors import InvalidInput, Preempted, RunError
+from hetplanner.liveness.notices import NOTICE_VARIABLE
+from hetplanner.liveness.swarm import SwarmLiveness
+from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
+from hetplanner.plan.train_files import load_config
+from hetplanner.reading import reader
+from hetplanner.runtime.watch import STOP_FILE
+from hetplanner.schema import parse_json, read_text
+from hetplanner.swarm.beginning import begin
+from hetplanner.swarm.keeper import Keeper
+from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.rehearse import (
+    POLL_S,
+    PREEMPTED_SAVE_S,
+    SAVE_S,
+    EndRequests,
+    run_to_end,
+    start_leading,
+    start_peers,
+    watch,
+    when_there_is_space,
+)
+from hetplanner.swarm.spec import spec_of
+from hetplanner.swarm.wire.certificates import RUN_FOLDER
+
+COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
+"""As `launchers.swarm_commands` names it."""
+SAVED_FILE = "saved-elsewhere.json"
+"""Names of checkpoints that other hosts have, from the head, when the run is started again."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one host does.
+
+    Attributes:
+        address: at which the other hosts reach it.
+        coordinator: address and port of the coordinator.
+        peers: that run here.
+        leads: the coordinator and the trainers run here.
+        notice: the cloud that says before it takes this machine away; None: none does.
+    """
+
+    address: str
+    coordinator: str
+    peers: tuple[str, ...]
+    leads: bool
+    notice: str | None
+
+
+def part_of(plan: ElasticPlan) -> Part:
+    """What the environment says of this host. Raises InvalidInput."""
+    name, address = os.environ.get(HOST_VARIABLE, ""), os.environ.get(ADDRESS_VARIABLE, "")
+    coordinator = os.environ.get(COORDINATOR_VARIABLE, "")
+    hosts = ranks_by_host(plan)
+    if name not in hosts:
+        raise InvalidInput(f"{HOST_VARIABLE}: {name!r:.80} is no host of the plan ({', '.join(list(hosts)[:8])})")
+    if not address or not coordinator.rpartition(":")[2].isdecimal():
+        raise InvalidInput(f"{ADDRESS_VARIABLE}, {COORDINATOR_VARIABLE}: must be an address, and ADDRESS:PORT")
+    peers = tuple(plan.peers[number] for number in hosts[name])
+    return Part(address, coordinator, peers, name == next(iter(hosts)), os.environ.get(NOTICE_VARIABLE) or None)
+
+
+@reader("list of checkpoints", at="run_dir")
+def saved_elsewhere(run_dir: Path) -> frozenset[str]:
+    """Names of checkpoints on other hosts. Raises InvalidInput."""
+    path = run_dir / SAVED_FILE
+    return frozenset(map(str, parse_json(read_text(path), SAVED_FILE))) if path.exists() else frozenset()
+
+
+def take_part(run_dir: Path) -> None:
+    """Runs this host's processes to their end, or until they are stopped.
+
+    Raises:
+        InvalidInput: the run cannot begin so.
+        Preempted: they were told to end before the last step, or left since the machine is taken away.
+        RunError: they cannot go on.
+    """
+    asked = EndRequests()
+    plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
+    part, spec = part_of(plan), spec_of(plan, config)
+
+    def prepare() -> Rehearsal | None:
+        if part.leads and begin(run_dir, spec.num_stages, None, saved_elsewhere(run_dir)).is_finished(config.steps):
+            return None
+        certificates = run_dir / RUN_FOLDER
+        return Rehearsal(spec, run_dir, certificates, host=part.address, coordinator=part.coordinator)
+
+    prepared = when_there_is_space(prepare, asked)
+    if prepared is None:
+        return
+    with prepared as rehearsal:
+        if part.leads:
+            start_leading(rehearsal, plan)
+        start_peers(rehearsal, plan, config, part.peers, part.notice)
+        liveness = SwarmLiveness(rehearsal.heartbeats)
+        keeper = Keeper(
+            rehearsal,
+            config.max_restarts,
+            lambda: liveness.find_hung(rehearsal.living()),
+            has_all=False,
+            is_leaving=part.notice is not None,
+        )
+        if part.leads:
+            watch(rehearsal, keeper, asked)
+        else:
+            _watch_peers(run_dir, rehearsal, keeper, asked)
+
+
+def _watch_peers(run_dir: Path, rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests) -> None:
+    """Until all peers are gone: the coordinator ends them, with a checkpoint or the model where they are needed."""
+    until_s = float("inf")
+    while time.monotonic() < until_s:
+        is_stopped = asked.stop or (run_dir / STOP_FILE).exists()
+        if is_stopped or asked.preempt:
+            until_s = min(until_s, time.monotonic() + (SAVE_S if is_stopped else PREEMPTED_SAVE_S))
+        keeper.look()
+        if keeper.has_ended:
+            break
+        time.sleep(POLL_S)
+    codes = [process.exitcode for process in rehearsal.processes.values()]
+    if all(code == 0 for code in codes) or asked.stop or (run_dir / STOP_FILE).exists():
+        return
+    if asked.preempt or Preempted.exit_code in codes:
+        raise Preempted("its peers were told to end")
+    raise RunError(f"no peer is left here: {keeper.last_trouble()}")
+
+
+def main() -> int:
+    """The command; the exit code is 0 or an error's."""
+    parser = argparse.ArgumentParser(prog="hetplanner.swarm.host_part", description="A host's part of a swarm.")
+    parser.add_argument("plan", type=Path, help="plan.json in the run's folder")
+    return run_to_end(take_part, parser.parse_args().plan.resolve().parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

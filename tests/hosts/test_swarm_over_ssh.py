@@ -1,0 +1,187 @@
+"""Swarms over four hosts by ssh, in one command: hosts that go and return, stops, agents that end."""
+
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from factories import swarm_plan
+from host_bed import HEAD, HostBed, HostSpec
+from hosts import netns
+from hosts.ssh_lab import HETPLANNER, HOSTS, Lab
+from patience import until
+
+from hetplanner.plan.elastic import ElasticPlan, ElasticTimes
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.run import Run
+from hetplanner.runs.swarm_history import SwarmHistory
+from hetplanner.runtime.reference import train_reference
+from hetplanner.workload.presets import preset
+
+pytestmark = pytest.mark.distributed
+
+MICRO_BATCHES = 8
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[HostBed]:
+    if not netns.CAN_MAKE:
+        pytest.skip(netns.NEEDS_ROOT)
+    with HostBed([HostSpec(name) for name in HOSTS]) as bed:
+        yield bed
+
+
+@pytest.fixture
+def lab(bed: HostBed, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(bed, tmp_path, swarm_over(bed))
+    yield lab
+    lab.close()
+
+
+def swarm_over(bed: HostBed) -> ElasticPlan:
+    """Two stages of two peers each, a host for each peer."""
+    workload = preset("tiny-gpt", global_batch=MICRO_BATCHES, micro_batch=1).replace(seq_len=16)
+    plan = swarm_plan([2, 2], [workload.boundaries[1]], cluster=bed.cluster(), workload=workload, in_flight=4)
+    return plan.replace(times=ElasticTimes(silence=6.0, answer=10.0, reduce=10.0, lease=30.0))
+
+
+def history_of(run: Run) -> SwarmHistory:
+    return SwarmHistory(run.path).read_all()
+
+
+def assert_whole(lab: Lab, run: Run, steps: int) -> None:
+    """Every step was committed with every micro-batch counted once, and the losses are those of one process."""
+    commits = history_of(run).commits
+    assert [commit.step for commit in commits][-1] == steps
+    losses = {commit.step: commit.loss for commit in commits}
+    _, wanted = train_reference(lab.plan.problem.workload, TrainConfig(steps=steps))
+    assert [losses[step] for step in sorted(losses)] == pytest.approx(wanted, rel=2e-3)  # sums in another order drift
+    for step in history_of(run).steps:
+        counted = Counter[int]()
+        for peer in step.peers:
+            counted[peer.stage] += peer.micro_batches
+        assert counted == {0: MICRO_BATCHES, 1: MICRO_BATCHES}
+
+
+def test_one_command_runs_a_swarm_over_four_hosts(lab):
+    done = lab.train("--steps", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    run = lab.run()
+    assert run.status().state == "finished"
+    assert_whole(lab, run, 8)
+    assert {stay.peer for stay in history_of(run).stays if stay.peer} == {"a-0", "b-0", "c-0", "d-0"}
+    assert (run.path / "model.safetensors").read_bytes() == (folder(lab, run, "a") / "model.safetensors").read_bytes()
+    assert lab.left() == {}
+    assert "gradients that are averaged inside a stage do not" in " ".join(done.stderr.split())
+    keys = [path for host in HOSTS for path in lab.bed.home(host).rglob("*.key")]
+    assert len(keys) == 4
+    assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+    assert not list(lab.home.rglob("authority.key"))
+
+
+def folder(lab: Lab, run: Run, host: str) -> Path:
+    return lab.bed.home(host) / "hetplanner-runs" / host / run.id
+
+
+def commits(lab: Lab, run: Run, step: int) -> bool:
+    """Whether a step is committed, as far as the head knows; the run must go on."""
+    assert not run.status().is_over, lab.words(run)
+    return any(commit.step >= step for commit in history_of(run).commits)
+
+
+def peers_of(run: Run) -> set[str]:
+    return set(history_of(run).now)
+
+
+def test_a_host_may_go_and_return_and_no_work_is_lost_or_done_twice(lab):
+    process = lab.begin("--steps", "100000", "--max-restarts", "2")
+    run = lab.run()
+    until(lambda: commits(lab, run, 4), lambda: lab.words(run))
+    lab.bed.kill_host("c")
+    until(lambda: "c-0" not in peers_of(run), lambda: lab.words(run))
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    words = "host c: the swarm goes on without its peers, and with them when it is back"
+    until(lambda: words in run.status().degraded, lambda: lab.words(run))
+    lab.bed.boot_host("c")
+    until(lambda: "c-0" in peers_of(run), lambda: lab.words(run))
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130, said
+    status = run.status()
+    assert (status.state, status.restarts) == ("stopped", 0), lab.words(run)
+    assert lab.left() == {}
+    assert run.directory.model_file.exists(), said
+    assert_whole(lab, run, history_of(run).commits[-1].step)
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_a_killed_process_is_started_again_on_its_host(lab, host):
+    """Of the first host the coordinator, of another its peer."""
+    process = lab.begin("--steps", "100000", "--max-restarts", "2")
+    run = lab.run()
+    until(lambda: commits(lab, run, 3), lambda: lab.words(run))
+    role = "coordinator" if host == "a" else "peer"
+    (one,) = [each for each in lab.on(host) if each.cmdline() and role in process_words(lab, run, host, each)]
+    one.kill()
+    until(lambda: "started again (1 of 2)" in told(lab, run, host), lambda: lab.words(run))
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 3), lambda: lab.words(run))
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert_whole(lab, run, history_of(run).commits[-1].step)
+    assert lab.left() == {}
+
+
+def process_words(lab: Lab, run: Run, host: str, process: psutil.Process) -> str:
+    """Which process of a host's part this is: forked ones have no command line of their own, but a log."""
+    files = {Path(each.path).name for each in process.open_files()}
+    return " ".join(files).replace("log-0.txt", "coordinator").replace("log-of-", "peer ")
+
+
+def told(lab: Lab, run: Run, host: str) -> str:
+    path = folder(lab, run, host) / "processes.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_on(lab):
+    process = lab.begin("--steps", "100000", "--checkpoint-every", "1000", "--max-restarts", "1", "--detach")
+    assert process.wait() == 0
+    run = lab.run()
+    until(lambda: commits(lab, run, 4), lambda: lab.words(run))
+    agent = lab.agent()
+    agent.send_signal(signal.SIGTERM)
+    until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, lambda: lab.words(run))
+    assert lab.left() == {}
+    assert "its checkpoints are on the hosts" in json.loads(run.directory.status_file.read_text())["message"]
+    saved = [path.name for host in HOSTS for path in lab.bed.home(host).rglob("stage-*.safetensors")]
+    step = history_of(run).commits[-1].step
+    assert {name.rpartition("-")[2] for name in saved} == {f"{step}.safetensors"}, saved
+    begin = [sys.executable, "-c", "from hetplanner.runs.client import AgentClient; AgentClient()"]
+    lab.bed.popen(HEAD, begin, env=lab.env).wait()
+    until(lambda: commits(lab, run, step + 3), lambda: lab.words(run))
+    stopped = lab.bed.run(HEAD, [HETPLANNER, "runs", "stop", run.id], env=lab.env)
+    assert stopped.returncode == 0, stopped.stderr
+    assert_whole(lab, run, history_of(run).commits[-1].step)
+    assert lab.left() == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--emulate-links",), "hosts have links of their own"),
+        (("--resume", "last"), "no such run"),
+        (("--replan", "--max-restarts", "1"), "a swarm goes on without a host by itself"),
+    ],
+)
+def test_what_a_swarm_over_hosts_cannot_do_is_refused_before_anything_starts(lab, more, words):
+    done = lab.train("--steps", "4", *more)
+    assert done.returncode == 2, done.stdout
+    assert words in " ".join(done.stderr.split())
+    assert lab.left() == {}
