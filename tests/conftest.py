@@ -26,8 +26,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
 # Browsers and runs do not go beside each other: on two cores every story took two to four times as long.
-SERIAL = ("tests/browser/", "tests/distributed/", "tests/hosts/")
+SERIAL = ("tests/browser/", "tests/distributed/")
 NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
+HOSTS = "tests/hosts/"  # mostly wait; the process that has done all others runs them, when no browser is left
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,14 +43,19 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, but those of `SERIAL` to one process, and those of `NOTEBOOKS`."""
+    """Deals tests out one by one, but those of `SERIAL` to one process, of `NOTEBOOKS` to one, of `HOSTS` to one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SERIAL):
                 return "one by one"
-            return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else nodeid
+            return next((name for name in (NOTEBOOKS, HOSTS) if nodeid.startswith(name)), nodeid)
+
+        def _assign_work_unit(self, node: object) -> None:
+            if HOSTS in self.workqueue:
+                self.workqueue.move_to_end(HOSTS)
+            super()._assign_work_unit(node)
 
         def schedule(self) -> None:
             """A process begins a test once it knows the next one; xdist deals one test to one that comes later."""

@@ -175,10 +175,13 @@ def noted(monkeypatch):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(
-    "use",
-    [just_opened, look_around, told_something, met_an_unexpected_error, edited_and_undone, searched, still_searching],
-)
+async def used_in_many_ways(page):
+    """One page for what has never left anything alone: opening two pages takes seconds."""
+    for use in (told_something, met_an_unexpected_error, edited_and_undone):
+        await use(page)
+
+
+@pytest.mark.parametrize("use", [just_opened, used_in_many_ways, searched, still_searching])
 def test_an_ended_session_leaves_nothing(use, home):
     assert left_of(use, home) == []
 
