@@ -251,7 +251,7 @@ def test_a_cloud_that_takes_a_host_away_has_the_run_saved_first(lab):
     finally:
         cloud.close()
     assert run.status().state == "preempted"
-    why = "preempted: AWS will terminate this machine at 2026-11-25T15:00:00Z (rank 1, b-0); saved after step"
+    why = "preempted: AWS will terminate this machine at 2026-11-25T15:00:00Z (rank 1, b-0, host b); saved after step"
     assert run.status().message.startswith(why), f"{run.status().message}\n{lab.words(run)}"
     lab.write_hosts()
     done = lab.steps(run)
