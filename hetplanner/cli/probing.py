@@ -1,9 +1,7 @@
 """hetplanner cluster probe: measure the devices and links of a cluster's hosts over ssh."""
 
-import time
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,42 +36,35 @@ def probe(
     """Measure devices and links of a cluster's hosts over ssh, and write a cluster file with the numbers."""
     from hetplanner.cluster.files import load_cluster, save_cluster
     from hetplanner.errors import InvalidInput, RunError
+    from hetplanner.hosts.probe.kept import ONLY, kept_record, new_record, run_kept, targets, when_text
     from hetplanner.hosts.probe.measuring import Probe
-    from hetplanner.hosts.probe.record import Record, check_record, load_record, save_record
+    from hetplanner.hosts.probe.pace import Pace, left_text
+    from hetplanner.hosts.probe.record import load_record
     from hetplanner.hosts.probe.result import probed_cluster
     from hetplanner.launchers.hosts_file import Hosts, place_cluster, read_hosts
     from hetplanner.schema import check_writable
 
-    if only not in ("all", "devices", "links"):
-        raise InvalidInput(f"--only: must be all, devices or links, got {only!r:.40}")
+    if only not in ONLY:
+        raise InvalidInput(f"--only: must be {', '.join(ONLY[:-1])} or {ONLY[-1]}, got {only!r:.40}")
     cluster = load_cluster(file)
     given = read_hosts(hosts) if hosts is not None else Hosts()
     placed = place_cluster(cluster, given)
     kept = out.with_name(f"{out.stem}.probe.json")
-    record = Record(
-        cluster=cluster.name, hosts=tuple(host.id for host in cluster.hosts), begun_unix_s=round(time.time(), 1)
-    )
-    if resume:
-        record = load_record(kept)
-        check_record(record, cluster, str(kept))
+    record = kept_record(kept, cluster) if resume else new_record(cluster)
     check_writable(out)
-    site_of = {host.id: host.site for host in cluster.hosts} if only != "devices" else {}
-    devices_of: dict[str, list[Any]] = {}
-    for device in cluster.devices if only != "links" else ():
-        devices_of.setdefault(device.host, []).append(device)
-
-    when = datetime.fromtimestamp(record.begun_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    site_of, devices_of = targets(cluster, only)
+    pace = Pace()
     session = Probe(placed, site_of, given.ssh_config)
     try:
         with progress_line("connecting") as (show, stopped):
 
             def tell(now: "Record", job: "Job") -> bool:
-                save_record(now, kept)
-                show(description=f"measuring {job.words}" if job.words else "done", completed=job.done, total=job.total)
+                words = [f"measuring {job.words}" if job.words else "done", left_text(pace.left_s(job))]
+                show(description=", ".join(filter(None, words)), completed=job.done, total=job.total)
                 return not stopped()
 
             try:
-                session.run(record, devices_of, all_pairs=all_pairs, tell=tell)
+                run_kept(session, record, devices_of, kept, all_pairs=all_pairs, tell=tell)
             except RunError as error:  # Ctrl-C ends the ssh of a host, too
                 if not stopped():
                     raise RunError(f"{error}; {kept} has what was measured, --resume goes on") from None
@@ -81,7 +72,7 @@ def probe(
     finally:
         session.close()
     record = load_record(kept)
-    save_cluster(probed_cluster(cluster, record, when), out)
+    save_cluster(probed_cluster(cluster, record, when_text(record)), out)
     _print(cluster, record, out, as_json)
     if not is_whole:
         notices.print(f"interrupted; {out} has what was measured, and the same command with --resume goes on")

@@ -20,7 +20,7 @@ AGENT_FILE = "agent.json"
 
 
 def home_directory() -> Path:
-    """The directory of `runs/`, `plans/`, `drafts/`, `searches/` and `agent/`, absolute; it may not exist yet."""
+    """The directory of `runs/`, `plans/`, `drafts/`, `searches/`, `probes/` and `agent/`, absolute; perhaps missing."""
     text = os.environ.get("HETPLANNER_HOME")
     return Path(text).expanduser().absolute() if text else Path(platformdirs.user_data_path("hetplanner"))
 
@@ -48,6 +48,11 @@ def drafts_directory(home: Path | None = None, *, make: bool = True) -> Path:
 def searches_directory(home: Path | None = None, *, make: bool = True) -> Path:
     """`HOME/searches`: searches of pages; created (0700) when it is missing, unless only its path is wanted."""
     return _inside(home, "searches") if make else (home or home_directory()) / "searches"
+
+
+def probes_directory(home: Path | None = None, *, make: bool = True) -> Path:
+    """`HOME/probes`: what was measured on hosts; created (0700) when it is missing, unless only its path is wanted."""
+    return _inside(home, "probes") if make else (home or home_directory()) / "probes"
 
 
 def _inside(home: Path | None, name: str) -> Path:

@@ -29,6 +29,8 @@ ROUND_TRIPS = 20
 """A stream lasts so many of them, that TCP may find its window, but no longer than `MOST_S`."""
 BEST_OF = 2
 """Streams of which the faster one is believed: a busy machine makes some slower than the link."""
+STREAMS_OF_LINKS = 4 * BEST_OF
+"""After each other in a round of links: two directions, each over one connection and over several."""
 MOST_PARTNERS = 8
 """Hosts that one host sends to at once."""
 MOST_OF_SITE = 16
@@ -36,11 +38,17 @@ ResultT = TypeVar("ResultT")
 
 
 class Job(NamedTuple):
-    """One round, for the progress bar: how many there are, and what this one measures."""
+    """One round, for the progress bar: how many there are, and what this one measures.
+
+    Attributes:
+        streams_done, streams_left: streams after each other in the rounds before, and in this one and those to come.
+    """
 
     done: int
     total: int
     words: str
+    streams_done: int = 0
+    streams_left: int = 0
 
 
 class Flow(NamedTuple):
@@ -116,20 +124,23 @@ class Probe:
             RunError: a host went away, or refused to measure.
         """
         jobs = list(self._jobs(record, devices_of, all_pairs))
-        for done, (words, act) in enumerate(jobs):
-            if not tell(record, Job(done, len(jobs), words)):
+        streams_done, streams_left = 0, sum(streams for _, streams, _ in jobs)
+        for done, (words, streams, act) in enumerate(jobs):
+            if not tell(record, Job(done, len(jobs), words, streams_done, streams_left)):
                 return record
             record = act(record)
-        tell(record, Job(len(jobs), len(jobs), ""))
+            streams_done, streams_left = streams_done + streams, streams_left - streams
+        tell(record, Job(len(jobs), len(jobs), "", streams_done, 0))
         return record
 
     def _jobs(
         self, record: Record, devices_of: Mapping[str, Sequence[Device]], all_pairs: bool
-    ) -> Iterable[tuple[str, Callable[[Record], Record]]]:
+    ) -> Iterable[tuple[str, int, Callable[[Record], Record]]]:
+        """Words, streams after each other, and what to do, of every round."""
         known = {one.device for one in record.devices}
         left = {host: of for host, of in devices_of.items() if not {one.id for one in of} <= known}
         if left:
-            yield "devices", lambda now: now.replace(devices=(*now.devices, *self._devices(left)))
+            yield "devices", 0, lambda now: now.replace(devices=(*now.devices, *self._devices(left)))
         paired = {(link.from_host, link.to_host) for link in record.links}
         wanted = matches(self.site_of, all_pairs=all_pairs)
         unmet = [one for one in wanted if one not in paired or (one.second, one.first) not in paired]
@@ -139,15 +150,15 @@ class Probe:
             def meet(now: Record, one_round: list[Match] = one_round) -> Record:
                 return now.replace(links=(*now.links, *self._links(one_round)))
 
-            yield words, meet
+            yield words, STREAMS_OF_LINKS, meet
         together = {(one.host, one.site, one.way) for one in record.together}
         for way in ("out", "in"):
             for host in self.hosts:
                 if len(self.site_of) > 2 and (host, None, way) not in together:
-                    yield f"network card of {host}", self._of_host(host, way)
+                    yield f"network card of {host}", BEST_OF, self._of_host(host, way)
             for site in dict.fromkeys(self.site_of.values()):
                 if self._has_uplink(site) and (None, site, way) not in together:
-                    yield f"way {way} of {site}", self._of_site(site, way)
+                    yield f"way {way} of {site}", BEST_OF, self._of_site(site, way)
 
     def _has_uplink(self, site: str) -> bool:
         members = sum(one == site for one in self.site_of.values())

@@ -25,10 +25,12 @@ from hetplanner.ui.models.front import FrontModel
 from hetplanner.ui.models.link_tables import LinkTables
 from hetplanner.ui.models.links import LinksModel
 from hetplanner.ui.models.plan import PlanModel
+from hetplanner.ui.models.probe import ProbeModel
 from hetplanner.ui.models.recent import RecentModel
 from hetplanner.ui.models.run import RunModel
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.simulate import SimulateModel
+from hetplanner.ui.probe_jobs import ProbeJobs, process_probes
 
 
 class PlannerApp(param.Parameterized):
@@ -42,6 +44,7 @@ class PlannerApp(param.Parameterized):
         home: Path | None = None,
         drafts: DraftStore | None = None,
         desk: Desk | None = None,
+        probes: ProbeJobs | None = None,
     ) -> None:
         super().__init__()
         self.session = Session(guard)
@@ -50,6 +53,7 @@ class PlannerApp(param.Parameterized):
         self.links = LinksModel(self.session, self.cluster.editor)
         self.link_tables = LinkTables(self.links)
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
+        self.probe = ProbeModel(self.session, self.cluster.editor, probes or process_probes(home), home)
         self.plan = PlanModel(self.session, service)
         self.carry = CarryModel(self.session, self.plan, desk or process_desk())
         self.free_shape = FreeShapeModel(self.session, self.plan, service)
@@ -89,6 +93,7 @@ class PlannerApp(param.Parameterized):
         self.carry.poll()
         self.free_shape.poll()
         self.explain.poll()
+        self.probe.poll()
 
     def search(self) -> None:
         """Starts a search and opens the Plan page."""

@@ -1,6 +1,7 @@
 """Numbers as a person reads them."""
 
 import math
+import re
 
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.estimate import Estimate
@@ -118,3 +119,11 @@ def plan_name(plan: AnyPlan) -> str:
 def counted(number: int, noun: str) -> str:
     """'1 stage', '2 stages'."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_PATH = re.compile(r"(?<![\w.~/])(?:~|\.{1,2})?/(?:[^\s/'\"`;:,()\[\]]+/)*([^\s/'\"`;:,()\[\]]*)")
+
+
+def without_paths(text: str) -> str:
+    """Every path as its last part alone: where files of the server's user lie is no concern of a browser."""
+    return _PATH.sub(lambda found: found[1] or "…", text)

@@ -1,4 +1,4 @@
-"""The Cluster page: what to go back to; choose, draw or import, the map, the links, the devices."""
+"""The Cluster page: what to go back to; choose, draw or import, the map, measuring, links, devices."""
 
 from typing import Any
 
@@ -18,6 +18,7 @@ from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 from hetplanner.ui.views.page_view import PageView
+from hetplanner.ui.views.probe import ProbePart
 from hetplanner.ui.views.recent import recent_card
 
 TABLE_HEIGHT = 340
@@ -48,7 +49,8 @@ class ClusterView(PageView):
             colour_all(links.figures, self._dark)
             self.figures = [*self.figures, *links.figures]
             table = full_width(_device_table(self._app))
-            self._rest.parts = [page(*links.rows, full_width(self._exchange.view), table)]
+            measuring = full_width(ProbePart(self._app).view)
+            self._rest.parts = [page(measuring, *links.rows, full_width(self._exchange.view), table)]
 
 
 def _device_table(app: PlannerApp) -> pn.Column:

@@ -15,6 +15,7 @@ from hetplanner.ui.views.controls import Controls, Item, button, field, note
 MAP_HEIGHT = 440
 NOTHING_SELECTED = "Nothing. Click a site to rename, copy or exclude it; click a link for its bandwidth and latency."
 NOTHING_DRAWN = "No devices yet."
+MEASURED = "The map shows what was measured so far."
 CHOICE_HEIGHT = 316
 """Of the card of what is selected: with a site or a link in it as without."""
 MODES = (
@@ -72,6 +73,7 @@ class MapView:
         self.model.param.watch(self._show_choice, ["selected", "line", "site_errors"])
         editor.param.watch(self._show_choice, ["cluster", "excluded"])
         links.param.watch(self._show_choice, ["bandwidth", "latency", "symmetric", "errors"])
+        self.app.probe.param.watch(self._show_map, "preview")
         for show in (self._show_map, self._show_tools, self._show_site_form, self._show_choice):
             show()
 
@@ -92,10 +94,11 @@ class MapView:
     def _show_map(self, *_: Any) -> None:
         editor = self.app.cluster.editor
         model = self.model
-        self.map.show(editor.cluster, editor.excluded, model.selected, model.ends, model.mode)
+        measured = self.app.probe.preview
+        self.map.show(measured or editor.cluster, editor.excluded, model.selected, model.ends, model.mode)
         summary = self.app.cluster.summary or NOTHING_DRAWN
         stop = "" if summary.endswith(".") else "."
-        self.about.set(f"{summary}{stop} {self.map.left_out}".strip())
+        self.about.set(f"{summary}{stop} {self.map.left_out}".strip(), MEASURED if measured is not None else "")
 
     # -- the row of tools -------------------------------------------------------------------------
 

@@ -278,6 +278,7 @@ class Shell:
         self._show_subject()
         self.app.plan.param.watch(self._show_title, "state")
         self.app.run.param.watch(self._show_title, "runs")
+        self.app.probe.param.watch(self._show_title, "changed")
         if pn.state.curdoc and pn.state.curdoc.session_context:
             COLLECTOR.install()
             pn.state.curdoc.on_session_destroyed(COLLECTOR.session_ended)
@@ -378,7 +379,8 @@ class Shell:
 
     def _show_title(self, *_: Any) -> None:
         """The title of the browser's tab, and dots on the pages' names, say whether something runs."""
-        busy = {"plan": "searching"} if self.app.plan.searching else {}
+        busy = {"cluster": "measuring"} if self.app.probe.busy else {}
+        busy |= {"plan": "searching"} if self.app.plan.searching else {}
         busy |= {"run": "training"} if any(row.state in LIVE_STATES for row in self.app.run.runs) else {}
         self.tabs.set_busy(busy)
         self.address.title = f"● {' and '.join(busy.values())} · hetplanner" if busy else "hetplanner"

@@ -16,8 +16,8 @@ from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, ErrorWords, Words, frame, html_pane, set_html, show_if, toolbar
 from hetplanner.ui.views.form import SettingsPanel
+from hetplanner.ui.views.unlock import Unlock
 
-_SMALL: dict[str, Any] = {"size": "small", "margin": (8, 6)}
 _IN_A_ROW = [".grid{grid-template-columns:112px 92px 62px 68px;margin:2px 4px}"]
 _IN_DIALOG = [".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"]
 NOTE = (
@@ -38,12 +38,7 @@ class LaunchBar:
         self.propose = Button(label="Launch the plan…", variant="outlined", margin=(12, 4))
         on_click(self.rehearse, lambda _: app.rehearse())
         on_click(self.propose, lambda _: self._propose())
-        self.token = pmui.PasswordInput(label="Launch token", width=165, **_SMALL)
-        self.unlock = Button(label="Unlock", icon="lock_open", variant="outlined", margin=(12, 4))
-        self.words = Words(margin=(14, 12))
-        self.words.view.sizing_mode = None
-        on_click(self.unlock, lambda _: self._unlock())
-        self.token.param.watch(lambda _: self._unlock(), "enter_pressed")
+        self.unlock = Unlock(self.session)
         bar = toolbar(
             pn.FlexBox(
                 self.fields,
@@ -53,11 +48,11 @@ class LaunchBar:
                 sizing_mode=None,
                 styles={"min-width": "0", "max-width": "100%"},
             ),
-            pn.Row(self.token, self.unlock, self.words.view, margin=0),
+            self.unlock.view,
         )
         self.note = Words(NOTE, margin=(0, 14, 8, 14), size=12)
         self.view = frame(bar, self.note.view)
-        self.session.param.watch(self.show, ["unlocked", "plan", "elastic"])
+        self.session.param.watch(self.show, ["plan", "elastic"])
         self.launch.param.watch(self.show, ["preparing", "launching"])
         app.run.param.watch(self.show, "runs")
         self.show()
@@ -67,11 +62,6 @@ class LaunchBar:
             if self.session.in_hand is not None:
                 self.launch.propose(self.session.in_hand)
 
-    def _unlock(self) -> None:
-        text, self.token.value = self.token.value_input or self.token.value or "", ""
-        if text:
-            self.session.unlock(text)
-
     def show(self, *_: Any) -> None:
         """Which buttons can be pressed."""
         busy = self.launch.preparing or self.launch.launching
@@ -79,10 +69,6 @@ class LaunchBar:
         self.rehearse.label = "Re-planning…" if self.launch.preparing else "Rehearse here"
         self.propose.disabled = busy or self.session.plan is None
         self.propose.label = "Launch the plan…" if self.session.elastic is None else "Launch the swarm…"
-        unlocked = self.session.unlocked
-        for part in (self.token, self.unlock):
-            show_if(part, not unlocked)
-        self.words.set("Launching is unlocked." if unlocked else "")
         show_if(self.note.view, not self.app.run.runs)  # who has rehearsed once knows it
 
 

@@ -31,8 +31,9 @@ def html_table(
         lines.append(f'<tr style="{look}">{shown}</tr>')
     style = f"{FONT}font-size:12.5px;color:var(--panel-on-surface-color);overflow:auto"
     style += f";max-height:{height}px" if height else ""
+    keys = ' tabindex="0"' if height else ""  # what scrolls can be scrolled by keys
     return (
-        f'<div style="{style}"><table style="border-collapse:collapse;width:100%;overflow-wrap:anywhere">'
+        f'<div{keys} style="{style}"><table style="border-collapse:collapse;width:100%;overflow-wrap:anywhere">'
         f"<tr>{cells}</tr>{''.join(lines)}</table></div>"
     )
 
