@@ -76,6 +76,7 @@ class Coordinator:
         now_s: its clock.
         propose: rebalancing policy; None: no peer is moved.
         places: stages of peers by id, as long as no step is committed; others go where they are needed.
+        fresh: no peer is alive, so that the first ones go to their places again, where their checkpoints are.
         steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
         may_begin_anew: a stage that nobody holds and that no checkpoint has sets all stages back to their initial
             weights; else the swarm waits for a peer that returns with a copy.
@@ -97,6 +98,7 @@ class Coordinator:
         places: Mapping[str, int] | None = None,
         *,
         may_begin_anew: bool = False,
+        fresh: bool = False,
     ) -> None:
         self.settings = settings
         self._may_begin_anew = may_begin_anew
@@ -113,7 +115,8 @@ class Coordinator:
         self.journal = Journal(settings.stages, settings.micro_batches, settings.lease_s, self.membership.serves)
         self.transaction = StepTransaction(settings)
         self._leasing = Leasing(settings, self.journal, self._stamp)
-        self._seating = Seating(settings, self.ledger, self.membership, self._stamp, places or {})
+        known = places if fresh or self.ledger.last_attempt is None else None
+        self._seating = Seating(settings, self.ledger, self.membership, self._stamp, known or {})
         self.cut_links = CutLinks()
         self._peers_heard: FailureDetector[str] = FailureDetector(settings.silence_s)
         self._queue: deque[Decision] = deque([Booted(self.boot)])
@@ -150,12 +153,13 @@ class Coordinator:
         return self.ledger.newest_checkpoint(self.settings.stages) == self.version.step
 
     def save(self) -> list[Send]:
-        """Asks one peer of every stage without one for a checkpoint; inside a round of local steps there is none."""
+        """Asks the peers of every stage without one for a checkpoint; inside a round of local steps there is none."""
         if self.version.step == 0 or not self.settings.ends_round(self.version.step - 1):
             return []
         saved = self.ledger.checkpoints.get(self.version.step, {})
-        firsts = [seats[0] for stage, seats in enumerate(self.membership.view.stages) if seats and stage not in saved]
-        return [Send(seat.address, Save(seat.member, self.version)) for seat in firsts]
+        most = None if self.settings.all_save else 1
+        stages = [seats[:most] for stage, seats in enumerate(self.membership.view.stages) if stage not in saved]
+        return [Send(seat.address, Save(seat.member, self.version)) for seats in stages for seat in seats]
 
     def conclude(self) -> list[CoordinatorAction]:
         """The model of the last commit is saved."""
@@ -253,7 +257,9 @@ class Coordinator:
             case Leave() if not record.draining:
                 self.membership.drain(record)
             case Saved(stage=stage, version=version):
-                self._queue.append(CheckpointSaved(self.boot, stage, version))
+                is_known = self.ledger.checkpoints.get(version.step, {}).get(stage) == version
+                if not is_known:
+                    self._queue.append(CheckpointSaved(self.boot, stage, version))
         return None
 
     def _hello(self, address: str, hello: Hello, now_s: float) -> None:

@@ -333,8 +333,10 @@ class Peer:
         every = self._settings.checkpoint_steps
         if not every or self.version is None or self.version.step % every or self._view is None:
             return []
-        first = self._view.stages[self.stage][:1]  # One replica is enough: all are equal.
-        return [SaveCheckpoint(self.stage, self.version)] if first and first[0].member == self.member else []
+        seats = self._view.stages[self.stage]
+        savers = seats if self._settings.all_save else seats[:1]  # One replica is enough: all are equal.
+        saves = any(seat.member == self.member for seat in savers)
+        return [SaveCheckpoint(self.stage, self.version)] if saves else []
 
     def _drop_attempt(self) -> list[PeerAction]:
         attempt, self._attempt = self._attempt, None

@@ -40,7 +40,7 @@ class Seating:
         stamp: Callable[[], Stamp],
         places: Mapping[str, int],
     ) -> None:
-        self._places: Mapping[str, int] = places if ledger.last_attempt is None else {}
+        self._places: Mapping[str, int] = places
         self._settings = settings
         self._ledger = ledger
         self._members = membership

@@ -31,6 +31,7 @@ class ElasticSettings:
         restore_s: a stage without any live copy waits so long for a peer that returns with one before all stages are
             set back to a checkpoint.
         checkpoint_steps: committed steps between checkpoints; 0: none.
+        all_save: every peer of a stage writes its checkpoints, since they are on several disks; else one does.
         round_steps: steps of a round of local steps; peers of a stage average in its last. 0: in every step.
         wiring: how senders choose among the peers of the next stage; see `hetplanner.elastic.wiring`.
 
@@ -54,6 +55,7 @@ class ElasticSettings:
     join_hold_s: float = 10.0
     restore_s: float = 10.0
     checkpoint_steps: int = 0
+    all_save: bool = False
     round_steps: int = 0
     wiring: WiringRule = "soonest"
 

@@ -50,7 +50,7 @@ STOP_S = 4.0
 END_S = 5.0
 FLUSH_S = 0.7
 """A host whose processes were ended has so long to send the rest of its logs."""
-SAVED_FILE = "saved-elsewhere.json"
+SAVED_FILE = "saved.json"
 """As `swarm.host_part` names it."""
 STEADY_S = 60.0
 """Ranks that stand may wait for a network that was cut: only after so long without a break nobody gets on."""
@@ -133,8 +133,8 @@ class Head:
         """What a host's processes show each other; for the coordinator, the checkpoints that others have."""
         files = dict(self._certificates)
         if host.node == 0:
-            found = [run.found.facts for run in self.runs if run.found is not None and run.found.facts is not None]
-            saved = sorted({name for facts in found for name in facts.stage_files})
+            found = {run.host.name: run.found.facts for run in self.runs if run.found is not None}
+            saved = {name: facts.stage_files for name, facts in found.items() if facts is not None}
             files[SAVED_FILE] = json.dumps(saved).encode()
         return files
 

@@ -80,6 +80,7 @@ class CoordinatorProcess(Driver):
         chronicle: what is told of the run.
         run_dir: gets the model.
         proxy: see Endpoint.
+        fresh: no other process of the swarm is alive.
 
     Attributes:
         accusations: by peer, how often others got garbage from it.
@@ -95,6 +96,8 @@ class CoordinatorProcess(Driver):
         chronicle: Chronicle,
         run_dir: Path,
         proxy: str = "",
+        *,
+        fresh: bool = False,
     ) -> None:
         super().__init__(credentials, CONTROL_BYTES, proxy=proxy)
         self.spec, self.chronicle = spec, chronicle
@@ -112,6 +115,7 @@ class CoordinatorProcess(Driver):
             steps,
             spec.places,
             may_begin_anew=spec.train.max_restarts > 0,
+            fresh=fresh,
         )
         self.accusations: Counter[str] = Counter()
         self._members: dict[str, Member] = {}

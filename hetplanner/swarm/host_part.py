@@ -8,9 +8,11 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput, Preempted, RunError
 from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.liveness.swarm import SwarmLiveness
@@ -22,6 +24,7 @@ from hetplanner.reading import reader
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.schema import parse_json, read_text
 from hetplanner.swarm.beginning import begin
+from hetplanner.swarm.checkpoint_files import checkpoint_path
 from hetplanner.swarm.keeper import Keeper
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.rehearse import (
@@ -40,8 +43,8 @@ from hetplanner.swarm.wire.certificates import RUN_FOLDER
 
 COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
 """As `launchers.swarm_commands` names it."""
-SAVED_FILE = "saved-elsewhere.json"
-"""Names of checkpoints that other hosts have, from the head, when the run is started again."""
+SAVED_FILE = "saved.json"
+"""By host, names of the checkpoints that it has; from the head, when the run is started again."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,33 @@ def part_of(plan: ElasticPlan) -> Part:
 
 
 @reader("list of checkpoints", at="run_dir")
-def saved_elsewhere(run_dir: Path) -> frozenset[str]:
-    """Names of checkpoints on other hosts. Raises InvalidInput."""
+def saved_on_hosts(run_dir: Path) -> dict[str, frozenset[str]]:
+    """By host, names of the checkpoints that it has; nothing of a run that has just begun. Raises InvalidInput."""
     path = run_dir / SAVED_FILE
-    return frozenset(map(str, parse_json(read_text(path), SAVED_FILE))) if path.exists() else frozenset()
+    if not path.exists():
+        return {}
+    found: dict[str, list[str]] = parse_json(read_text(path), SAVED_FILE)
+    return {str(host): frozenset(map(str, names)) for host, names in found.items()}
+
+
+def places_with_weights(
+    plan: ElasticPlan, saved: Mapping[str, frozenset[str]], versions: Mapping[int, Version]
+) -> dict[str, int]:
+    """Stages of the peers of the start: as planned where a host has that stage's checkpoint, else one that it has.
+
+    Args:
+        plan: of the run.
+        saved: by host, names of the checkpoints that it has.
+        versions: by stage, the checkpoint that all begin with; none where they begin anew.
+    """
+    places = dict(plan.stage_of_peer)
+    names = {stage: checkpoint_path(Path(), stage, version).name for stage, version in versions.items()}
+    for host, numbers in ranks_by_host(plan).items():
+        held = [stage for stage, name in names.items() if name in saved.get(host, ())]
+        for peer in (plan.peers[number] for number in numbers):
+            if held and places[peer] not in held:
+                places[peer] = held[0]
+    return places
 
 
 def take_part(run_dir: Path) -> None:
@@ -94,12 +120,19 @@ def take_part(run_dir: Path) -> None:
     asked = EndRequests()
     plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
     part, spec = part_of(plan), spec_of(plan, config)
+    spec = spec.replace(settings=replace(spec.settings, all_save=True))
 
     def prepare() -> Rehearsal | None:
-        if part.leads and begin(run_dir, spec.num_stages, None, saved_elsewhere(run_dir)).is_finished(config.steps):
-            return None
+        own = spec
+        if part.leads:
+            saved = saved_on_hosts(run_dir)
+            ledger = begin(run_dir, spec.num_stages, None, frozenset[str]().union(*saved.values()))
+            if ledger.is_finished(config.steps):
+                return None
+            versions = ledger.checkpoints.get(ledger.version.step, {})
+            own = spec.replace(places=places_with_weights(plan, saved, versions))
         certificates = run_dir / RUN_FOLDER
-        return Rehearsal(spec, run_dir, certificates, host=part.address, coordinator=part.coordinator)
+        return Rehearsal(own, run_dir, certificates, host=part.address, coordinator=part.coordinator)
 
     prepared = when_there_is_space(prepare, asked)
     if prepared is None:

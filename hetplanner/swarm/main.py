@@ -53,6 +53,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         one.add_argument("--proxy", default="", help="HOST:PORT of an HTTP proxy that calls go through")
         if role == "coordinator":
             one.add_argument("run_dir", type=Path, help=f"holds {SPEC_FILE}; gets log, telemetry and model")
+            one.add_argument("--fresh", action="store_true", help="no other process of the swarm is alive")
             continue
         one.add_argument("address", help="of the coordinator")
         one.add_argument("--name", help="id of this process; none twice")
@@ -139,7 +140,7 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     spec = read_spec(read_text(parsed.run_dir / SPEC_FILE), SPEC_FILE)
     chronicle = Chronicle(parsed.run_dir, spec.workload.tokens_per_step)
     process = CoordinatorProcess(
-        spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir, parsed.proxy
+        spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir, parsed.proxy, fresh=parsed.fresh
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, process.stop)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)

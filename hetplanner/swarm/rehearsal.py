@@ -176,7 +176,11 @@ class Rehearsal:
 
         `plant`: a function of a module, called in the process before it begins: it plants what goes wrong.
         """
-        self._start(COORDINATOR, ["coordinator", str(self.run_dir), "--port", str(self._port)], plant)
+        is_fresh = not any(process.is_alive() for process in self.processes.values())
+        self._start(COORDINATOR, self._coordinator(["--fresh"] if is_fresh else []), plant)
+
+    def _coordinator(self, more: list[str]) -> list[str]:
+        return ["coordinator", str(self.run_dir), "--port", str(self._port), *more]
 
     def start_trainer(self, name: str, slots: int = 4) -> None:
         """Starts a trainer."""
@@ -219,7 +223,7 @@ class Rehearsal:
 
     def start_again(self, name: str) -> None:
         """Starts a process that has ended as it was started before."""
-        self._start(name, self._arguments[name])
+        self._start(name, self._coordinator([]) if name == COORDINATOR else self._arguments[name])
 
     def living(self) -> dict[str, tuple[int, int]]:
         """Place among the heartbeats and process id of those that live, by name."""

@@ -172,6 +172,24 @@ def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_
     assert lab.left() == {}
 
 
+def test_the_coordinators_host_may_restart_and_the_swarm_goes_on_from_its_checkpoint(lab):
+    lab.write_hosts(return_s=60)
+    process = lab.begin("--steps", "100000", "--max-restarts", "1", "--checkpoint-every", "5")
+    run = lab.run()
+    until(lambda: commits(lab, run, 12), lambda: lab.words(run))
+    lab.bed.kill_host("a")
+    until(lambda: run.status().restarts == 1, lambda: lab.words(run))
+    lab.bed.boot_host("a")
+    until(lambda: run.status().state == "running", lambda: lab.words(run))
+    assert run.status().message.startswith("training, restarted from step 1"), lab.words(run)
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert_whole(lab, run, history_of(run).commits[-1].step)
+    assert lab.left() == {}
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

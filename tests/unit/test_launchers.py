@@ -8,6 +8,7 @@ import pytest
 from factories import chain_plan, hosted, swarm_plan
 from pydantic import ValidationError
 
+from hetplanner.elastic.identity import Version
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.hosts.head import SAVED_FILE
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
@@ -319,3 +320,17 @@ def test_a_batch_file_of_another_attempt_says_which(plan):
 def test_an_option_of_sbatch_is_one_word(option):
     with pytest.raises(ValidationError, match="must be a long option of sbatch without blanks"):
         Slurm(options=(option,))
+
+
+def test_peers_begin_where_their_hosts_have_checkpoints():
+    swarm = swarm_plan((2, 2), (4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "c", "d3": "d"}))
+    versions = {stage: Version(0, 8) for stage in (0, 1)}
+    zero, one = (f"stage-{stage}-lineage-0-step-8.safetensors" for stage in (0, 1))
+    saved = {
+        "a": frozenset({one}),
+        "b": frozenset({zero, one}),
+        "c": frozenset({"stage-0-lineage-0-step-4.safetensors"}),
+    }
+    places = host_part.places_with_weights(swarm, saved, versions)
+    assert places == {"d0": 1, "d1": 0, "d2": 1, "d3": 1}
+    assert host_part.places_with_weights(swarm, saved, {}) == swarm.stage_of_peer
