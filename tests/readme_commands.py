@@ -138,7 +138,7 @@ class Scratch:
 
     def prepare(self) -> None:
         """What the README takes for granted: a checkout, a cluster of one's own, plans, a package."""
-        for name in ("sample_clusters", "apps"):
+        for name in ("sample_clusters", "apps", "tests"):
             (self.folder / name).symlink_to(ROOT / name)
         package = self.folder / "mypackage"
         package.mkdir()
