@@ -3,7 +3,8 @@
     python tests/hosts_here.py PLAN HOSTS_FILE -- COMMAND ...
 
 As root, on Linux. Links and network cards have the bandwidths of the plan. The kernel limits them; nothing delays
-packets. The hosts file is written for the command. Its runs go to a home beside it. Hosts and their files are gone at the end.
+packets. The hosts file is written for the command. Its runs go to a home beside it. Hosts and their files are gone at
+the end.
 """
 
 from __future__ import annotations
