@@ -282,7 +282,10 @@ def test_the_page_shows_a_swarm_with_its_peers_and_its_own_lines(quiet, plan):
         assert f"<b>{stage}</b> {peers}" in view.peers.object
     assert "elastic" in view.text.object
     cli, by_hand, notebook, _ = (pane.object for pane in view.snippets)
-    assert not view.hosts.visible
+    files = {name: host_file(SWARM, name) for name in FILES}
+    assert "[hosts." in files["ssh"]
+    assert all("this launcher starts no swarm" in text for name, text in files.items() if name != "ssh")
+    assert view.hosts.visible
     assert "--lifetime 6h" in cli
     assert "hetplanner peer join HOST:PORT" in by_hand
     assert "hp.load_elastic_plan" in notebook

@@ -31,6 +31,7 @@ _SWARM_CLI = """\
 hetplanner simulate plan.json   # a calm step
 hetplanner simulate plan.json --lifetime 6h   # what it trains while peers come and go
 hetplanner train plan.json --emulate-links --steps 100
+hetplanner train plan.json --launcher ssh --hosts hosts.toml   # over its own hosts
 hetplanner runs list"""
 _SWARM_BY_HAND = """\
 # all of it on this machine:

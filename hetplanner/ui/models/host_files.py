@@ -6,8 +6,8 @@ from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import hosts_template
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.launchers.torchrun import TorchrunLauncher
-from hetplanner.plan.model import Plan
-from hetplanner.plan.placement import ranks_by_host
+from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.placement import ranks_by_host, workers_of
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import one_line
 
@@ -26,7 +26,7 @@ _USE = {
 }
 
 
-def host_file(plan: Plan, launcher: str) -> str:
+def host_file(plan: AnyPlan, launcher: str) -> str:
     """The file for a launcher; where it cannot express the plan, a comment that says why."""
     try:
         if launcher == "torchrun":
@@ -40,13 +40,13 @@ def host_file(plan: Plan, launcher: str) -> str:
     return "\n".join(line for line in (first, _USE[launcher], rest) if line)
 
 
-def lines_of_hosts(plan: Plan) -> str:
+def lines_of_hosts(plan: AnyPlan) -> str:
     """What the launcher `torchrun` prints, with the ranks of each host. Raises InvalidInput."""
-    hosts = ranks_by_host(plan)
+    hosts, workers = ranks_by_host(plan), workers_of(plan)
     commands = TorchrunLauncher().request(plan, Path("."), TrainConfig()).commands
     lines = ["# every host has plan.json and run.json, and reaches the others by these names"]
     for command, (host, ranks) in list(zip(commands, hosts.items(), strict=True))[:MAX_HOSTS]:
-        places = ", ".join(f"{rank} ({one_line(plan.ranks[rank])})" for rank in ranks[:4])
+        places = ", ".join(f"{rank} ({one_line(workers[rank])})" for rank in ranks[:4])
         more = ", …" if len(ranks) > 4 else ""
         lines += [f"# host {one_line(host)}: rank{'s' if len(ranks) > 1 else ''} {places}{more}", command.script()]
     if len(hosts) > MAX_HOSTS:

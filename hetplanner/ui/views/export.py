@@ -10,7 +10,6 @@ import panel_material_ui as pmui
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import plan_to_data
-from hetplanner.plan.model import Plan
 from hetplanner.ui.desk import process_desk
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
@@ -124,7 +123,7 @@ class ExportView(PageView):
 
     def _hosts_file(self) -> io.StringIO:
         plan = self.app.session.in_hand
-        return io.StringIO(host_file(plan, self.model.launcher) if isinstance(plan, Plan) else "")
+        return io.StringIO(host_file(plan, self.model.launcher) if plan is not None else "")
 
     async def _report(self) -> io.StringIO:
         try:
@@ -159,7 +158,7 @@ class ExportView(PageView):
             set_html(self.text, f'<div style="{CODE_STYLE};{_HEIGHT}">{tree_html(plan_to_data(plan))}</div>')
         else:
             set_html(self.text, f'<pre tabindex="0" style="{CODE_STYLE};{_HEIGHT}">{escape(shown_text(plan))}</pre>')
-        files = host_file(plan, self.model.launcher) if isinstance(plan, Plan) else ""
+        files = host_file(plan, self.model.launcher) if plan is not None else ""
         self.hosts.visible = bool(files)
         self.hosts_file.filename = FILES[self.model.launcher]
         self.hosts_file.label = f"Download {FILES[self.model.launcher]}"
