@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ QUIET_S = 5.0
 """A host that was not heard of for so long is told of."""
 LOST_AFTER_S = 45.0
 """It is given up; its node process ends by itself a little later (`sending.LEASE_S`)."""
+PEERS_RETURN_S = 20.0
+"""A host of a swarm's peers is waited for no longer when the swarm is started again."""
 OTHERS_S, OTHERS_SAVING_S = 6.0, 30.0
 """After one host has ended, the others have so long to end by themselves; longer where they save what they hold."""
 STOP_S = 4.0
@@ -102,8 +105,8 @@ class Head:
         def order(found: Found) -> tuple[dict[str, Any], bytes]:
             return self._order(host, command, folder, found)
 
-        patience_s = self.hosts.return_s if self._goes_on else 0.0
         returns = self.is_swarm and host.node != 0
+        patience_s = min(self.hosts.return_s, PEERS_RETURN_S if returns else inf) if self._goes_on else 0.0
         return HostRun(host, self.transport, asked, order, mirror, patience_s, returns=returns)
 
     def _order(self, host: PlacedHost, command: HostCommand, folder: str, found: Found) -> tuple[dict[str, Any], bytes]:
@@ -192,6 +195,9 @@ class Head:
             self._keep_in_touch()
             time.sleep(TICK_S)
         found = [run.found or Found(run.host, error=RunError(run.refused)) for run in self.runs]
+        if self._goes_on:  # a swarm begins without hosts of peers that are away
+            away = [run.host.name for run in self.runs if run.returns]
+            found = [each for each in found if not (each.host.name in away and isinstance(each.error, Unreachable))]
         told = problems(self.plan, self.config, found, metadata.version("hetplanner"))
         away = [each.host.name for each in found if isinstance(each.error, Unreachable)]
         if told and self._goes_on and len(away) == len(told):

@@ -90,6 +90,7 @@ class HostRun:
         self.clock_s, self.clock_error_s = 0.0, float("inf")
         self._transport, self._asked, self._order, self._patience_s = transport, asked, order, patience_s
         self.returns = returns
+        self._told = ""
         self._gone_s: float | None = None
         self._folder = str(asked["run_folder"])
         self._connection: Connection | None = None
@@ -150,14 +151,19 @@ class HostRun:
         try:
             self.found = self._look()
             self.go.wait()
-            if self._over.is_set() or self.found.error is not None:
+            if self._over.is_set():
                 return
-            self._start(self.found)
+            if self.returns and isinstance(self.found.error, Unreachable):
+                self.started = True  # its processes are as good as gone
+            elif self.found.error is not None:
+                return
+            else:
+                self._start(self.found)
         except HetplannerError as error:
             self.refused = str(error)
             return
         while not self._over.is_set() and (self.returns or not self.done):
-            if not self.done:
+            if not self.done and not (self.returns and self.is_gone):
                 self._follow()
             if self.returns:
                 self._start_if_gone()
@@ -173,10 +179,16 @@ class HostRun:
                 self._drop()
                 if self._over.is_set() or time.monotonic() >= deadline_s:
                     return Found(self.host, error=error)
-                log.info("host %s: %s; it is tried again", self.host.name, error)
+                self._tell(error)
                 self._over.wait(RETRY_S)
             except Unfit as error:
                 return Found(self.host, error=error)
+
+    def _tell(self, error: HetplannerError) -> None:
+        """Logs why the host is tried again, once in a row: it may be away for hours."""
+        if str(error) != self._told:
+            self._told = str(error)
+            log.info("host %s: %s; it is tried again", self.host.name, error)
 
     def _open(self) -> Connection:
         connection = Connection(self.host, self._transport)
@@ -197,7 +209,7 @@ class HostRun:
         try:
             self._connection.ask("start", body, **header)
         except Unreachable as error:  # whether it was started is seen when it is followed
-            log.info("host %s: %s; it is tried again", self.host.name, error)
+            self._tell(error)
             self._drop()
         self.started = self.lives = True
 
@@ -223,9 +235,10 @@ class HostRun:
             header, body = self._order(ask_facts(connection, self._asked))
             connection.ask("start", body, **(header | {"attempt": self._asked["attempt"]}))
         except (Unreachable, Unfit, RunError) as error:
-            log.info("host %s: %s; it is tried again", self.host.name, error)
+            self._tell(error)
             self._drop()
             return
+        self._told = ""
         log.info("host %s: started again", self.host.name)
         self.state, self._gone_s, self.lives, self.done, self.ended_s = None, None, True, False, None
 
@@ -237,7 +250,7 @@ class HostRun:
             connection.follow(self._take)
         except (Unreachable, Unfit) as error:
             if not self._over.is_set() and not self.done:
-                log.info("host %s: %s; it is tried again", self.host.name, error)
+                self._tell(error)
         except OSError as error:
             log.warning("host %s: its files cannot be written here: %s; tried again", self.host.name, error)
         except (RunError, InvalidInput) as error:

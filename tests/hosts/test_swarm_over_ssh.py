@@ -178,12 +178,15 @@ def test_the_coordinators_host_may_restart_and_the_swarm_goes_on_from_its_checkp
     run = lab.run()
     until(lambda: commits(lab, run, 12), lambda: lab.words(run))
     lab.bed.kill_host("a")
+    lab.bed.kill_host("d")  # the swarm does not wait for it
     until(lambda: run.status().restarts == 1, lambda: lab.words(run))
     lab.bed.boot_host("a")
     until(lambda: run.status().state == "running", lambda: lab.words(run))
     assert run.status().message.startswith("training, restarted from step 1"), lab.words(run)
     last = history_of(run).commits[-1].step
     until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    lab.bed.boot_host("d")
+    until(lambda: "d-0" in peers_of(run), lambda: lab.words(run))
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     assert_whole(lab, run, history_of(run).commits[-1].step)
