@@ -312,6 +312,8 @@ def calibrate(
 def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> dict[str, Any]:
     """Follows a run to its end, showing it in a notebook's cell; returns its summary.
 
+    Where hosts leave or return, another run may go on in its place: that one is followed then, and gives the summary.
+
     Raises:
         RunError: if the run failed, or is still going on after `timeout_s`.
         Preempted: it was told to end from outside.
@@ -320,15 +322,20 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
     from hetplanner.runs.agent_keeper import AgentKeeper
     from hetplanner.runs.status import raise_if_lost
 
-    cell = _show_run(run) if (live if live is not None else _in_notebook()) else None
+    shown = live if live is not None else _in_notebook()
     deadline = time.monotonic() + timeout_s
     keeper = AgentKeeper(run.home)
-    while not run.followed_status(keeper).is_over:
-        if time.monotonic() > deadline:
-            raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
-        time.sleep(POLL_S)
-    if cell is not None:
-        cell.ended.wait(LAST_DRAWING_S)
+    following: Run | None = run
+    while following is not None:
+        run = following
+        cell = _show_run(run) if shown else None
+        while not run.followed_status(keeper).is_over:
+            if time.monotonic() > deadline:
+                raise RunError(f"run {run.id}: still going on after {timeout_s:g} s; stop it or wait longer")
+            time.sleep(POLL_S)
+        if cell is not None:
+            cell.ended.wait(LAST_DRAWING_S)
+        following = run.successor()
     status = run.status()
     raise_if_lost(run.id, status)
     return run.summary()

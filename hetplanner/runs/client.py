@@ -24,7 +24,7 @@ from hetplanner.plan.files import AnyPlan, plan_to_data
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.home import agent_directory, home_directory, socket_path
-from hetplanner.runs.offers import Choice
+from hetplanner.runs.offers import Choice, offered_hosts
 from hetplanner.runs.protocol import (
     CALLER_HEADER,
     ERRORS,
@@ -91,7 +91,8 @@ class AgentClient:
             InvalidInput, Infeasible: plan, data or machine do not allow it.
             RunError: the queue is full, or the agent is gone.
         """
-        chosen = make_launcher(launcher, hosts)  # an unknown name is refused here, with the list of those there are
+        known = hosts if choice is None or choice.hosts is None else offered_hosts(choice.hosts, self.home)
+        chosen = make_launcher(launcher, known)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
         config = config.replace(data=data_for(launcher, config.data))

@@ -78,7 +78,7 @@ class Choice(Noun):
     Attributes:
         data: a name of `Offers.data`; None takes what belongs to the model by default.
         output: a name of `Offers.output`; None takes the home's `runs/`.
-        hosts: a name of `Offers.hosts`, to run there by ssh; None runs on the agent's machine.
+        hosts: a name of `Offers.hosts`, to run there by ssh or as a Slurm job; None runs on the agent's machine.
         resume: id of an earlier run of the same plan to go on from.
     """
 

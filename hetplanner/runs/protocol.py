@@ -50,8 +50,8 @@ class StartRequest(Noun):
     def _names_or_paths(self) -> Self:
         if self.choice is not None and (self.out is not None or self.hosts is not None):
             raise ValueError("out is a path and hosts name programs; a page chooses from the offered names")
-        if self.choice is not None and (self.launcher == "ssh") != (self.choice.hosts is not None):
-            raise ValueError("choice: a page launches by ssh on hosts that the agent offers by name, and only by ssh")
+        if self.choice is not None and (self.launcher == "local") != (self.choice.hosts is None):
+            raise ValueError("choice: a page launches on hosts that the agent offers by name, and only by ssh or slurm")
         if self.hosts is not None and self.launcher == "local":
             raise ValueError("hosts: belong to the launchers ssh and slurm")
         return self

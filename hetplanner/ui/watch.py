@@ -37,9 +37,18 @@ COMPARED_STEPS = 8
 MAX_RUNS = 50
 
 
+CONTINUED = "continued"
+"""The word for a preempted run in whose place another one goes on."""
+
+
 @dataclass(frozen=True)
 class RunRow:
-    """A line of the list of runs."""
+    """A line of the list of runs.
+
+    Attributes:
+        state: as its status has it, or `unknown`, or `continued`.
+        successor: id of the run that goes on in its place; '' if none does.
+    """
 
     run: str
     state: str
@@ -49,6 +58,7 @@ class RunRow:
     ranks: int
     message: str
     said: Annotations
+    successor: str = ""
 
     @property
     def name(self) -> str:
@@ -201,4 +211,26 @@ def _row(home: Path | None, run_id: str) -> RunRow:
         lasted_s = status.ended_unix_s - status.started_unix_s
     message = "" if status.message == status.state else status.message[:200]
     kind = "rehearsal" if status.rehearsal else "run"
-    return RunRow(run_id, status.state, kind, began, lasted_s, status.ranks, message, said)
+    successor = status.successor or ""
+    state = state_word(status)
+    return RunRow(run_id, state, kind, began, lasted_s, status.ranks, message, said, successor)
+
+
+def state_word(status: RunStatus) -> str:
+    """A run's state as the pages call it: one that goes on as another run has not been lost."""
+    return CONTINUED if status.successor is not None and status.is_over else status.state
+
+
+def successor_of(home: Path | None, status: RunStatus) -> str:
+    """The run that goes on in the place of one, through all that have gone on in turn; '' if none does."""
+    if status.successor is None:
+        return ""
+    known, name = set(list_run_ids(home)), ""
+    while status.successor in known:
+        name = status.successor or name
+        known.discard(name)
+        try:
+            status = read_status(RunDirectory((runs_directory(home) / name).resolve()).status_file)
+        except HetplannerError:
+            break
+    return name

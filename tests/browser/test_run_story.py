@@ -10,14 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-from factories import chain_plan, slow_swarm
+from factories import chain_plan, hosted, slow_swarm
 from fake_launcher import SCRIPT
 from playwright.sync_api import expect
 from served_dashboard import TOKEN
 
-from hetplanner.liveness.processes import processes_of_run
+from hetplanner.liveness.processes import created_unix_s, processes_of_run
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.directory import create_run_directory
+from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui.models.export import plan_text
 
 pytestmark = pytest.mark.browser
@@ -204,3 +206,54 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
     assert "Who did what" in Path(download.value.path()).read_text(encoding="utf-8")
     stop_run(one.page)
     one.sees(re.compile("^stopped$"))
+
+
+def test_a_launch_over_hosts_and_a_run_that_goes_on_without_one(own_server, visit):
+    home = own_server.home
+    (home / "lab.toml").write_text('format = "hetplanner/hosts@1"\n[slurm]\n')
+    (home / "agent.toml").write_text(f'[hosts]\nlab = "{home / "lab.toml"}"\n')
+    for name in ("lab.toml", "agent.toml"):
+        (home / name).chmod(0o600)
+    plan = chain_plan([8, 8], [5], cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
+    first, second = (create_run_directory(plan, TrainConfig(steps=10), home=home)[1] for _ in range(2))
+    mine = {"pid": os.getpid(), "pid_created_unix_s": created_unix_s(os.getpid())}  # a process that lives
+
+    def tell(folder, **changes):
+        told = {"run": folder.path.name, "created_unix_s": time.time(), "ranks": 4}
+        write_status(folder.status_file, RunStatus(**(told | changes)))
+
+    tell(first, state="running", **mine)
+    one = visit(f"{own_server.url}?run={first.path.name}")
+    one.tab("4 Run")
+    one.sees(re.compile("^running$"))
+    tell(second, state="running", **mine)
+    tell(first, state="preempted", successor=second.path.name, message="preempted: host a has not come back for 180 s")
+    one.page.wait_for_url(re.compile(f"run={second.path.name}"))
+    one.sees("It is shown now.")
+    one.page.get_by_role("button", name=f"Goes on from {first.path.name}").click()
+    one.sees(re.compile("^continued$"))
+    one.page.get_by_role("button", name=f"Goes on as {second.path.name}").click()
+    one.sees(re.compile("^running$"))
+
+    one.tab("5 Export")
+    content = plan_text(plan).encode()
+    give = one.upload("Open a plan file")
+    give.set_input_files({"name": "plan.json", "mimeType": "application/json", "buffer": content})
+    one.sees("2 stages × 2 replicas")
+    one.tab("4 Run")
+    one.page.get_by_role("button", name="Launch the plan…").click()
+    one.sees("Launch the plan?")
+    dialog = one.page.get_by_role("dialog")
+    lost = dialog.get_by_label("Go on without a lost host")
+    expect(lost).to_have_count(0)
+    dialog.get_by_label("Runs on").select_option("lab, over ssh")
+    one.sees("3 hosts of lab, over ssh: a, b, c")
+    lost.check()
+    expect(dialog.get_by_label("Restarts")).to_have_value("1")
+    one.sees("is waited for 180 s; then the run goes on without it")
+    fill(one.page, "Restarts", "0")
+    expect(lost).not_to_be_checked()
+    dialog.get_by_label("Runs on").select_option("lab, as a Slurm job")
+    one.sees("Slurm is given this batch file:")
+    expect(lost).to_have_count(0)
+    tell(second, state="finished")

@@ -13,12 +13,13 @@ from factories import chain_plan
 
 import hetplanner as hp
 from hetplanner.cost.estimate import estimate_plan
+from hetplanner.errors import Preempted
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plan.train_files import save_config
 from hetplanner.planners.interface import Budget, SearchEvent
 from hetplanner.planners.population import LOADING
-from hetplanner.runs.directory import RunDirectory
+from hetplanner.runs.directory import RunDirectory, create_run_directory
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.ui import cell_faces, cells
@@ -69,9 +70,9 @@ def run(tmp_path: Any) -> Run:
     return Run(folder.path, home=tmp_path)
 
 
-def set_state(folder: RunDirectory, state: Any, message: str = "") -> None:
+def set_state(folder: RunDirectory, state: Any, message: str = "", **changes: Any) -> None:
     mine = {"pid": os.getpid(), "pid_created_unix_s": created_unix_s(os.getpid())}  # a process that lives
-    status = RunStatus(run="run", state=state, message=message, created_unix_s=1.0, ranks=3, **mine)
+    status = RunStatus(run="run", state=state, message=message, created_unix_s=1.0, ranks=3, **(mine | changes))
     write_status(folder.status_file, status)
 
 
@@ -176,3 +177,14 @@ def test_a_run_before_its_first_step_says_so(run: Run) -> None:
     face = RunFace()
     face.update(state)
     assert "starting" in face.words(state)
+
+
+def test_watching_goes_on_with_the_run_that_goes_on(tmp_path: Any) -> None:
+    folders = [create_run_directory(PLAN, TrainConfig(steps=10), home=tmp_path)[1] for _ in range(2)]
+    set_state(folders[0], "preempted", successor=folders[1].path.name)
+    set_state(folders[1], "finished")
+    run = Run(folders[0].path, home=tmp_path)
+    assert hp.watch(run, live=False)["status"] == "finished"
+    set_state(folders[1], "preempted", "the node was taken")
+    with pytest.raises(Preempted, match=f"{folders[1].path.name}: the node was taken"):
+        hp.watch(run, live=False)

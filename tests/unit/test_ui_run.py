@@ -47,13 +47,15 @@ class FakeAgent:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.started: list = []
+        self.launchers: list[str] = []
         self.stopped: list[str] = []
         self.error: Exception | None = None
 
-    def start(self, plan, config, choice):
+    def start(self, plan, config, choice, launcher="local"):
         if self.error:
             raise self.error
         self.started.append((plan, config, choice))
+        self.launchers.append(launcher)
         return SimpleNamespace(id=make_run(self.home, plan))
 
     def stop(self, run_id):

@@ -14,8 +14,10 @@ import param
 from hetplanner.cost.swarm_rules import under_rules_of
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.launchers.capacity import check_capacity
-from hetplanner.launchers.disk import DiskNeed, check_disk, disk_need, free_words
+from hetplanner.launchers.disk import DiskNeed, check_disk, disk_need, free_words, need_of_head
+from hetplanner.launchers.hosts_file import Hosts
 from hetplanner.launchers.interface import LaunchRequest
+from hetplanner.launchers.launch_file import Launch, load_launch
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
@@ -26,9 +28,11 @@ from hetplanner.runs.home import runs_directory
 from hetplanner.runs.offers import Choice, read_offers
 from hetplanner.runs.reader import RunReader
 from hetplanner.runs.resuming import check_resume, checkpoints_of
+from hetplanner.runs.successor import check_replan
 from hetplanner.swarm.spec import spec_of
 from hetplanner.ui.jobs import SearchJob, SearchRequest, SearchService
 from hetplanner.ui.models.calls import Calls
+from hetplanner.ui.models.launch_places import HERE, THIS_MACHINE, Place, hosts_at, places_for
 from hetplanner.ui.models.session import Session
 from hetplanner.workload.presets import preset
 
@@ -46,9 +50,11 @@ SETTINGS = (
     "warmup_steps",
     "checkpoint_every",
     "max_restarts",
+    "replan",
     "seed",
     "data",
     "output",
+    "hosts",
 )
 LOCKED = "launch: type the launch token first; it is printed in the server's terminal"
 
@@ -62,6 +68,8 @@ class Proposal:
         disk: what it will write.
         free: what is free where it will write.
         tight: why that may not do; empty if it does.
+        place: where it runs.
+        hosts: how its hosts are reached; None on this machine.
     """
 
     plan: AnyPlan
@@ -72,6 +80,8 @@ class Proposal:
     free: str
     tight: str
     done: int = 0
+    place: Place = THIS_MACHINE
+    hosts: Hosts | None = None
 
     @property
     def is_rehearsal(self) -> bool:
@@ -93,9 +103,11 @@ class LaunchModel(param.Parameterized):
     warmup_steps = param.Integer(default=20, bounds=(0, 1_000_000))
     checkpoint_every = param.Integer(default=50, bounds=(0, 1_000_000), doc="Steps; 0 writes no checkpoints.")
     max_restarts = param.Integer(default=0, bounds=(0, 100))
+    replan = param.Boolean(default=False, doc="Go on without a lost host; a host is lost in a restart.")
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
     data: Any = param.Selector(default=OWN_DATA, objects=[OWN_DATA], doc="A name that the agent offers.")
     output: Any = param.Selector(default=OWN_RUNS, objects=[OWN_RUNS], doc="A name that the agent offers.")
+    hosts: Any = param.Selector(default=HERE, objects=[HERE], doc="Where it runs, by the label of its place.")
 
     preparing = param.Boolean(default=False, doc="A rehearsal is being re-planned.")
     launching = param.Boolean(default=False, doc="The agent is being asked.")
@@ -121,12 +133,32 @@ class LaunchModel(param.Parameterized):
         self._like: ElasticPlan | None = None
         self._resume: str | None = None
         self._base = TrainConfig(emulate_links=True)
+        self._places = {HERE: THIS_MACHINE}
+        self.param.watch(self._fit_restarts, ["replan", "max_restarts"])
         self.param.watch(self._again, list(SETTINGS))
         session.param.watch(self._kind_changed, "elastic")
 
     def _kind_changed(self, event: param.parameterized.Event) -> None:
         """An elastic plan is rehearsed as a swarm unless a person wants otherwise."""
         self.rehearsal_kind = "pipeline" if event.new is None else "swarm"
+
+    def _fit_restarts(self, *events: param.parameterized.Event) -> None:
+        """To go on without a host takes a restart: who wants the one gets the other, who takes it away has neither."""
+        if self.replan and not self.max_restarts:
+            if any(event.name == "max_restarts" for event in events):
+                self.replan = False
+            else:
+                self.max_restarts = 1
+
+    @property
+    def may_replan(self) -> bool:
+        """Whether what is proposed can go on without a lost host where it shall run."""
+        proposal = self.proposal
+        return proposal is not None and self._place.may_replan(proposal.plan)
+
+    @property
+    def _place(self) -> Place:
+        return self._places.get(self.hosts, THIS_MACHINE)
 
     # -- preparing --------------------------------------------------------------------------------
 
@@ -157,14 +189,35 @@ class LaunchModel(param.Parameterized):
         self.preparing = True
 
     def propose(self, plan: AnyPlan) -> None:
-        """Proposes to run a plan as it is, on this machine with emulated links. Raises what the launcher refuses."""
-        check_capacity(plan)
+        """Proposes to run a plan as it is: where the last one ran, or else where it can.
+
+        Raises:
+            Infeasible, InvalidInput: what is in the way of this everywhere.
+        """
+        self.proposal = None
         self._resume, self._base = None, TrainConfig(emulate_links=True)
-        self._offer()
+        self._offer(plan)
         if isinstance(plan, ElasticPlan):
             self._fit_rounds(plan.local_steps)
-        self.error = ""
-        self.proposal = self._proposal(plan)
+        self._show(plan)
+
+    def _show(self, plan: AnyPlan) -> None:
+        """Makes the proposal at the chosen place, or where that is refused at the first one that is not."""
+        refusals: dict[str, HetplannerError] = {}
+        for label in dict.fromkeys((self.hosts, *self._places)):
+            self.hosts = label
+            try:
+                proposal = self._proposal(plan)
+            except HetplannerError as error:
+                refusals[label] = error
+                continue
+            self.error, self.proposal = "", proposal
+            return
+        self.hosts = next(iter(self._places))
+        texts = {label: str(error).removeprefix("hosts: ") for label, error in refusals.items()}
+        first = texts.pop(self.hosts)
+        others = [f"{label}: {text}" for label, text in texts.items() if text != first]
+        raise type(refusals[self.hosts])("; ".join([first, *others])[:2000])
 
     def _fit_rounds(self, size: int) -> None:
         """Steps and checkpoints in whole rounds of local steps: what is saved is what all peers of a stage have."""
@@ -181,9 +234,9 @@ class LaunchModel(param.Parameterized):
         done = next(iter(checkpoints_of(reader.plan, reader.directory.path)), None)
         if done is None:
             raise InvalidInput(f"restart: run {run_id} holds no checkpoint; set 'Checkpoint every' at the launch")
-        check_capacity(reader.plan)
         old = reader.config
-        self._offer()
+        self.proposal = None
+        self._offer(reader.plan, load_launch(reader.directory.path))
         with param.parameterized.discard_events(self):
             self.param.update(
                 steps=old.steps if done < old.steps else done + old.steps,
@@ -192,13 +245,13 @@ class LaunchModel(param.Parameterized):
                 warmup_steps=old.warmup_steps,
                 checkpoint_every=old.checkpoint_every or 0,
                 max_restarts=min(old.max_restarts, 100),
+                replan=old.replan,
                 seed=old.seed,
                 data=self._name_of(old.data),
             )
         self.param.trigger(*SETTINGS)
         self._resume, self._base = run_id, old.replace(data=None, resume=None)
-        self.error = ""
-        self.proposal = self._proposal(reader.plan)
+        self._show(reader.plan)
 
     def _name_of(self, data: str | None) -> str:
         if data is None:
@@ -212,20 +265,36 @@ class LaunchModel(param.Parameterized):
             )
         return name
 
-    def _offer(self) -> None:
-        """Data and folders as the agent's file offers them now; a file that is not right is said, and offers none."""
+    def _offer(self, plan: AnyPlan, earlier: Launch | None = None) -> None:
+        """Data, folders and hosts as the agent's file offers them now; a file that is not right is said, and offers
+        none.
+
+        Args:
+            plan: what shall run.
+            earlier: how the run was launched that it goes on from.
+
+        Raises:
+            InvalidInput: that run's hosts are not offered.
+        """
         data, output = [OWN_DATA], [OWN_RUNS]
+        self._places = {HERE: THIS_MACHINE}
         with self.session.reporting():
             offers = read_offers(self.home)
             data += offers.data_names
             output += offers.output_names
-        for name, objects in (("data", data), ("output", output)):
+            if earlier is None:
+                self._places = places_for(plan, self.home)
+        if earlier is not None:
+            self._places = places_for(plan, self.home, earlier)
+        for name, objects in (("data", data), ("output", output), ("hosts", list(self._places))):
             if self.param[name].objects != objects:
                 self.param[name].objects = objects
-            if getattr(self, name) not in objects:
+            if getattr(self, name) not in objects or (name == "hosts" and earlier is not None):
                 setattr(self, name, objects[0])
 
     def _proposal(self, plan: AnyPlan) -> Proposal:
+        place = self._place
+        hosts = hosts_at(place, self.home)
         config = self._base.replace(
             steps=self.steps,
             learning_rate=float(self.learning_rate),
@@ -233,27 +302,44 @@ class LaunchModel(param.Parameterized):
             warmup_steps=self.warmup_steps,
             checkpoint_every=self.checkpoint_every or None,
             max_restarts=self.max_restarts,
+            replan=self.replan and place.may_replan(plan),
             seed=self.seed,
+            emulate_links=self._base.emulate_links and place.is_local,  # hosts have links of their own
         )
         choice = Choice(
             data=None if self.data == OWN_DATA else self.data,
             output=None if self.output == OWN_RUNS else self.output,
+            hosts=place.hosts,
             resume=self._resume,
         )
-        done = 0
+        if place.is_local:
+            self._check_capacity(plan)
         if isinstance(plan, ElasticPlan):
             spec_of(plan, config)  # what swarms cannot train is said before anything is confirmed
+        done, asked = 0, config
         if self._resume is not None:
             folder = (runs_directory(self.home) / self._resume).resolve()
-            check_resume(plan, config.replace(resume=str(folder)), read_files=False)
+            resumed = config.replace(resume=str(folder))
+            check_resume(plan, resumed, read_files=False)
+            asked = config if place.is_local else resumed
             done = next(iter(checkpoints_of(plan, folder)), 0)
-        request = make_launcher("local").request(plan, runs_directory(self.home) / "new-run", config)
+        check_replan(plan, config, Launch(launcher=place.launcher))
+        request = make_launcher(place.launcher, hosts).request(plan, runs_directory(self.home) / "new-run", asked)
         need, folder = disk_need(plan, config), self._folder(choice.output)
+        if not place.is_local:
+            need = need_of_head(need)
         try:
             tight = check_disk(need, folder)
         except Infeasible as error:  # the agent would refuse it; the dialog's settings can still be changed
             tight = str(error)
-        return Proposal(plan, config, choice, request, need, free_words(folder), tight, done)
+        return Proposal(plan, config, choice, request, need, free_words(folder), tight, done, place, hosts)
+
+    def _check_capacity(self, plan: AnyPlan) -> None:
+        """Whether this machine holds the run. Raises Infeasible, of the choice of hosts where there is one."""
+        try:
+            check_capacity(plan)
+        except Infeasible as error:
+            raise Infeasible(f"hosts: {error}" if len(self._places) > 1 else str(error)) from None
 
     def _folder(self, output: str | None) -> Path:
         """Where the run will write."""
@@ -293,7 +379,8 @@ class LaunchModel(param.Parameterized):
         return AgentClient(self.home, caller="dashboard")  # starts an agent when none is there
 
     def _submit(self, proposal: Proposal) -> str:
-        return str(self.agent().start(proposal.plan, proposal.config, choice=proposal.choice).id)
+        agent, launcher = self.agent(), proposal.place.launcher
+        return str(agent.start(proposal.plan, proposal.config, launcher=launcher, choice=proposal.choice).id)
 
     def _launched(self, run_id: str) -> None:
         self.launching, self.proposal = False, None

@@ -34,9 +34,17 @@ TRAINING = (
     _choice("lr_schedule", "Schedule", get_args(LrSchedule), "How it falls after the warm-up."),
     _number("warmup_steps", "Warm-up steps"),
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),
-    _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
+    _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),
+    Setting(
+        "replan",
+        "Go on without a lost host",
+        "flag",
+        "If a host does not come back, the run goes on with the others under a new plan, and under this plan once the"
+        " host is back; this takes a restart.",
+    ),
 )
+_OFFERED = {"hosts": "Runs on", "data": "Data", "output": "Runs are written to"}
 _NAMES = re.compile(rf"^(?:run\.|config\.|train\.|plan: )?({'|'.join(SETTINGS)}|resume)\b:? ?")
 
 
@@ -57,17 +65,22 @@ class LaunchForm(param.Parameterized):
         self._settings, self._offers = settings, offers
         self._typed: dict[str, tuple[str, str]] = {}
         names = [setting.name for setting in settings]
-        launch.param.watch(self._refresh, [*names, "error", *(("data", "output", "proposal") if offers else ())])
+        launch.param.watch(self._refresh, [*names, "error", *((*_OFFERED, "proposal") if offers else ())])
         self._refresh()
 
     @property
     def _fields(self) -> dict[str, Setting]:
         fields = {setting.name: setting for setting in self._settings}
-        if self._offers:
-            for name, label in (("data", "Data"), ("output", "Runs are written to")):
-                offered = tuple(self.launch.param[name].objects)
-                fields[name] = _choice(name, label, offered, "As agent.toml offers them.", wide=True)
-        return fields
+        if not self.launch.may_replan:
+            fields.pop("replan", None)
+        if not self._offers:
+            return fields
+        offered = {name: self._offered(name, label) for name, label in _OFFERED.items()}
+        hosts = {"hosts": offered.pop("hosts")}
+        return (hosts if len(hosts["hosts"].options) > 1 else {}) | fields | offered
+
+    def _offered(self, name: str, label: str) -> Setting:
+        return _choice(name, label, tuple(self.launch.param[name].objects), "As agent.toml offers them.", wide=True)
 
     def edit(self, name: str, raw: object) -> None:
         """Takes what was typed or chosen in a field."""
@@ -106,5 +119,13 @@ class LaunchForm(param.Parameterized):
         if not text:
             return {}
         found = _NAMES.match(text)
-        name = "steps" if found is None or found[1] == "resume" else found[1]
-        return {name: text[found.end() :] if found and found[1] != "resume" else text}
+        if found is None:
+            return {"": text}
+        if found[1] == "resume":
+            return {"steps": text}
+        rest = text if text.startswith("hosts.") else text[found.end() :]  # a host of the file
+        return {self._known(found[1]): rest}
+
+    def _known(self, name: str) -> str:
+        """A field that is there; '' stands below all of them."""
+        return name if name in self._fields else ""

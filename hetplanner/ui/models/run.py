@@ -7,12 +7,14 @@ agent is asked only to start and to stop.
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import param
 
 from hetplanner.data.need import TokenNeed, need_of
+from hetplanner.errors import InvalidInput
 from hetplanner.runs.annotations import matches
 from hetplanner.runs.audit import AuditRecord, audit_records
 from hetplanner.runs.directory import list_run_ids
@@ -30,7 +32,7 @@ from hetplanner.ui.models.run_replay import ReplayModel
 from hetplanner.ui.models.run_report import made_report
 from hetplanner.ui.models.run_text import TextModel
 from hetplanner.ui.models.session import Session
-from hetplanner.ui.watch import RunDetail, RunRow, RunWatch, run_rows, watch_run
+from hetplanner.ui.watch import RunDetail, RunRow, RunWatch, run_rows, successor_of, watch_run
 
 SECTIONS = ("progress", "timeline", "network", "hosts", "swarm", "events", "text", "runs")
 AWAY_S = 15.0
@@ -110,6 +112,7 @@ class RunModel(param.Parameterized):
 
     def _read(self, watch: RunWatch) -> None:
         first = self._version < 0
+        was_live = self.can_stop
         watch.refresh()
         if watch.version != self._version or watch.status != self.status:
             self._version = watch.version
@@ -126,6 +129,17 @@ class RunModel(param.Parameterized):
         if silent != self._silent:
             self._silent = silent
             self.param.trigger("phase_changed")
+        if was_live:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Who watches a run live sees next the one that goes on in its place."""
+        status, name = self.status, self.goes_on_as
+        if status is None or not status.is_over or not name:
+            return
+        self.list_runs(anew=True)
+        self.select(name)
+        self.session.notify("info", f"{status.message}. It is shown now.")
 
     def _replay_news(self, *_: Any) -> None:
         """Spans are many: they are read while somebody looks at the timeline."""
@@ -238,6 +252,28 @@ class RunModel(param.Parameterized):
     def can_stop(self) -> bool:
         """Whether there is a live run to stop."""
         return self.status is not None and not self.status.is_over
+
+    @property
+    def goes_on_as(self) -> str:
+        """The run that goes on in the place of the selected one: the last of them; '' if none does."""
+        return successor_of(self.home, self.status) if self.status is not None else ""
+
+    @property
+    def goes_on_from(self) -> str:
+        """The run that the selected one goes on from; '' if it began by itself."""
+        before = next((row.run for row in self.runs if self.selected and row.successor == self.selected), "")
+        if before or self.reader is None or self.status is None:
+            return before
+        with suppress(InvalidInput):  # a damaged file is told where the run is read
+            resume = self.reader.config.resume
+            if resume is not None and Path(resume).name in list_run_ids(self.home):
+                return Path(resume).name
+        return ""
+
+    def called(self, run_id: str) -> str:
+        """A run as the list calls it: its name with the end of its id, or its id."""
+        name = next((row.name for row in self.runs if row.run == run_id), "")
+        return f"{name} · {run_id[-4:]}" if name else run_id
 
     @property
     def is_swarm(self) -> bool:

@@ -11,7 +11,7 @@ from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.launch import Proposal
 from hetplanner.ui.models.launch_form import REHEARSAL, TRAINING, LaunchForm
-from hetplanner.ui.models.texts import plan_name, seconds_text
+from hetplanner.ui.models.texts import counted, plan_name, seconds_text
 from hetplanner.ui.views.binding import on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import CODE_STYLE, FONT, ErrorWords, Words, frame, html_pane, set_html, show_if, toolbar
@@ -19,7 +19,14 @@ from hetplanner.ui.views.form import SettingsPanel
 from hetplanner.ui.views.unlock import Unlock
 
 _IN_A_ROW = [".grid{grid-template-columns:112px 92px 62px 68px;margin:2px 4px}"]
-_IN_DIALOG = [".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"]
+_IN_DIALOG = [
+    ".grid{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}.grid .wide{grid-column:span 2}"
+    ".field.flag{grid-column:1/-1;display:grid;grid-template-columns:16px 1fr;gap:0 8px}"
+    ".field.flag .words{grid-column:2;grid-row:1}.field.flag input{grid-column:1;grid-row:1;margin-top:1px}"
+    ".field.flag .label{font-size:13px;color:inherit}.grid .field.flag .hint{display:block;font-size:12px}"
+]
+SHOWN_HOSTS = 3
+"""Commands of so many hosts are shown; those of the others differ by their numbers alone."""
 NOTE = (
     "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it for real"
     " on this machine; every transfer is delayed as its link would."
@@ -117,7 +124,10 @@ class ConfirmDialog:
             session.notify("error", "launch: type the launch token first; it is printed in the server's terminal")
 
     def _show_buttons(self, *_: Any) -> None:
-        self.confirm.disabled = self.launch.launching or bool(self.launch.error)
+        launching, proposal = self.launch.launching, self.launch.proposal
+        self.confirm.disabled = launching or bool(self.launch.error)
+        asks = launching and proposal is not None and not proposal.place.is_local
+        self.confirm.label = "Asking the hosts…" if asks else "Launch"
 
     def _show_refusal(self, *_: Any) -> None:
         """An error while the dialog is open is said in it: the page's own notices are dimmed behind it."""
@@ -156,10 +166,11 @@ def proposal_words(proposal: Proposal) -> str:
     else:
         devices, who = plan.ranks, "ranks"
     sites = ", ".join(dict.fromkeys(problem.cluster.site_of(d).name for d in devices))
-    facts = [
-        ("Plan", f"{plan_name(plan)}, in {problem.workload.dtype}, {len(devices)} {who}"),
-        ("Links emulated between", sites),
-    ]
+    facts = [("Plan", f"{plan_name(plan)}, in {problem.workload.dtype}, {len(devices)} {who}")]
+    if proposal.place.is_local:
+        facts.append(("Links emulated between", sites))
+    else:
+        facts += _facts_of_hosts(proposal)
     if isinstance(plan, ElasticPlan):
         facts.append(("A swarm", "training goes on while peers go and come; see its section of this page"))
         facts += peer_lines(plan)
@@ -172,24 +183,43 @@ def proposal_words(proposal: Proposal) -> str:
         )
     if plan.estimate is not None:
         facts.append(("Estimated", f"{seconds_text(plan.estimate.step_s)} a step; {plan.estimate.bottleneck.text}"))
-    facts.append(("Disk", f"{proposal.disk}; {proposal.free}"))
+    facts.append(("Disk" if proposal.place.is_local else "Disk here", f"{proposal.disk}; {proposal.free}"))
     if proposal.tight:
         facts.append(("Warning", proposal.tight))
     rows = (f'<p style="margin:6px 0"><b>{html.escape(n)}</b> {html.escape(t)}</p>' for n, t in facts)
     return _block("".join(rows))
 
 
+def _facts_of_hosts(proposal: Proposal) -> list[tuple[str, str]]:
+    """Which hosts run it, and what happens when one is lost."""
+    names = [command.host for command in proposal.request.commands]
+    listed = f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+    facts = [("Runs on", f"{counted(len(names), 'host')} of {proposal.place.label}: {listed}")]
+    if isinstance(proposal.plan, ElasticPlan):
+        facts.append(("Coordinator and trainers", f"on {names[0]}"))
+    if proposal.config.replan and proposal.hosts is not None:
+        facts.append(("A lost host", f"is waited for {proposal.hosts.return_s} s; then the run goes on without it"))
+    return facts
+
+
 def command_words(proposal: Proposal) -> str:
     """HTML: which hosts run which command."""
     parts = [f'<p style="margin:6px 0"><b>Warning</b> {html.escape(text)}</p>' for text in proposal.request.warnings]
-    for command in proposal.request.commands:
+    if proposal.request.file:
+        parts.append('<p style="margin:6px 0">Slurm is given this batch file:</p>')
+        parts.append(_code(proposal.request.file))
+        return _block("".join(parts))
+    where = ", on the loopback interface only" if proposal.place.is_local else ""
+    for command in proposal.request.commands[:SHOWN_HOSTS]:
         host = html.escape(command.host)
         processes = "one process" if command.num_ranks == 1 else f"{command.num_ranks} processes"
-        parts.append(
-            f'<p style="margin:6px 0"><b>Host {host}</b> runs {processes}, on the loopback interface only:</p>'
-        )
-        parts.append(
-            f'<pre tabindex="0" style="{CODE_STYLE};max-height:170px;overflow:auto">'
-            f"{html.escape(command.script())}</pre>"
-        )
+        parts.append(f'<p style="margin:6px 0"><b>Host {host}</b> runs {processes}{where}:</p>')
+        parts.append(_code(command.script()))
+    others = len(proposal.request.commands) - SHOWN_HOSTS
+    if others > 0:
+        parts.append(f'<p style="margin:6px 0">The same on {counted(others, "other host")}.</p>')
     return _block("".join(parts))
+
+
+def _code(text: str) -> str:
+    return f'<pre tabindex="0" style="{CODE_STYLE};max-height:170px;overflow:auto">{html.escape(text)}</pre>'

@@ -46,6 +46,7 @@ from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.swarm import Swarm
 from hetplanner.ui.views.run.text import TextSection
 from hetplanner.ui.views.run.timeline import TimelineSection
+from hetplanner.ui.watch import state_word
 from hetplanner.units import short_bytes
 
 _KINDS: dict[str, type[Section]] = {
@@ -69,6 +70,7 @@ _TITLES = {
     "runs": "All\u00a0runs",
 }
 _STATE_COLOURS = {"running": "good", "finished": "good", "failed": "bad", "stopped": "warn", "preempted": "warn"}
+_WAYS = ("arrow_forward", "arrow_back")
 _STEP_METRICS = ("Loss", "Step time, measured", "Throughput", "Late deliveries")
 
 BEATS_PER_SECTION = 8
@@ -135,9 +137,13 @@ class RunView(PageView):
         on_click(self.restart, lambda _: self.model.restart())
         at_once(self.name).param.watch(self._chosen, "value")
         self.message = Words()
+        self.goes_on, self.came_from = (Button(variant="text", icon=icon, margin=(0, 4, 6, 4)) for icon in _WAYS)
+        on_click(self.goes_on, lambda _: self.model.select(self.model.goes_on_as))
+        on_click(self.came_from, lambda _: self.model.select(self.model.goes_on_from))
+        others = pn.FlexBox(self.goes_on, self.came_from, flex_wrap="wrap", margin=0)
         # None of them comes or goes: a click would hit what has moved under it.
         bar = toolbar(pn.Row(self.name, self.phases, margin=0), pn.Row(self.restart, self.stop, self.report, margin=0))
-        return frame(bar, self._stop_question(), self.message.view)
+        return frame(bar, self._stop_question(), self.message.view, others)
 
     def _stop_question(self) -> Any:
         """Below the buttons, where no other button ever stands."""
@@ -157,6 +163,7 @@ class RunView(PageView):
     def _wire(self) -> None:
         model = self.model
         model.param.watch(self.show_runs, ["runs", "selected"])
+        model.param.watch(self.show_others, ["runs", "selected", "status"])
         model.param.watch(self.show_news, "news")
         model.param.watch(self.show_status, ["status", "selected", "stop_asked", "phase_changed", "detail_changed"])
         model.param.watch(self.show_steps, ["steps_changed", "status"])
@@ -165,7 +172,14 @@ class RunView(PageView):
         signals = {name for kind in _KINDS.values() for name in kind.signals}
         model.param.watch(self._redraw, sorted(signals), queued=False)
         self.session.param.watch(lambda e: self._open_section() if e.new == "run" else None, "page")
-        for show in (self.show_runs, self.show_news, self.show_status, self.show_steps, self._open_section):
+        for show in (
+            self.show_runs,
+            self.show_others,
+            self.show_news,
+            self.show_status,
+            self.show_steps,
+            self._open_section,
+        ):
             show()
 
     # -- actions ----------------------------------------------------------------------------------
@@ -223,6 +237,18 @@ class RunView(PageView):
         if self.name.options != options or self.name.value != value:
             self.name.param.update(options=options, value=value)
 
+    def show_others(self, *_: Any) -> None:
+        """The runs before and after the one that is shown, where it is one of several that go on in turn."""
+        model = self.model
+        for button, words, run in (
+            (self.goes_on, "Goes on as", model.goes_on_as),
+            (self.came_from, "Goes on from", model.goes_on_from),
+        ):
+            label = f"{words} {model.called(run)}" if run else ""
+            if button.label != label:
+                button.label = label
+            show_if(button, bool(run))
+
     def show_news(self, *_: Any) -> None:
         """What happened while the page was closed."""
         news, closed_s = self.model.news, self.model.closed_s
@@ -258,11 +284,11 @@ class RunView(PageView):
         restarts = f", restarted {status.restarts} ×" if status.restarts else ""
         self.metrics.set(
             "State",
-            status.state,
+            state_word(status),
             ("a swarm" if model.is_swarm else f"{status.ranks} ranks") + restarts,
-            _STATE_COLOURS.get(status.state, ""),
+            _STATE_COLOURS.get(state_word(status), ""),
         )
-        ended_badly = status.state in ("failed", "preempted")
+        ended_badly = state_word(status) in ("failed", "preempted")
         last = [line for line in status.last_lines[-6:] if ended_badly and line not in status.message]
         message = "" if status.message in (status.state, "training") else status.message  # state and chips say so
         self.message.set("\n".join(filter(None, (message, *last))))
