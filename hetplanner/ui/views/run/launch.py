@@ -25,7 +25,7 @@ _IN_DIALOG = [
     ".field.flag .words{grid-column:2;grid-row:1}.field.flag input{grid-column:1;grid-row:1;margin-top:1px}"
     ".field.flag .label{font-size:13px;color:inherit}.grid .field.flag .hint{display:block;font-size:12px}"
 ]
-SHOWN_HOSTS = 3
+SHOWN_HOSTS = 1
 """Commands of so many hosts are shown; those of the others differ by their numbers alone."""
 NOTE = (
     "A rehearsal re-plans the same sites and links with few stages × replicas and a tiny model, and trains it for real"
