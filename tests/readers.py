@@ -718,13 +718,15 @@ RUNS = (
     Reader("launch", _make_launch, load_launch, ("launchers.launch_file.load_launch",)),
     Reader(
         "saved on hosts",
-        lambda folder: (folder / SAVED_FILE).write_text(json.dumps({"a": ["stage-0-lineage-0-step-8.safetensors"]})),
+        lambda folder: (folder / SAVED_FILE).write_text(
+            json.dumps({"format": "hetplanner/saved@1", "hosts": {"a": ["stage-0-lineage-0-step-8.safetensors"]}})
+        ),
         saved_on_hosts,
         ("swarm.host_part.saved_on_hosts",),
     ),
     Reader(
         "next",
-        lambda folder: save_next(folder, NextPlan(attempt=1, away=("h0",)), chain_plan()),
+        lambda folder: save_next(folder, NextPlan(attempt=1, away=("h0",)), chain_plan([1, 1], [4])),
         load_next,
         ("hosts.next_plan.load_next",),
     ),

@@ -138,7 +138,7 @@ class Head:
         if host.node == 0:
             found = {run.host.name: run.found.facts for run in self.runs if run.found is not None}
             saved = {name: facts.stage_files for name, facts in found.items() if facts is not None}
-            files[SAVED_FILE] = json.dumps(saved).encode()
+            files[SAVED_FILE] = json.dumps({"format": "hetplanner/saved@1", "hosts": saved}).encode()
         return files
 
     # -- from start to end ------------------------------------------------------------------------

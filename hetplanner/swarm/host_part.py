@@ -11,6 +11,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput, Preempted, RunError
@@ -22,7 +25,7 @@ from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_
 from hetplanner.plan.train_files import load_config
 from hetplanner.reading import reader
 from hetplanner.runtime.watch import STOP_FILE
-from hetplanner.schema import parse_json, read_text
+from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 from hetplanner.swarm.beginning import begin
 from hetplanner.swarm.checkpoint_files import checkpoint_path
 from hetplanner.swarm.keeper import Keeper
@@ -43,8 +46,17 @@ from hetplanner.swarm.wire.certificates import RUN_FOLDER
 
 COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
 """As `launchers.swarm_commands` names it."""
-SAVED_FILE = "saved.json"
+SAVED_FILE, SAVED_VERSION = "saved.json", 1
 """By host, names of the checkpoints that it has; from the head, when the run is started again."""
+
+
+class _Saved(Noun):
+    """Content of `SAVED_FILE`."""
+
+    hosts: Annotated[
+        dict[Name, Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=10_000)]],
+        Field(max_length=4096),
+    ]
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,8 @@ def saved_on_hosts(run_dir: Path) -> dict[str, frozenset[str]]:
     path = run_dir / SAVED_FILE
     if not path.exists():
         return {}
-    found: dict[str, list[str]] = parse_json(read_text(path), SAVED_FILE)
-    return {str(host): frozenset(map(str, names)) for host, names in found.items()}
+    data = check_format(parse_json(read_text(path), SAVED_FILE), "saved", SAVED_VERSION, SAVED_FILE)
+    return {host: frozenset(names) for host, names in checked(_Saved, data, SAVED_FILE).hosts.items()}
 
 
 def places_with_weights(

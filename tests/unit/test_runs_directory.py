@@ -198,7 +198,7 @@ def test_a_status_reads_back(tmp_path):
     assert read_status(tmp_path / "status.json") == status
     assert status.is_over
     assert not status.replace(state="stopping").is_over
-    assert json.loads((tmp_path / "status.json").read_text())["format"] == "hetplanner/status@2"
+    assert json.loads((tmp_path / "status.json").read_text())["format"] == "hetplanner/status@3"
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
 
 
@@ -239,7 +239,7 @@ def test_a_reader_never_sees_half_a_status(tmp_path):
     ("text", "law"),
     [
         ("{", "not JSON"),
-        ('{"format": "hetplanner/status@3"}', "newer than this hetplanner reads"),
+        ('{"format": "hetplanner/status@4"}', "newer than this hetplanner reads"),
         ('{"format": "hetplanner/status@1", "run": "r"}', "state: required field is missing"),
         ('{"format": "hetplanner/status@1", "rum": "r"}', "missing|unknown field"),
     ],
