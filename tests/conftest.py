@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Browsers and runs do not go beside each other: on two cores every story took two to four times as long.
 SERIAL = ("tests/browser/", "tests/distributed/")
 NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
-HOSTS = "tests/hosts/"  # mostly wait; the process that has done all others runs them, when no browser is left
+HOSTS = "tests/hosts/"  # mostly wait; a file at a time, when all other tests are dealt out and no browser is left
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,18 +43,21 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, but those of `SERIAL` to one process, of `NOTEBOOKS` to one, of `HOSTS` to one."""
+    """Deals tests out one by one, but those of `SERIAL` and `NOTEBOOKS` to one process each; `HOSTS` last, by files."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SERIAL):
                 return "one by one"
-            return next((name for name in (NOTEBOOKS, HOSTS) if nodeid.startswith(name)), nodeid)
+            if nodeid.startswith(HOSTS):
+                return nodeid.partition("::")[0]
+            return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else nodeid
 
         def _assign_work_unit(self, node: object) -> None:
-            if HOSTS in self.workqueue:
-                self.workqueue.move_to_end(HOSTS)
+            first = next((scope for scope in self.workqueue if not scope.startswith(HOSTS)), None)
+            if first is not None:
+                self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 
         def schedule(self) -> None:
