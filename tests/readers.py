@@ -85,7 +85,7 @@ from hetplanner.swarm.asked import Asked, ask, asked_so_far
 from hetplanner.swarm.beginning import read_ledger
 from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.chronicle import parse_events
-from hetplanner.swarm.host_part import SAVED_FILE, saved_on_hosts
+from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
@@ -718,11 +718,9 @@ RUNS = (
     Reader("launch", _make_launch, load_launch, ("launchers.launch_file.load_launch",)),
     Reader(
         "saved on hosts",
-        lambda folder: (folder / SAVED_FILE).write_text(
-            json.dumps({"format": "hetplanner/saved@1", "hosts": {"a": ["stage-0-lineage-0-step-8.safetensors"]}})
-        ),
+        lambda folder: (folder / SAVED_FILE).write_text(saved_text({"a": ["stage-0-lineage-0-step-8.safetensors"]})),
         saved_on_hosts,
-        ("swarm.host_part.saved_on_hosts",),
+        ("swarm.saved_on_hosts.saved_on_hosts",),
     ),
     Reader(
         "next",

@@ -35,6 +35,7 @@ from hetplanner.plan.files import load_any_plan
 from hetplanner.plan.placement import workers_of
 from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.schema import read_text
+from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_text
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,6 @@ STOP_S = 4.0
 END_S = 5.0
 FLUSH_S = 0.7
 """A host whose processes were ended has so long to send the rest of its logs."""
-SAVED_FILE = "saved.json"
-"""As `swarm.host_part` names it."""
 STEADY_S = 60.0
 """Ranks that stand may wait for a network that was cut: only after so long without a break nobody gets on."""
 
@@ -138,7 +137,7 @@ class Head:
         if host.node == 0:
             found = {run.host.name: run.found.facts for run in self.runs if run.found is not None}
             saved = {name: facts.stage_files for name, facts in found.items() if facts is not None}
-            files[SAVED_FILE] = json.dumps({"format": "hetplanner/saved@1", "hosts": saved}).encode()
+            files[SAVED_FILE] = saved_text(saved).encode()
         return files
 
     # -- from start to end ------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Succession:
 
     def _collect(self, host: str) -> None:
         """Brings what a host has of the runs before, as far as that can be had. Raises Unreachable."""
-        for run_dir in resume_chain(self._config.resume):
+        for run_dir in dict.fromkeys((*resume_chain(self._config.resume), self._first)):
             try:
                 collect_rest(run_dir, host, self._transport)
             except Unreachable:

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.launchers.interface import SWARM_HOST_MODULE, HostCommand
 from hetplanner.liveness.notices import NOTICE_VARIABLE
-from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
+from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE
 
-COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
-"""Tells a host's part of a swarm the address and port of the coordinator."""
 AVERAGED = (
     "activations travel encrypted, but gradients that are averaged inside a stage do not: whoever is on the hosts'"
     " network can read and change them; use a network of your own, or WireGuard"

@@ -13,6 +13,8 @@ HOST_VARIABLE = "HETPLANNER_HOST"
 """Tells a worker which of the plan's hosts its machine is."""
 ADDRESS_VARIABLE = "HETPLANNER_ADDRESS"
 """Tells a worker the address at which the other hosts reach its machine."""
+COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
+"""Tells a host's part of a swarm the address and port of the coordinator."""
 
 
 def workers_of(plan: Plan | ElasticPlan) -> tuple[str, ...]:

@@ -29,12 +29,12 @@ def check_replan(plan: AnyPlan, config: TrainConfig, launch: Launch | None) -> N
 
 
 def successor_of(run_dir: Path, config: TrainConfig, restarts: int) -> tuple[Plan, TrainConfig, Launch] | None:
-    """What goes on in a run's place; None: nothing does, its last attempt has not ended for other hosts.
+    """What goes on in a run's place; None: its last attempt has not ended for other hosts, or no restart is left.
 
     Args:
         run_dir: of the run.
         config: its settings.
-        restarts: how often it was started again, which its successor inherits.
+        restarts: how often it was started again. Its successor has those that are left; a loss costs one at least.
 
     Raises:
         InvalidInput: a file of the run is damaged.
@@ -43,9 +43,11 @@ def successor_of(run_dir: Path, config: TrainConfig, restarts: int) -> tuple[Pla
     if found is None or found.attempt != restarts:
         return None
     launch = load_launch(run_dir)
+    is_loss = len(found.away) > len(launch.away)
+    left = config.max_restarts - max(restarts, int(is_loss))
+    if left < 0:
+        return None
     saved = latest_saved(run_dir, config.resume)
-    settings = config.replace(
-        resume=str(saved) if saved is not None else None, max_restarts=max(0, config.max_restarts - restarts)
-    )
+    settings = config.replace(resume=str(saved) if saved is not None else None, max_restarts=left)
     first = launch.first or str(run_dir)
     return load_plan(run_dir / NEXT_PLAN_FILE), settings, launch.replace(run=None, first=first, away=found.away)

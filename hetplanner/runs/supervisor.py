@@ -184,7 +184,7 @@ class Supervisor:
             InvalidInput: `out` cannot be used.
         """
         self._refuse_when_full()
-        run = self._register(plan, config, out, parent=parent, caller=caller, launch=launch)
+        run = self._register(plan, config, out, parent, caller, launch)
         self.tick()
         return run.status
 
@@ -192,11 +192,10 @@ class Supervisor:
         self,
         plan: AnyPlan,
         config: TrainConfig,
-        out: Path | None = None,
-        *,
-        parent: Path | None = None,
-        caller: str = "",
-        launch: Launch | None = None,
+        out: Path | None,
+        parent: Path | None,
+        caller: str,
+        launch: Launch | None,
     ) -> OwnedRun:
         """A new run, the last of the queue. Raises InvalidInput."""
         run_id, directory = create_run_directory(plan, config, out, self.home, parent=parent, launch=launch)
@@ -417,7 +416,7 @@ class Supervisor:
                 return False
             plan, settings, launch = found
             parent = run.directory.path.parent
-            other = self._register(plan, settings, parent=parent, caller="agent", launch=launch)
+            other = self._register(plan, settings, None, parent, "agent", launch)
         except HetplannerError as error:
             self._end(run, End("failed", f"{end.message}; no run goes on in its place: {error}"))
             return True

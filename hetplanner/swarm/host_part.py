@@ -11,9 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import InvalidInput, Preempted, RunError
@@ -21,11 +18,9 @@ from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.liveness.swarm import SwarmLiveness
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import load_elastic_plan
-from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
+from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.plan.train_files import load_config
-from hetplanner.reading import reader
 from hetplanner.runtime.watch import STOP_FILE
-from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 from hetplanner.swarm.beginning import begin
 from hetplanner.swarm.checkpoint_files import checkpoint_path
 from hetplanner.swarm.keeper import Keeper
@@ -41,22 +36,9 @@ from hetplanner.swarm.rehearse import (
     watch,
     when_there_is_space,
 )
+from hetplanner.swarm.saved_on_hosts import saved_on_hosts
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import RUN_FOLDER
-
-COORDINATOR_VARIABLE = "HETPLANNER_COORDINATOR"
-"""As `launchers.swarm_commands` names it."""
-SAVED_FILE, SAVED_VERSION = "saved.json", 1
-"""By host, names of the checkpoints that it has; from the head, when the run is started again."""
-
-
-class _Saved(Noun):
-    """Content of `SAVED_FILE`."""
-
-    hosts: Annotated[
-        dict[Name, Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=10_000)]],
-        Field(max_length=4096),
-    ]
 
 
 @dataclass(frozen=True)
@@ -89,16 +71,6 @@ def part_of(plan: ElasticPlan) -> Part:
         raise InvalidInput(f"{ADDRESS_VARIABLE}, {COORDINATOR_VARIABLE}: must be an address, and ADDRESS:PORT")
     peers = tuple(plan.peers[number] for number in hosts[name])
     return Part(address, coordinator, peers, name == next(iter(hosts)), os.environ.get(NOTICE_VARIABLE) or None)
-
-
-@reader("list of checkpoints", at="run_dir")
-def saved_on_hosts(run_dir: Path) -> dict[str, frozenset[str]]:
-    """By host, names of the checkpoints that it has; nothing of a run that has just begun. Raises InvalidInput."""
-    path = run_dir / SAVED_FILE
-    if not path.exists():
-        return {}
-    data = check_format(parse_json(read_text(path), SAVED_FILE), "saved", SAVED_VERSION, SAVED_FILE)
-    return {host: frozenset(names) for host, names in checked(_Saved, data, SAVED_FILE).hosts.items()}
 
 
 def places_with_weights(

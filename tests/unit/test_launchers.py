@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from hetplanner.elastic.identity import Version
 from hetplanner.errors import Infeasible, InvalidInput
-from hetplanner.hosts.head import SAVED_FILE
 from hetplanner.launchers.capacity import Machine, check_capacity, estimated_rank_bytes, this_machine
 from hetplanner.launchers.hosts_file import HostEntry, Hosts, Slurm, place_hosts
 from hetplanner.launchers.interface import SWARM_HOST_MODULE, HostCommand, LaunchRequest
@@ -18,9 +17,8 @@ from hetplanner.launchers.isolate import why_open
 from hetplanner.launchers.local import LocalLauncher, free_loopback_port
 from hetplanner.launchers.registry import LAUNCHERS, OVER_HOSTS, make_launcher
 from hetplanner.launchers.slurm import batch_file
-from hetplanner.launchers.swarm_commands import COORDINATOR_VARIABLE
 from hetplanner.liveness.notices import NOTICE_VARIABLE
-from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
+from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm import host_part
 from hetplanner.workload.presets import preset
@@ -164,9 +162,7 @@ def test_a_swarm_over_hosts_is_refused_or_has_a_part_for_each_host(over_hosts):
     assert "hetplanner.hosts.head" in request.command_here().argv
 
 
-def test_a_host_and_its_launcher_have_one_word_for_the_coordinator(monkeypatch):
-    assert host_part.COORDINATOR_VARIABLE == COORDINATOR_VARIABLE
-    assert host_part.SAVED_FILE == SAVED_FILE
+def test_the_environment_says_which_part_of_a_swarm_a_host_has(monkeypatch):
     swarm = swarm_plan((2, 1), (4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "a"}))
     monkeypatch.delenv(NOTICE_VARIABLE, raising=False)
     for name, value in ((HOST_VARIABLE, "b"), (ADDRESS_VARIABLE, "10.0.0.2"), (COORDINATOR_VARIABLE, "10.0.0.1:29700")):

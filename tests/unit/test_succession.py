@@ -116,6 +116,9 @@ def test_a_successor_has_the_restarts_that_are_left_and_the_latest_weights(tmp_p
     assert plan.digest() == PLAN.digest()
     assert settings == SETTINGS.replace(max_restarts=1, resume=str(folder) if saved else None)
     assert (launch.first, launch.away) == (str(folder), ("b",))
+    save_next(folder, NextPlan(attempt=0, away=("b",)), PLAN)  # the loss was seen before the first step
+    assert successor_of(folder, SETTINGS, 0)[1].max_restarts == 1
+    assert successor_of(folder, SETTINGS.replace(max_restarts=0), 0) is None
 
 
 class HostsLeave:

@@ -438,7 +438,7 @@ def test_paths_are_told_by_their_last_part():
     for text, told in (
         ("/a/b/c.toml: bad", "c.toml: bad"),
         ("~/x/y, and ../z/w", "y, and w"),
-        ("Load key '/root/.ssh/id_rsa': denied", "Load key 'id_rsa': denied"),
+        ("Load key '/home/ann/.ssh/id_rsa': denied", "Load key 'id_rsa': denied"),
         ("1 Gbit/s at 10.0.0.0/24, and/or n/a", "1 Gbit/s at 10.0.0.0/24, and/or n/a"),
         ("try `ssh me@gpu-a.lab true`", "try `ssh me@gpu-a.lab true`"),
         ("is a folder: /", "is a folder: …"),
