@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     except HetplannerError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    home = hosts_file.absolute().with_name(f"{hosts_file.stem}-home")
+    home = hosts_file.resolve().with_name(f"{hosts_file.stem}-home")
     env = os.environ | {"HETPLANNER_HOME": str(home)}  # an agent outside would not reach these hosts
     with bed:
         hosts_file.write_text(hosts_text(bed), encoding="utf-8")
