@@ -31,6 +31,25 @@ NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
 HOSTS = "tests/hosts/"  # mostly wait; a file at a time, when all other tests are dealt out and no browser is left
 
 
+
+class TellFailures:
+    """Says at once which test failed, and why in a line: a run of all tests that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            words = (report.longreprtext.strip().splitlines() or [""])[-1]
+            terminal.write_line(f"\nFAILED {report.when} of {report.nodeid}: {words:.300}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(TellFailures(config))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Compiles the planners' kernels once, before any test: else each process would, and tests wait for minutes."""

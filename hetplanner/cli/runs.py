@@ -42,7 +42,7 @@ def list_runs(
     from hetplanner.runs.run import list_runs as registered
 
     every = [(status, known_annotations(find_run(status.run)[1].path)) for status in registered()]
-    found = [(status, said) for status, said in every if matches(said, status.run, status.state, text, tag, state)]
+    found = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
     if as_json:
         print_json([status.model_dump(mode="json") | said.model_dump(mode="json") for status, said in found])
         return
@@ -51,7 +51,7 @@ def list_runs(
         runs.add_row(
             status.run,
             " ".join((said.name, *(f"#{tag}" for tag in said.tags))).strip(),
-            status.state + (" (rehearsal)" if status.rehearsal else ""),
+            status.word + (" (rehearsal)" if status.rehearsal else ""),
             str(status.ranks),
             "; ".join((status.message, *status.degraded)),
         )
@@ -120,7 +120,7 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"path": str(reader.path)} | status.model_dump(mode="json") | {"summary": summary})
         return
-    console.print(bold(reader.id), status.state, status.message, sep="  ")
+    console.print(bold(reader.id), status.word, status.message, sep="  ")
     for text in status.degraded:
         console.print(f"warning: {text}")
     if reader.plan.problem.rehearsal_of:

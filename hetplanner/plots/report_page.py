@@ -109,7 +109,7 @@ def _head(run: Run, status: RunStatus, found: RunReport) -> str:
         ("Throughput", f"{rate:,.0f} tokens/s" if rate else "–"),
         ("Sent", f"{short_bytes(run.bytes_boundary)} between stages, {short_bytes(run.bytes_reduce)} for reductions"),
     ]
-    return head(run.id, rehearsal + found.difference, facts, failed=status.state in ("failed", "preempted"))
+    return head(run.id, rehearsal + found.difference, facts, failed=status.word in ("failed", "preempted"))
 
 
 def _late(run: Run, found: RunReport) -> str:

@@ -25,7 +25,7 @@ def head(title: str, lead: str, facts: Sequence[Fact], *, failed: bool) -> str:
 def state_facts(status: RunStatus) -> list[Fact]:
     """State and beginning of a run."""
     began = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.created_unix_s))
-    state = status.state + (f", {status.message}" if status.message not in ("", status.state) else "")
+    state = status.word + (f", {status.message}" if status.message not in ("", status.state) else "")
     return [("State", state), ("Begun", began)]
 
 

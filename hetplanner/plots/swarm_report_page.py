@@ -89,7 +89,7 @@ def _head(run: Run, plan: ElasticPlan, status: RunStatus, found: SwarmReport) ->
         ("Sent", f"{short_bytes(run.bytes_boundary)} between stages, {short_bytes(run.bytes_reduce)} for averaging"),
     ]
     rehearsal = f"Rehearsal of {problem.rehearsal_of}. " if problem.rehearsal_of else ""
-    return head(run.id, rehearsal + found.difference, facts, failed=status.state in ("failed", "preempted"))
+    return head(run.id, rehearsal + found.difference, facts, failed=status.word in ("failed", "preempted"))
 
 
 def _happenings(found: SwarmReport) -> str:

@@ -47,7 +47,7 @@ class Offers(Noun):
     """Content of `agent.toml`.
 
     Attributes:
-        data: files or folders to train on, by name.
+        data: files or folders to train on, by name; of a run over hosts, `~` is the home folder on each host.
         output: folders that hold runs, by name; each run gets a new folder inside.
         hosts: hosts files, by name.
     """
@@ -135,7 +135,10 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
         raise InvalidInput("request: config: data and resume are paths; a page chooses from the offered names")
     offers = read_offers(home)
     data = _offered("data", choice.data, offers.data)
-    output = _offered("output", choice.output, offers.output)
+    if data is not None and choice.hosts is None:
+        data = str(Path(data).expanduser())
+    named = _offered("output", choice.output, offers.output)
+    output = None if named is None else Path(named).expanduser()
     resume = None
     if choice.resume is not None:
         if choice.resume not in list_run_ids(home):
@@ -143,7 +146,7 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
         resume = (runs_directory(home) / choice.resume).resolve()
     if output is not None and not output.is_dir():
         raise InvalidInput(f"output: {choice.output} of {OFFERS_FILE} is no folder; make it, or correct its path")
-    return config.replace(data=data and str(data), resume=resume and str(resume)), output
+    return config.replace(data=data, resume=resume and str(resume)), output
 
 
 def offered_hosts(name: str, home: Path | None = None) -> Hosts:
@@ -152,17 +155,18 @@ def offered_hosts(name: str, home: Path | None = None) -> Hosts:
     Raises:
         InvalidInput: it is not offered, is not right, or others than this user may write it.
     """
-    path = _offered("hosts", name, read_offers(home).hosts)
-    assert path is not None
+    named = _offered("hosts", name, read_offers(home).hosts)
+    assert named is not None
+    path = Path(named).expanduser()
     if path.exists():
         refuse_others(path, path.stat())  # it names programs that are run
     return read_hosts(path)
 
 
-def _offered(kind: str, name: str | None, offered: dict[str, str]) -> Path | None:
+def _offered(kind: str, name: str | None, offered: dict[str, str]) -> str | None:
     if name is None:
         return None
     if name not in offered:
         known = ", ".join(offered) or "none"
         raise InvalidInput(f"{kind}: {name!r:.80} is not offered by the agent ({known:.300}); add it to {OFFERS_FILE}")
-    return Path(offered[name]).expanduser()
+    return offered[name]

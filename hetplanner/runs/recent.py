@@ -22,7 +22,7 @@ class RecentRun:
     Attributes:
         run: its id.
         name: as a person called it, else its id.
-        state: `unknown` where its status cannot be read.
+        state: `RunStatus.word`, or `unknown` where its status cannot be read.
         started_unix_s: when it was launched, else submitted; None where that is not known.
         steps: done so far, as rank 0 tells.
         is_live: it is not over.
@@ -51,7 +51,7 @@ def _recent(home: Path | None, run_id: str) -> RecentRun:
     except HetplannerError:
         return RecentRun(run_id, name, "unknown", None, steps, False, said.tags)
     started_s = status.started_unix_s or status.created_unix_s
-    return RecentRun(run_id, name, status.state, started_s, steps, not status.is_over, said.tags)
+    return RecentRun(run_id, name, status.word, started_s, steps, not status.is_over, said.tags)
 
 
 def steps_done(directory: RunDirectory) -> int:

@@ -12,6 +12,8 @@ from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json, read_text
 
 State = Literal["queued", "starting", "running", "stopping", "finished", "stopped", "preempted", "failed"]
+CONTINUED = "continued"
+"""The word for an ended run in whose place another one goes on."""
 LIVE_STATES: frozenset[str] = frozenset({"queued", "starting", "running", "stopping"})
 STATUS_VERSION = 3
 """1 knew no preempted runs, 2 no successors."""
@@ -62,6 +64,11 @@ class RunStatus(Noun):
     def is_over(self) -> bool:
         """Finished, stopped, preempted or failed: it will not change again."""
         return self.state not in LIVE_STATES and not self.restart_due
+
+    @property
+    def word(self) -> str:
+        """The state as people read it: a run that goes on as another run is `continued`, not lost."""
+        return CONTINUED if self.successor is not None and self.is_over else self.state
 
 
 def raise_if_lost(run: str, status: RunStatus) -> None:

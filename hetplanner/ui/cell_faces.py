@@ -170,7 +170,7 @@ class RunFace(Face[RunState]):
         """State, step, loss, measured against predicted."""
         run, status = subject.run, subject.status
         kind = "rehearsal" if status.rehearsal else "run"
-        lines = [f"<b>{escape(run.id)}</b> · {kind} of {status.ranks} ranks · <b>{escape(status.state)}</b>"]
+        lines = [f"<b>{escape(run.id)}</b> · {kind} of {status.ranks} ranks · <b>{escape(status.word)}</b>"]
         steps, losses = run.steps(), run.losses()
         if steps:
             total = run.config.steps
@@ -181,7 +181,7 @@ class RunFace(Face[RunState]):
             lines.append(f"{escape(run.phase() or 'starting')} …")
         if status.message and status.message != status.state:
             lines.append(escape(status.message))
-        if status.state in ("failed", "preempted"):
+        if status.word in ("failed", "preempted"):
             lines += [escape(line) for line in status.last_lines[-6:]]
         return "".join(f"<div>{line}</div>" for line in lines)
 

@@ -37,10 +37,6 @@ COMPARED_STEPS = 8
 MAX_RUNS = 50
 
 
-CONTINUED = "continued"
-"""The word for a preempted run in whose place another one goes on."""
-
-
 @dataclass(frozen=True)
 class RunRow:
     """A line of the list of runs.
@@ -212,13 +208,7 @@ def _row(home: Path | None, run_id: str) -> RunRow:
     message = "" if status.message == status.state else status.message[:200]
     kind = "rehearsal" if status.rehearsal else "run"
     successor = status.successor or ""
-    state = state_word(status)
-    return RunRow(run_id, state, kind, began, lasted_s, status.ranks, message, said, successor)
-
-
-def state_word(status: RunStatus) -> str:
-    """A run's state as the pages call it: one that goes on as another run has not been lost."""
-    return CONTINUED if status.successor is not None and status.is_over else status.state
+    return RunRow(run_id, status.word, kind, began, lasted_s, status.ranks, message, said, successor)
 
 
 def successor_of(home: Path | None, status: RunStatus) -> str:

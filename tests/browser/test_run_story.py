@@ -208,7 +208,15 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
     one.sees(re.compile("^stopped$"))
 
 
-def test_a_launch_over_hosts_and_a_run_that_goes_on_without_one(own_server, visit):
+@pytest.fixture
+def launcher():
+    """A process that takes a launcher's place: the agent ends it as it ends a run's."""
+    with subprocess.Popen(["sleep", "infinity"], start_new_session=True) as process:
+        yield {"pid": process.pid, "pid_created_unix_s": created_unix_s(process.pid)}
+        process.kill()
+
+
+def test_a_launch_over_hosts_and_a_run_that_goes_on_without_one(own_server, visit, launcher):
     home = own_server.home
     (home / "lab.toml").write_text('format = "hetplanner/hosts@1"\n[slurm]\n')
     (home / "agent.toml").write_text(f'[hosts]\nlab = "{home / "lab.toml"}"\n')
@@ -216,17 +224,16 @@ def test_a_launch_over_hosts_and_a_run_that_goes_on_without_one(own_server, visi
         (home / name).chmod(0o600)
     plan = chain_plan([8, 8], [5], cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
     first, second = (create_run_directory(plan, TrainConfig(steps=10), home=home)[1] for _ in range(2))
-    mine = {"pid": os.getpid(), "pid_created_unix_s": created_unix_s(os.getpid())}  # a process that lives
 
     def tell(folder, **changes):
         told = {"run": folder.path.name, "created_unix_s": time.time(), "ranks": 4}
         write_status(folder.status_file, RunStatus(**(told | changes)))
 
-    tell(first, state="running", **mine)
+    tell(first, state="running", **launcher)
     one = visit(f"{own_server.url}?run={first.path.name}")
     one.tab("4 Run")
     one.sees(re.compile("^running$"))
-    tell(second, state="running", **mine)
+    tell(second, state="running", **launcher)
     tell(first, state="preempted", successor=second.path.name, message="preempted: host a has not come back for 180 s")
     one.page.wait_for_url(re.compile(f"run={second.path.name}"))
     one.sees("It is shown now.")

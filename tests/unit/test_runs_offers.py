@@ -48,6 +48,15 @@ def test_names_become_paths(home):
     assert settle(Choice(), TrainConfig(), home) == (TrainConfig(), None)
 
 
+def test_the_home_folder_of_data_is_that_of_where_the_run_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    offers_file(tmp_path).write_text('[data]\nwords = "~/words.txt"\n[hosts]\nlab = "/etc/hetplanner/lab.toml"\n')
+    offers_file(tmp_path).chmod(0o600)
+    here, _ = settle(Choice(data="words"), TrainConfig(), tmp_path)
+    there, _ = settle(Choice(data="words", hosts="lab"), TrainConfig(), tmp_path)
+    assert (here.data, there.data) == (str(tmp_path / "me" / "words.txt"), "~/words.txt")
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../words", "words/../words", "Words", "scratch", "x; rm -rf ~"])
 def test_what_is_not_offered_is_refused(home, name):
     with pytest.raises(InvalidInput, match="not offered by the agent"):

@@ -257,7 +257,7 @@ class LaunchModel(param.Parameterized):
         if data is None:
             return OWN_DATA
         offered = read_offers(self.home).data
-        name = next((name for name, path in offered.items() if str(Path(path).expanduser()) == data), None)
+        name = next((name for name, path in offered.items() if data in (path, str(Path(path).expanduser()))), None)
         if name is None:
             raise InvalidInput(
                 "restart: this run's data is not offered to pages; add it to agent.toml, or go on with"

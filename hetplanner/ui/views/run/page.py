@@ -46,7 +46,6 @@ from hetplanner.ui.views.run.section import Section
 from hetplanner.ui.views.run.swarm import Swarm
 from hetplanner.ui.views.run.text import TextSection
 from hetplanner.ui.views.run.timeline import TimelineSection
-from hetplanner.ui.watch import state_word
 from hetplanner.units import short_bytes
 
 _KINDS: dict[str, type[Section]] = {
@@ -284,11 +283,11 @@ class RunView(PageView):
         restarts = f", restarted {status.restarts} ×" if status.restarts else ""
         self.metrics.set(
             "State",
-            state_word(status),
+            status.word,
             ("a swarm" if model.is_swarm else f"{status.ranks} ranks") + restarts,
-            _STATE_COLOURS.get(state_word(status), ""),
+            _STATE_COLOURS.get(status.word, ""),
         )
-        ended_badly = state_word(status) in ("failed", "preempted")
+        ended_badly = status.word in ("failed", "preempted")
         last = [line for line in status.last_lines[-6:] if ended_badly and line not in status.message]
         message = "" if status.message in (status.state, "training") else status.message  # state and chips say so
         self.message.set("\n".join(filter(None, (message, *last))))
