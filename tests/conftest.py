@@ -31,7 +31,6 @@ NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
 HOSTS = "tests/hosts/"  # mostly wait; a file at a time, when all other tests are dealt out and no browser is left
 
 
-
 class TellFailures:
     """Says at once which test failed, and why in a line: a run of all tests that is cut off has no summary."""
 
