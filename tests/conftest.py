@@ -24,11 +24,11 @@ settings.load_profile("shared machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests in these folders start processes and browsers: one process of xdist runs them, one by one, beside the others.
-# Browsers and runs do not go beside each other: on two cores every story took two to four times as long.
-SERIAL = ("tests/browser/", "tests/distributed/")
-NOTEBOOKS = "tests/notebooks/"  # one by one, too, in another process
-HOSTS = "tests/hosts/"  # mostly wait; a file at a time, when all other tests are dealt out and no browser is left
+# One process of xdist runs the tests of each of these folders, one by one.
+SERIAL = ("tests/browser/", "tests/notebooks/")
+# These start many processes: a file at a time, when all other tests are dealt out. Beside them a browser's story took
+# two to four times as long on two cores. Those of hosts come first, since theirs are the longest files.
+LATE = ("tests/hosts/", "tests/distributed/")
 
 
 class TellFailures:
@@ -61,20 +61,19 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deals tests out one by one, but those of `SERIAL` and `NOTEBOOKS` to one process each; `HOSTS` last, by files."""
+    """Deals tests out one by one, but folders of `SERIAL` whole, and those of `LATE` last, by files."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(SERIAL):
-                return "one by one"
-            if nodeid.startswith(HOSTS):
+            if nodeid.startswith(LATE):
                 return nodeid.partition("::")[0]
-            return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else nodeid
+            return next((folder for folder in SERIAL if nodeid.startswith(folder)), nodeid)
 
         def _assign_work_unit(self, node: object) -> None:
-            first = next((scope for scope in self.workqueue if not scope.startswith(HOSTS)), None)
-            if first is not None:
+            early = next((scope for scope in self.workqueue if not scope.startswith(LATE)), None)
+            late = min(self.workqueue, key=lambda scope: scope.startswith(LATE[1:]), default=None)
+            if (first := early or late) is not None:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 
 from hetplanner.launchers.interface import HostCommand, LaunchRequest
-from hetplanner.liveness.processes import RUN_MARK
+from hetplanner.liveness.processes import RUN_MARK, processes_of_run
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.run import Run
 
 SCRIPT = Path(__file__).with_name("fake_ranks.py")
 
@@ -47,6 +48,12 @@ def processes_under(home: Path) -> list[psutil.Process]:
         is_agent = env.get("HETPLANNER_HOME") == str(home) and RUN_MARK not in env
         if is_agent or env.get(RUN_MARK, "").startswith(str(home)):
             found.append(process)
+    return found
+
+
+def rank_of(run: Run, rank: int) -> psutil.Process:
+    """The process of a rank of a real run on this machine."""
+    (found,) = [p for p in processes_of_run(run.path, run.status().pid) if p.name() == f"rank {rank}"]
     return found
 
 

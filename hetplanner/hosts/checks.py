@@ -23,6 +23,7 @@ from hetplanner.plan.placement import planned_gpus, workers_of
 from hetplanner.plan.resumable import other_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Noun
+from hetplanner.swarm.checkpoint_files import steps_of_names
 from hetplanner.units import short_bytes, short_seconds
 
 MAX_CLOCK_OFF_S = 5.0
@@ -44,7 +45,7 @@ class Facts(Noun):
         data: what stands for the data's content; `data_error`: why there is none.
         gpus: what `nvidia-smi -L` prints.
         checkpoints: of the run to go on from: by step, the ranks whose parts the host has.
-        stage_files: of a swarm that is started again: names of its checkpoints on the host.
+        stage_files: of a swarm to go on from: names of its checkpoints on the host.
     """
 
     hetplanner: Short | None
@@ -202,8 +203,10 @@ def _doubled_addresses(known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, 
 
 def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found, Facts]]) -> list[tuple[str, str]]:
     """What is missing to go on: every host needs its own ranks' parts, or all hosts together each stage's."""
-    if config.resume is None or not known or isinstance(plan, ElasticPlan):
+    if config.resume is None or not known:
         return []
+    if isinstance(plan, ElasticPlan):
+        return _checkpoints_of_swarm(plan, config, known)
     if (old := other_plan(Path(config.resume), plan)) is not None:
         if any(_holds_all_stages(old, step, known) for _, facts in known for step in facts.checkpoints):
             return []
@@ -218,6 +221,19 @@ def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found
     bare = next((each.host.name for (each, _), steps in zip(known, whole, strict=True) if not steps), None)
     text = "has no checkpoint of the run to go on from that all hosts have; begin anew, without --resume"
     return [(bare or known[0][0].host.name, text)]
+
+
+def _checkpoints_of_swarm(
+    plan: ElasticPlan, config: TrainConfig, known: Sequence[tuple[Found, Facts]]
+) -> list[tuple[str, str]]:
+    lead, names = known[0][0].host.name, [name for _, facts in known for name in facts.stage_files]
+    steps = steps_of_names(names, len(plan.stages))
+    if not steps:
+        text = "no checkpoint of the run to go on from has every stage on these hosts; begin anew, without --resume"
+        return [(lead, text)]
+    if steps[0] >= config.steps:
+        return [(lead, f"the run has done {steps[0]} steps, so {config.steps} leave nothing to do; give more steps")]
+    return []
 
 
 def _holds_all_stages(old: Plan, step: int, known: Sequence[tuple[Found, Facts]]) -> bool:

@@ -35,6 +35,7 @@ from hetplanner.plan.files import load_any_plan
 from hetplanner.plan.placement import workers_of
 from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.schema import read_text
+from hetplanner.swarm.asked import asked_so_far
 from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_text
 
 log = logging.getLogger(__name__)
@@ -90,14 +91,14 @@ class Head:
         self.runs = [self._host_run(host, cmd) for host, cmd in zip(self.placed, request.commands, strict=True)]
         self._asked: str = ""
         self._written: Any = None
-        self._next_s = dict.fromkeys(("ping", "repeat", "write"), 0.0)
+        self._next_s = dict.fromkeys(("ping", "repeat", "write", "ask"), 0.0)
 
     def _host_run(self, host: PlacedHost, command: HostCommand) -> HostRun:
         port = self.hosts.port if not self._goes_on else None  # of an earlier attempt something may still listen
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
         asked |= {"run_folder": folder, "attempt": self.attempt}
-        asked |= {"swarm": self.run} if self.is_swarm and self.attempt else {}
+        asked |= {"swarm": self.run if self.attempt else self._resume} if self.is_swarm else {}
         lost = self._lost_before.get(host.name, {})
         mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
 
@@ -197,7 +198,9 @@ class Head:
         if self._goes_on:  # a swarm begins without hosts of peers that are away
             away = [run.host.name for run in self.runs if run.returns]
             found = [each for each in found if not (each.host.name in away and isinstance(each.error, Unreachable))]
-        told = problems(self.plan, self.config, found, metadata.version("hetplanner"))
+        # A swarm that is started again goes on from what it has itself.
+        config = self.config.replace(resume=None) if self.is_swarm and self.attempt else self.config
+        told = problems(self.plan, config, found, metadata.version("hetplanner"))
         away = [each.host.name for each in found if isinstance(each.error, Unreachable)]
         if told and self._goes_on and len(away) == len(told):
             words = told_of_absence(told, self.hosts.return_s, self.run_dir.name)
@@ -226,7 +229,10 @@ class Head:
                 told_s = told_s or now_s
                 self._repeat(asked)
             if self.is_swarm:
+                self._ask_peers()
                 outcome = judge_swarm(self.runs, LOST_AFTER_S)
+                if outcome is not None and not outcome.code:
+                    self._repeat("stop")  # a host whose peers were all asked to go does not see that the run is over
             else:
                 outcome = judge(self.runs, self.names, LOST_AFTER_S, STEADY_S)
             if all(run.done for run in self.runs):
@@ -273,6 +279,15 @@ class Head:
             for run in self.runs if runs is None else runs:
                 if run.started and not run.done:
                     run.tell(what)
+
+    def _ask_peers(self) -> None:
+        """Passes on what the agent's users asked of peers, to the hosts on which they run."""
+        if self._is_time("ask", REPEAT_S):
+            asked = asked_so_far(self.run_dir, self.attempt)
+            names = workers_of(self.plan)
+            for run in self.runs:
+                here = {names[number] for number in run.host.ranks}
+                run.ask_peers([one for one in asked if one.peer in here])
 
     def _write_states(self) -> None:
         data = {

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,6 +17,7 @@ from hetplanner.hosts.mirror import Mirror
 from hetplanner.hosts.transport import Transport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import Noun, checked
+from hetplanner.swarm.asked import Asked, asked_text
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class HostRun:
         ended_s: when all its processes were ended on demand.
         heard_s: when it was last heard of.
         since_s: since when it has been heard of without a break.
+        asked: how many requests to its peers the host has taken.
         clock_s, clock_error_s: how far its clock is ahead, and by how much that may be wrong.
     """
 
@@ -89,7 +91,7 @@ class HostRun:
         self.heard_s = self.since_s = time.monotonic()
         self.clock_s, self.clock_error_s = 0.0, float("inf")
         self._transport, self._asked, self._order, self._patience_s = transport, asked, order, patience_s
-        self.returns = returns
+        self.returns, self.asked = returns, 0
         self._told = ""
         self._gone_s: float | None = None
         self._folder = str(asked["run_folder"])
@@ -131,11 +133,16 @@ class HostRun:
         """Passes on a wish: stop, preempt or end; to be repeated until it is done, since a connection may be gone."""
         self._send(what, folder=self._folder)
 
-    def _send(self, do: str, **header: Any) -> None:
+    def ask_peers(self, asked: Sequence[Asked]) -> None:
+        """Passes on all that was asked of the host's peers, where it has not taken it; to be repeated, too."""
+        if self.started and not self.done and self.asked < len(asked):
+            self._send("ask-peers", asked_text(asked), folder=self._folder, count=len(asked))
+
+    def _send(self, do: str, body: bytes = b"", **header: Any) -> None:
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(Unreachable):  # the thread that reads notices it, too
-                connection.send(do, **header)
+                connection.send(do, body, **header)
 
     def close(self) -> None:
         """Lets the host go."""
@@ -276,6 +283,8 @@ class HostRun:
         elif header.get("done"):
             self.done = True
             raise Unreachable("all is here")
+        elif isinstance(header.get("asked"), int):
+            self.asked = header["asked"]
         elif header.get("ended"):
             self.ended_s = time.monotonic()
 

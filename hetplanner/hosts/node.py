@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.facts import answer, facts, listener, why_not_bound, why_not_reached
 from hetplanner.hosts.framing import MAX_SENT_BYTES, FrameError, FrameWriter, read_frame
@@ -64,6 +65,7 @@ class Connection:
             "start": self._start,
             "follow": self._follow,
             "stop": self._stop,
+            "ask-peers": self._ask_peers,
             "preempt": self._preempt,
             "end": self._end,
             "probe-devices": self._probe_devices,
@@ -202,6 +204,14 @@ class Connection:
             (run_dir / STOP_FILE).touch()
         except OSError:  # a full disk: a signal says the same
             self._preempt(header, body)
+
+    def _ask_peers(self, header: dict[str, Any], body: bytes) -> None:
+        """Writes what is asked of the peers of a swarm that run here."""
+        from hetplanner.swarm.asked import ASKED_FILE
+
+        with contextlib.suppress(OSError):  # a full disk: the head asks again
+            write_whole(Path(header["folder"]).expanduser() / ASKED_FILE, body)
+            self._writer.write({"asked": header["count"]})
 
     def _preempt(self, header: dict[str, Any], body: bytes) -> None:
         pid = _pid(Path(header["folder"]).expanduser())

@@ -49,8 +49,6 @@ def placed_over_ssh(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[P
         return checked_hosts(plan, config, hosts)
     if config.emulate_links:
         raise InvalidInput(EMULATED)
-    if config.resume is not None:
-        raise InvalidInput("resume: a swarm over hosts begins anew; take --launcher local, or a static plan")
     spec_of(plan, config)
     return place_hosts(plan, hosts)
 

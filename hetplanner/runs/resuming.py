@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from hetplanner.launchers.launch_file import load_launch
 from hetplanner.plan.checkpoints import checkpoint_steps
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.resumable import check_resumable
 from hetplanner.plan.train import TrainConfig
-from hetplanner.swarm.beginning import check_swarm_resumable
+from hetplanner.swarm.beginning import check_swarm_resumable, refuse_another_run
 from hetplanner.swarm.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
 
 
@@ -21,10 +22,17 @@ def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True)
     Raises:
         InvalidInput: there is no checkpoint to go on from, or it is of another plan or seed, or nothing is left to do.
     """
-    if isinstance(plan, ElasticPlan):
+    if isinstance(plan, ElasticPlan) and was_on_hosts(config):
+        refuse_another_run(plan, config, Path(config.resume or ""))  # what is saved, the hosts are asked
+    elif isinstance(plan, ElasticPlan):
         check_swarm_resumable(plan, config, is_whole if read_files else is_there)
     else:
         check_resumable(plan, config)
+
+
+def was_on_hosts(config: TrainConfig) -> bool:
+    """Whether the run to go on from has its checkpoints on hosts."""
+    return config.resume is not None and not load_launch(Path(config.resume)).is_local
 
 
 def checkpoints_of(plan: AnyPlan, run_dir: Path) -> list[int]:

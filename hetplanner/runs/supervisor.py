@@ -44,7 +44,7 @@ from hetplanner.runs.memory_events import new_oom_kills, oom_kills
 from hetplanner.runs.owned import OwnedRun, launched
 from hetplanner.runs.peer_requests import check_peer
 from hetplanner.runs.protocol import package_version
-from hetplanner.runs.resuming import check_resume
+from hetplanner.runs.resuming import check_resume, was_on_hosts
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.runs.successor import check_replan, successor_of
 from hetplanner.swarm.asked import Asked, PeerAct, ask
@@ -147,6 +147,10 @@ class Supervisor:
             else:
                 check_hosts(plan, config, hosts, package_version())
             return
+        if was_on_hosts(config):
+            raise InvalidInput(
+                f"resume: {config.resume} ran over hosts, and its checkpoints are there; go on with --launcher ssh"
+            )
         machine = this_machine()
         if self._runs:  # it will start when the others are over, so their memory does not count
             machine = Machine(machine.cores, int(psutil.virtual_memory().total))
@@ -250,8 +254,6 @@ class Supervisor:
             raise InvalidInput(
                 f"run {run_id}: is {state}; only peers of a running rehearsal can leave, be killed or come back"
             )
-        if run.remote:
-            raise InvalidInput(f"run {run_id}: its peers are on other hosts; end the process of {peer:.80} there")
         check_peer(run, peer, act)
         try:
             ask(run.directory.path, Asked(peer, act, run.status.restarts))

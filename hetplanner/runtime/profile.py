@@ -1,8 +1,9 @@
 """What a rank's parts of a step cost, measured on the stages themselves, by all ranks at once.
 
-All ranks compute during the same window, so that caches and memory are shared as in training. Costs are CPU
-seconds of the computing thread: what the work would take alone. `cores` is how much CPU a rank got per second; the
-simulator shares out what the ranks of a machine got. Hosts that are namespaces or containers of one machine share it.
+First all ranks compute during the same window: `cores` is how much CPU a rank got per second, and the simulator shares
+out what the ranks of a machine got. Hosts that are namespaces or containers of one machine share it. Then they do their
+parts with a short message before each, as in training: who has slept finds other ranks' numbers in the caches, and the
+same work takes 5 to 20 % more. Costs are CPU seconds of that: what the work would take alone.
 
 Shape legend: N ranks.
 """
@@ -10,11 +11,12 @@ Shape legend: N ranks.
 import hashlib
 import os
 import socket
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache
-from itertools import cycle, pairwise
+from functools import cache, partial
+from itertools import chain, cycle, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -35,15 +37,19 @@ from hetplanner.runtime.executor import Executor, role_of
 from hetplanner.runtime.precision import boundary_codec
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
-WINDOW_S = 0.6
-MIN_ROUNDS = 3
+WINDOW_S = 0.4
+MIN_ROUNDS, MOST_ROUNDS = 3, 3
 MOST_IN_FLIGHT = 4
 """More of them fill no cache that these leave."""
-NUM_PROBES, NUM_NETWORK_PROBES = 24, 8
+NUM_PROBES, NUM_NETWORK_PROBES, NUM_RINGS = 8, 4, 3
 SHORT_BYTES = 2**10
+MOST_MESSAGE_S = 5e-3
 MIN_LONG_BYTES, MAX_LONG_BYTES = 2**17, 2**20
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 """Names a Linux machine from its start to its end; the same in all its namespaces."""
+
+
+Piece = tuple[str, Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +92,23 @@ class Profile:
 
 
 class _Meter:
-    """Mean seconds of named pieces of work: CPU seconds of this thread, on a GPU the time until it is done."""
+    """Mean seconds of named pieces of work: CPU seconds of this thread, on a GPU the time until it is done.
+
+    Attributes:
+        cpu_s: CPU seconds of this thread in all of them.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
+        self.cpu_s = 0.0
         self.total_s: dict[str, float] = {}
         self.count: dict[str, int] = {}
 
     def time(self, name: str, work: Callable[[], object]) -> None:
-        start = self._now_s()
+        start, cpu_began = self._now_s(), time.thread_time()
         work()
         self.total_s[name] = self.total_s.get(name, 0.0) + self._now_s() - start
+        self.cpu_s += time.thread_time() - cpu_began
         self.count[name] = self.count.get(name, 0) + 1
 
     def _now_s(self) -> float:
@@ -131,14 +143,13 @@ class _ChunkRehearsal:
         self.gradients = tensors(chunk.stage, not chunk.model.is_last)
         self.running = {name: tensor.clone() for name, tensor in chunk.model.running.items()}
 
-    def forward(self) -> None:
-        for micro_batch, x in enumerate(self.inputs):
-            draw = self.executor.draw(self.chunk, micro_batch)
-            self.chunk.runner.forward(micro_batch, None if x is None else x.detach(), draw, DrawKey(0, 0, micro_batch))
+    def forward(self, micro_batch: int) -> None:
+        x = self.inputs[micro_batch]
+        draw = self.executor.draw(self.chunk, micro_batch)
+        self.chunk.runner.forward(micro_batch, None if x is None else x.detach(), draw, DrawKey(0, 0, micro_batch))
 
-    def backward(self) -> None:
-        for micro_batch, gradient in enumerate(self.gradients):
-            self.chunk.runner.backward(micro_batch, gradient)
+    def backward(self, micro_batch: int) -> None:
+        self.chunk.runner.backward(micro_batch, self.gradients[micro_batch])
 
     def end(self) -> None:
         self.chunk.model.flat_grad.zero_()
@@ -147,7 +158,12 @@ class _ChunkRehearsal:
 
 
 class _Rehearsal:
-    """A rank's parts of a step, without the network: each attribute of `parts` does one once."""
+    """A rank's parts of a step, without the network.
+
+    Attributes:
+        parts: what comes one after the other; each is some named pieces of work between which a rank waits for nobody.
+            Several micro-batches go forward before the first goes back.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -159,17 +175,18 @@ class _Rehearsal:
         self.sends = cycle([message(a.stage, rank, a.peer, role_of(a)) for a in sends])
         self.takes = cycle([message(a.stage, a.peer, rank, role_of(a)) for a in takes])
         self.chunks = [_ChunkRehearsal(executor, chunk) for chunk in executor.chunks]
-        self.parts: dict[str, Callable[[], object]] = {}
+        before: list[Piece] = [("decode", self.decode)] if takes else []
+        after: list[Piece] = [("encode", self.encode)] if sends else []
+        self.parts: list[list[Piece]] = []
         for part in self.chunks:
-            stage = part.chunk.stage
-            self.parts |= {f"forward {stage}": part.forward, f"backward {stage}": part.backward}
-        if sends:
-            self.parts["encode"] = self.encode
-        if takes:
-            self.parts["decode"] = self.decode
-        self.parts["optimizer"] = self.optimizer
+            stage, numbers = part.chunk.stage, range(part.count)
+            for number in numbers:
+                self.parts.append([*before, (f"forward {stage}", partial(part.forward, number)), *after])
+            for number in numbers:
+                self.parts.append([*before, (f"backward {stage}", partial(part.backward, number)), *after])
+        self.parts.append([("optimizer", self.optimizer)])
         if executor.reductions.reducers:
-            self.parts["reduce"] = self.reduce
+            self.parts.append([("reduce", self.reduce)])
 
     def optimizer(self) -> None:
         """A step that changes nothing: no gradient, no learning rate, so moments stay 0."""
@@ -224,22 +241,29 @@ def profile_rank(executor: Executor, *, in_one_machine: bool = True) -> Profile:
         in_one_machine: messages pass no network; where they do, fewer and shorter ones are sent.
     """
     rehearsal = _Rehearsal(executor)
-    for work in rehearsal.parts.values():  # first calls allocate
+    for _, work in chain.from_iterable(rehearsal.parts):  # first calls allocate
         work()
     dist.barrier()
     meter = _Meter(executor.transport.device)
     began, cpu_began, rounds = time.monotonic(), time.process_time(), 0
     while rounds < MIN_ROUNDS or time.monotonic() - began < WINDOW_S:
-        for name, work in rehearsal.parts.items():
+        for name, work in chain.from_iterable(rehearsal.parts):
             meter.time(name, work)
         rounds += 1
-    cores = (time.process_time() - cpu_began) / (time.monotonic() - began)
+    lasted_s = time.monotonic() - began
+    cores = (time.process_time() - cpu_began) / lasted_s
+    if len(executor.plan.ranks) > 1:
+        between = _Meter(executor.transport.device)
+        byte_s = _byte_seconds(executor, in_one_machine)
+        message_s = _measure_between_messages(executor, rehearsal, between, lasted_s / rounds, byte_s)
+        meter = meter if meter.on_gpu else between
+    else:
+        message_s = byte_s = 0.0
     rehearsal.end()
-    message_s, byte_s = _message_seconds(executor, in_one_machine)
     sent, taken, reduced = _mean_bytes(executor)
     return Profile(
-        forward_s=tuple(meter.mean_s(f"forward {one.chunk.stage}") / one.count for one in rehearsal.chunks),
-        backward_s=tuple(meter.mean_s(f"backward {one.chunk.stage}") / one.count for one in rehearsal.chunks),
+        forward_s=tuple(meter.mean_s(f"forward {one.chunk.stage}") for one in rehearsal.chunks),
+        backward_s=tuple(meter.mean_s(f"backward {one.chunk.stage}") for one in rehearsal.chunks),
         optimizer_s=meter.mean_s("optimizer"),
         encode_s=meter.mean_s("encode") + byte_s * sent,
         decode_s=meter.mean_s("decode") + byte_s * taken,
@@ -274,19 +298,67 @@ def _mean_bytes(executor: Executor) -> tuple[float, float, int]:
     return sum(sent) / max(1, len(sent)), sum(taken) / max(1, len(taken)), reduced
 
 
-def _message_seconds(executor: Executor, in_one_machine: bool) -> tuple[float, float]:
-    """CPU seconds to hand over one message or to take one, and per byte of it; gloo's thread included.
+def _measure_between_messages(
+    executor: Executor, rehearsal: _Rehearsal, meter: _Meter, round_s: float, byte_s: float
+) -> float:
+    """Does a rank's parts with a message to the next rank, and one of the one before, ahead of each.
 
-    A straight line through two rings of probes, short and long.
+    Args:
+        executor, rehearsal: of the rank.
+        meter: takes the seconds of the parts.
+        round_s: that all parts take once.
+        byte_s: CPU seconds per byte of a message.
+
+    Returns:
+        CPU seconds to hand over one message or to take one, but for its bytes: what the process computed beside its
+        parts.
     """
-    if len(executor.plan.ranks) == 1:
-        return 0.0, 0.0
+    rank, n = executor.rank, len(executor.plan.ranks)
+    num_bytes = _usual_bytes(executor)
+    most = torch.tensor([round_s, float(len(rehearsal.parts))], dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    slowest_s, num_parts = most.tolist()
+    rounds = max(1, min(MOST_ROUNDS, round(WINDOW_S / slowest_s)))
+    count = rounds * int(num_parts)
+    parts: list[list[Piece]] = [*rehearsal.parts, *[[]] * (int(num_parts) - len(rehearsal.parts))]
+    transport = Transport(rank, None, window=MOST_IN_FLIGHT)
+    probes = [Expected((rank - 1) % n, Topic.PROBE, i, num_bytes) for i in range(count)]
+    transport.expect(probes)
+    dist.barrier()
+    began = time.process_time()
+    for i, (probe, part) in enumerate(zip(probes, cycle(parts), strict=False)):
+        transport.send(transport.buffer(num_bytes), (rank + 1) % n, Topic.PROBE, i)
+        transport.receive(probe)
+        for name, work in part:
+            meter.time(name, work)
+    transport.finish()
+    return max(0.0, (time.process_time() - began - meter.cpu_s) / (2 * count) - num_bytes * byte_s)
+
+
+def _usual_bytes(executor: Executor) -> int:
+    """Bytes of the ranks' messages, where all links carry so many in no time; else few. The same on every rank."""
+    sent, taken, _ = _mean_bytes(executor)
+    asked = torch.tensor([max(sent, taken, float(SHORT_BYTES))], dtype=torch.float64)
+    dist.all_reduce(asked, dist.ReduceOp.MAX)
+    num_bytes = min(int(asked), MAX_LONG_BYTES)
+    began = time.monotonic()
+    _ring_seconds(executor, num_bytes, 1)
+    lasted = torch.tensor([time.monotonic() - began], dtype=torch.float64)
+    dist.all_reduce(lasted, dist.ReduceOp.MAX)
+    return num_bytes if float(lasted) < MOST_MESSAGE_S else SHORT_BYTES
+
+
+def _byte_seconds(executor: Executor, in_one_machine: bool) -> float:
+    """CPU seconds per byte to hand over a message or to take one; gloo's thread included.
+
+    A straight line through rings of probes, short and long: the median of some of each.
+    """
     long, count = max(MIN_LONG_BYTES, min(MAX_LONG_BYTES, _longest_message(executor.plan))), NUM_PROBES
     if not in_one_machine:
         long, count = MIN_LONG_BYTES, NUM_NETWORK_PROBES
-    short_s, long_s = _ring_seconds(executor, SHORT_BYTES, NUM_PROBES), _ring_seconds(executor, long, count)
-    byte_s = max(0.0, (long_s - short_s) / (long - SHORT_BYTES))
-    return max(0.0, short_s - SHORT_BYTES * byte_s), byte_s
+    short_s = statistics.median(_ring_seconds(executor, SHORT_BYTES, count) for _ in range(NUM_RINGS))
+    long_s = statistics.median(_ring_seconds(executor, long, count) for _ in range(NUM_RINGS))
+    return max(0.0, (long_s - short_s) / (long - SHORT_BYTES))
 
 
 def _ring_seconds(executor: Executor, num_bytes: int, count: int) -> float:

@@ -115,6 +115,12 @@ def start_telemetry(run_dir: Path, rank: int, attempt: int = 0) -> Telemetry:
         raise InvalidInput(f"{run_dir}: holds a run already; give another folder with -o") from None
 
 
+def name_process(rank: int) -> None:
+    """Has `ps -o comm` and `top` call this process by its rank; on Linux."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(f"rank {rank}", encoding="ascii")
+
+
 def watch_host(telemetry: Telemetry) -> HostLoad | None:
     """The first rank of a host tells how busy the host is."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
@@ -155,6 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
         rank = planned_rank(parsed.plan)
     except InvalidInput as error:
         return _fail(None, error, terminal)
+    name_process(rank)
     run_dir = run_directory(parsed)
     run_dir.mkdir(parents=True, exist_ok=True)
     redirect_output(run_dir, rank)

@@ -1,11 +1,13 @@
-"""What was asked of the peers of a rehearsal: written by who owns the run, done by the process that started the peers.
+"""What was asked of the peers of a run: written by who owns the run, done by the process that started the peers.
 
-A file of lines in the run's folder. Lines of an earlier start of the run are not for the processes of this one.
+A file of lines in the run's folder. Lines of an earlier start of the run are not for the processes of this one. Of a
+swarm over hosts the head writes each host's lines there.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -31,7 +33,12 @@ class Asked:
 
 def ask(run_dir: Path, asked: Asked) -> None:
     """Adds a line. Raises OSError."""
-    append_line(run_dir / ASKED_FILE, json.dumps(asdict(asked)).encode())
+    append_line(run_dir / ASKED_FILE, _line(asked))
+
+
+def asked_text(asked: Sequence[Asked]) -> bytes:
+    """The file's content."""
+    return b"".join(_line(one) + b"\n" for one in asked)
 
 
 def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:
@@ -43,6 +50,10 @@ def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:
         return []
     found = [_parsed(line) for line in lines]
     return [asked for asked in found if asked is not None and asked.attempt == attempt]
+
+
+def _line(asked: Asked) -> bytes:
+    return json.dumps(asdict(asked)).encode()
 
 
 def _parsed(line: bytes) -> Asked | None:

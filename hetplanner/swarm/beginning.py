@@ -5,6 +5,7 @@ The launcher writes that into the decision log before it starts the coordinator.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -29,7 +30,7 @@ from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plan.train_files import load_config, resume_chain
 from hetplanner.reading import reader
-from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole
+from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole, lineage_of, of_first_lineage
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 
 log = logging.getLogger(__name__)
@@ -96,16 +97,77 @@ def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGoo
             " --checkpoint-every N"
         )
     source, saved = found
-    if load_elastic_plan(source / "plan.json").digest() != plan.digest():
-        raise InvalidInput(f"resume: {source}: is of another plan; a run goes on with the plan that it began with")
-    seed, step = load_config(source / "run.json").seed, saved[0].step
-    if seed != config.seed:
-        raise InvalidInput(f"resume: {source} was begun with seed {seed}, got {config.seed}; give the same seed")
+    refuse_another_run(plan, config, source)
+    step = saved[0].step
     if step >= config.steps:
         raise InvalidInput(
             f"resume: {source} has done {step} steps, so {config.steps} leave nothing to do; give more steps"
         )
     return step
+
+
+def refuse_another_run(plan: ElasticPlan, config: TrainConfig, source: Path) -> None:
+    """Refuses a run of another plan or seed. Raises InvalidInput."""
+    if load_elastic_plan(source / "plan.json").digest() != plan.digest():
+        raise InvalidInput(f"resume: {source}: is of another plan; a run goes on with the plan that it began with")
+    seed = load_config(source / "run.json").seed
+    if seed != config.seed:
+        raise InvalidInput(f"resume: {source} was begun with seed {seed}, got {config.seed}; give the same seed")
+
+
+def take_over(run_dir: Path, source: Path) -> None:
+    """Takes the checkpoints that another run has on this host as this run's own, under the names of a first lineage.
+
+    Nothing is done where this run has some already.
+
+    Raises:
+        InvalidInput: they cannot be copied.
+        OSError: the disk is full.
+    """
+    folder = run_dir / FOLDER
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir()
+        for path in sorted((source / FOLDER).glob("stage-*.safetensors"), key=lambda path: lineage_of(path.name)):
+            (folder / of_first_lineage(path.name)).unlink(missing_ok=True)
+            _link_or_copy(path, folder / of_first_lineage(path.name))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        raise InvalidInput(f"resume: the checkpoints of {source} cannot be copied: {error.strerror}") from None
+
+
+def adopt_from_hosts(run_dir: Path, source: Path, stages: int, names: Collection[str]) -> None:
+    """Decides to go on from the newest checkpoint of another run that the hosts together have.
+
+    Args:
+        run_dir: of the new swarm, on its coordinator's host; it has decided nothing.
+        source: of the other run, on the same host.
+        stages: of the model.
+        names: of the other run's checkpoints on all hosts.
+
+    Raises:
+        InvalidInput: there is none.
+        OSError: the log cannot be written.
+    """
+
+    def is_there(folder: Path, stage: int, version: Version) -> bool:
+        return checkpoint_path(folder, stage, version).name in names
+
+    found = find_checkpoint(source, stages, is_there)
+    if found is None:
+        raise InvalidInput(f"resume: of {source} the hosts have no whole checkpoint of all {stages} stages")
+    run, saved = found
+    version = Version(0, saved[0].step)
+    decisions = DecisionFile(run_dir / DECISIONS_FILE)
+    try:
+        decisions.append(Resumed(0, version, str(run)))
+        for stage in saved:
+            decisions.append(CheckpointSaved(0, stage, version))
+    finally:
+        decisions.close()
 
 
 def begin(run_dir: Path, stages: int, resume: str | None = None, elsewhere: Collection[str] = frozenset()) -> Ledger:

@@ -31,6 +31,18 @@ def checkpoint_path(folder: Path, stage: int, version: Version) -> Path:
     return folder / f"stage-{stage}-lineage-{version.lineage}-step-{version.step}.safetensors"
 
 
+def lineage_of(name: str) -> int:
+    """The lineage in a checkpoint's name; 0 where it has none."""
+    parts = _NAME.match(name)
+    return 0 if parts is None else int(parts[2])
+
+
+def of_first_lineage(name: str) -> str:
+    """A checkpoint's name in a run that begins with it."""
+    parts = _NAME.match(name)
+    return name if parts is None else checkpoint_path(Path(), int(parts[1]), Version(0, int(parts[3]))).name
+
+
 def digest_of(parts: Iterable[Any]) -> str:
     """SHA-256 of the bytes of some arrays, one after the other."""
     found = hashlib.sha256()
@@ -68,18 +80,26 @@ def is_there(folder: Path, stage: int, version: Version) -> bool:
 
 def saved_steps(folder: Path, stages: int) -> list[int]:
     """Steps of which all stages have a checkpoint, latest first, as far as names tell."""
+    return steps_of_names(_names(folder), stages)
+
+
+def steps_of_names(names: Iterable[str], stages: int) -> list[int]:
+    """Steps of which all stages have a checkpoint among these files, latest first."""
     saved: dict[int, set[int]] = defaultdict(set)
-    for version, there in _stages_by_version(folder).items():
+    for version, there in _stages_by_version(names).items():
         saved[version.step] |= there
     return sorted((step for step, there in saved.items() if there >= set(range(stages))), reverse=True)
 
 
-def _stages_by_version(folder: Path) -> dict[Version, set[int]]:
-    found: dict[Version, set[int]] = defaultdict(set)
+def _names(folder: Path) -> list[str]:
     try:
-        names = [path.name for path in folder.iterdir()]
+        return [path.name for path in folder.iterdir()]
     except OSError:
-        return found
+        return []
+
+
+def _stages_by_version(names: Iterable[str]) -> dict[Version, set[int]]:
+    found: dict[Version, set[int]] = defaultdict(set)
     for parts in filter(None, map(_NAME.match, names)):
         found[Version(int(parts[2]), int(parts[3]))].add(int(parts[1]))
     return found
@@ -90,7 +110,7 @@ def prune(folder: Path, stage: int, kept: int) -> None:
 
     Where the others' are elsewhere the last `kept` of this stage stay.
     """
-    saved = _stages_by_version(folder)
+    saved = _stages_by_version(_names(folder))
     everyone = set().union(*saved.values())
     mine = sorted(version for version, stages in saved.items() if stage in stages)
     common = [version for version in mine if saved[version] == everyone]

@@ -21,8 +21,9 @@ from hetplanner.plan.files import load_elastic_plan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.plan.train_files import load_config
 from hetplanner.runtime.watch import STOP_FILE
-from hetplanner.swarm.beginning import begin
-from hetplanner.swarm.checkpoint_files import checkpoint_path
+from hetplanner.swarm.beginning import adopt_from_hosts, begin, take_over
+from hetplanner.swarm.checkpoint_files import checkpoint_path, of_first_lineage
+from hetplanner.swarm.decision_file import DECISIONS_FILE
 from hetplanner.swarm.keeper import Keeper
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.rehearse import (
@@ -30,6 +31,7 @@ from hetplanner.swarm.rehearse import (
     PREEMPTED_SAVE_S,
     SAVE_S,
     EndRequests,
+    PeerRequests,
     run_to_end,
     start_leading,
     start_peers,
@@ -108,8 +110,14 @@ def take_part(run_dir: Path) -> None:
 
     def prepare() -> Rehearsal | None:
         own = spec
+        saved = saved_on_hosts(run_dir) if part.leads else {}
+        if config.resume is not None:
+            earlier = (run_dir / config.resume).resolve()
+            take_over(run_dir, earlier)
+            if part.leads and not (run_dir / DECISIONS_FILE).exists():
+                adopt_from_hosts(run_dir, earlier, spec.num_stages, frozenset[str]().union(*saved.values()))
+                saved = {host: frozenset(map(of_first_lineage, names)) for host, names in saved.items()}
         if part.leads:
-            saved = saved_on_hosts(run_dir)
             ledger = begin(run_dir, spec.num_stages, None, frozenset[str]().union(*saved.values()))
             if ledger.is_finished(config.steps):
                 return None
@@ -133,24 +141,31 @@ def take_part(run_dir: Path) -> None:
             has_all=False,
             is_leaving=part.notice is not None,
         )
+        requests = PeerRequests(rehearsal, keeper)
         if part.leads:
-            watch(rehearsal, keeper, asked)
+            watch(rehearsal, keeper, asked, requests)
         else:
-            _watch_peers(run_dir, rehearsal, keeper, asked)
+            _watch_peers(run_dir, rehearsal, keeper, asked, requests)
 
 
-def _watch_peers(run_dir: Path, rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests) -> None:
-    """Until all peers are gone: the coordinator ends them, with a checkpoint or the model where they are needed."""
+def _watch_peers(
+    run_dir: Path, rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests, requests: PeerRequests
+) -> None:
+    """Until all peers are gone: the coordinator ends them, with a checkpoint or the model where they are needed.
+
+    Where all were asked to go, somebody may have one come back until the run is over.
+    """
     until_s = float("inf")
     while time.monotonic() < until_s:
         is_stopped = asked.stop or (run_dir / STOP_FILE).exists()
         if is_stopped or asked.preempt:
             until_s = min(until_s, time.monotonic() + (SAVE_S if is_stopped else PREEMPTED_SAVE_S))
+        requests.carry_out()
         keeper.look()
-        if keeper.has_ended:
+        if keeper.has_ended and (is_stopped or asked.preempt or not keeper.may_come_back):
             break
         time.sleep(POLL_S)
-    codes = [process.exitcode for process in rehearsal.processes.values()]
+    codes = [process.exitcode for name, process in rehearsal.processes.items() if name not in keeper.excused]
     if all(code == 0 for code in codes) or asked.stop or (run_dir / STOP_FILE).exists():
         return
     if asked.preempt or Preempted.exit_code in codes:

@@ -45,6 +45,7 @@ class Keeper:
         has_all: these are all processes of the swarm; else others are on other hosts.
         is_leaving: a peer that was told to end stays away, since its machine is taken away.
         restarts: so far, by name.
+        excused: names of those that were asked to go.
     """
 
     rehearsal: Rehearsal
@@ -56,7 +57,7 @@ class Keeper:
     restarts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._excused: set[str] = set()
+        self.excused: set[str] = set()
         self._wanted_back: set[str] = set()
         self._gone: set[str] = set()
         self._since_s: dict[str, float] = {}
@@ -68,7 +69,7 @@ class Keeper:
 
     def excuse(self, name: str) -> None:
         """A process was asked to go: it stays away."""
-        self._excused.add(name)
+        self.excused.add(name)
         self._wanted_back.discard(name)
 
     def bring_back(self, name: str) -> None:
@@ -80,7 +81,7 @@ class Keeper:
             self._wanted_back.discard(name)
         if name not in self._wanted_back or self.rehearsal.processes[name].exitcode is None:
             return
-        for names in (self._wanted_back, self._excused, self._gone):
+        for names in (self._wanted_back, self.excused, self._gone):
             names.discard(name)
         self._short_lives[name] = 0
         self._since_s[name] = self.clock()
@@ -96,6 +97,11 @@ class Keeper:
     def has_ended(self) -> bool:
         """Whether every process is gone for good."""
         return self._gone >= set(self.rehearsal.processes)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether nobody else is gone than who was asked to go: each may be asked to come back."""
+        return self.excused >= set(self.rehearsal.processes)
 
     def last_trouble(self) -> str:
         """Why some were not started again; empty where nothing went wrong."""
@@ -126,7 +132,7 @@ class Keeper:
 
     def _has_ended(self, name: str, exit_code: int, hung: str | None = None) -> None:
         how = hung or self._how_it_ended(name, exit_code)
-        if exit_code == 0 or name in self._excused or (self.is_leaving and exit_code == Preempted.exit_code):
+        if exit_code == 0 or name in self.excused or (self.is_leaving and exit_code == Preempted.exit_code):
             self._gone.add(name)
             return
         self._why[name] = how

@@ -83,7 +83,7 @@ def rehearse(run_dir: Path) -> None:
         start_peers(rehearsal, plan, config, plan.peers)
         liveness = SwarmLiveness(rehearsal.heartbeats)
         keeper = Keeper(rehearsal, config.max_restarts, lambda: liveness.find_hung(rehearsal.living()))
-        watch(rehearsal, keeper, asked)
+        watch(rehearsal, keeper, asked, PeerRequests(rehearsal, keeper))
 
 
 def when_there_is_space(work: Callable[[], T], asked: EndRequests) -> T:
@@ -116,16 +116,39 @@ def start_peers(
         rehearsal.start_peer(peer, speeds.get(peer), device=config.device_for(kind), notice=notice)
 
 
-def watch(rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests) -> None:
+class PeerRequests:
+    """Carries out what is asked of the peers that run here; what was asked before is not for these processes."""
+
+    def __init__(self, rehearsal: Rehearsal, keeper: Keeper) -> None:
+        self.rehearsal, self.keeper = rehearsal, keeper
+        self._attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
+        self._done = len(asked_so_far(rehearsal.run_dir, self._attempt))
+
+    def carry_out(self) -> None:
+        """Does what is new; to be called often."""
+        wanted = asked_so_far(self.rehearsal.run_dir, self._attempt)
+        for one in wanted[self._done :]:
+            self._carry_out(one)
+        self._done = len(wanted)
+
+    def _carry_out(self, asked: Asked) -> None:
+        """Has a peer leave between two steps, kills it or starts it again; it must be one that was started here."""
+        if asked.peer not in self.rehearsal.peers:
+            log.warning("%s: there is no such peer", asked.peer)
+            return
+        log.info("%s: %s", asked.peer, asked.act)
+        if asked.act == "rejoin":
+            self.keeper.bring_back(asked.peer)
+            return
+        self.keeper.excuse(asked.peer)
+        self.rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
+
+
+def watch(rehearsal: Rehearsal, keeper: Keeper, asked: EndRequests, requests: PeerRequests) -> None:
     """Until the coordinator has ended well, or was told to end."""
-    run_dir, done = rehearsal.run_dir, 0
-    attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
-    told = ""
+    run_dir, told = rehearsal.run_dir, ""
     while not told and rehearsal.processes[COORDINATOR].exitcode != 0:
-        wanted = asked_so_far(run_dir, attempt)
-        for one in wanted[done:]:
-            _carry_out(rehearsal, keeper, one)
-        done = len(wanted)
+        requests.carry_out()
         if asked.stop or (run_dir / STOP_FILE).exists():
             told = "told to end by SIGINT"
             _end_coordinator(rehearsal, signal.SIGINT, SAVE_S)
@@ -151,19 +174,6 @@ def _end_coordinator(rehearsal: Rehearsal, number: signal.Signals, patience_s: f
 def _progress(rehearsal: Rehearsal) -> str:
     step = read_ledger(rehearsal.run_dir).version.step
     return f"after step {step} of {rehearsal.spec.train.steps}"
-
-
-def _carry_out(rehearsal: Rehearsal, keeper: Keeper, asked: Asked) -> None:
-    """Has a peer leave between two steps, kills it or starts it again; it must be one that was started here."""
-    if asked.peer not in rehearsal.peers:
-        log.warning("%s: there is no such peer", asked.peer)
-        return
-    log.info("%s: %s", asked.peer, asked.act)
-    if asked.act == "rejoin":
-        keeper.bring_back(asked.peer)
-        return
-    keeper.excuse(asked.peer)
-    rehearsal.signal(asked.peer, signal.SIGKILL if asked.act == "kill" else signal.SIGINT)
 
 
 def main() -> int:

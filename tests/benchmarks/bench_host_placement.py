@@ -55,7 +55,7 @@ def text(plan: Plan) -> str:
 def bench(setting: Setting, args: argparse.Namespace) -> list[tuple[str, Outcome]]:
     """The planned placement and the others, each with the medians of its runs."""
     problem = Problem(
-        cluster=setting.plan(small(preset(args.preset), args.layers)).problem.cluster,
+        cluster=setting.cluster(),
         workload=small(preset(args.preset), args.layers),
         constraints=Constraints(stages=2, replicas=2),
     )
@@ -63,7 +63,10 @@ def bench(setting: Setting, args: argparse.Namespace) -> list[tuple[str, Outcome
     rows = []
     for number, plan in enumerate(placements(planned, args.others, args.seed)):
         name = f"{'planned' if number == 0 else number:>8} {text(plan)}"
-        outcomes = [run(setting, plan, args.steps, args.undisturbed) for _ in range(args.repeat)]
+        outcomes = []
+        for _ in range(args.repeat):
+            with setting.bed() as bed:
+                outcomes.append(run(setting, bed, plan, args))
         rows.append((name, sorted(outcomes, key=lambda one: one.measured_s)[args.repeat // 2]))
         outcome = rows[-1][1]
         if not args.json:
@@ -83,7 +86,7 @@ def main() -> None:
     parser.add_argument("--undisturbed", action="store_true", help="other programs wait while ranks compute")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else ranks of real-time priority would stay
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else ranks of high priority would stay
     for setting in BEDS:
         if not args.json:
             print(f"\n{setting.label}\n{'':24} {'predicted':>11} {'measured':>11}", flush=True)

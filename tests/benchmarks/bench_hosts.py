@@ -1,6 +1,6 @@
 """Predicted against measured step time over hosts whose links the kernel limits; as root on Linux.
 
-    python tests/benchmarks/bench_hosts.py [--steps 20] [--repeat 1] [--only 2x2] [--undisturbed] [--json]
+    python tests/benchmarks/bench_hosts.py [--steps 20] [--repeat 1] [--only 2x2] [--undisturbed] [--probed] [--json]
 
 Every setting is a bed of hosts of its own (`tests/host_bed.py`), on each of which torchrun starts the host's ranks as
 the README says. Measured is the median of a step's seconds, without the first three steps, over all ranks.
@@ -10,9 +10,10 @@ the README says. Measured is the median of a step's seconds, without the first t
 * `cores` are the processors that the ranks had together while they profiled themselves: the hosts of a bed are
   namespaces of one machine, and share what it has.
 
-With `--undisturbed` whatever else runs on this machine waits while ranks compute (real-time scheduling, from the moment
-when they look for each other), so that only the ranks disturb one another; not beside tests
-that others wait for.
+With `--probed` the cluster file is one that `hetplanner cluster probe` wrote from these hosts; else it states the
+rates that were set. With `--undisturbed` whatever else runs on this machine gets a hundredth of the processors while
+ranks compute (they are of the highest priority from the moment when they look for each other); not beside tests that
+others wait for. Real-time priority would not do: one rank would compute for 100 ms while another waits for a processor.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from host_bed import HostBed, HostSpec
+from host_bed import HEAD, HostBed, HostSpec
 from hosts.netns import processes
 from patience import HANG_S, until
 
+from hetplanner.cluster.files import load_cluster, save_cluster
+from hetplanner.cluster.model import Cluster
 from hetplanner.plan.files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
@@ -91,10 +94,12 @@ class Setting:
         hosts = [HostSpec(n, bits * rate, site=s) for n, rate, s in zip(NAMES, self.mbits, sites, strict=False)]
         return HostBed(hosts, site_rates={("near", "far"): bits * self.site_mbits} if self.site_mbits else None)
 
-    def plan(self, workload: Workload, factor: float = 1.0) -> Plan:
-        """The plan over these hosts, whose cluster file states so many times their rates."""
-        counts = dict(zip(NAMES, self.ranks or (1,) * len(self.mbits), strict=False))
-        cluster = self.bed(factor).cluster(counts)
+    def cluster(self, factor: float = 1.0) -> Cluster:
+        """The hosts' cluster file, which states so many times their rates."""
+        return self.bed(factor).cluster(dict(zip(NAMES, self.ranks or (1,) * len(self.mbits), strict=False)))
+
+    def plan(self, workload: Workload, cluster: Cluster) -> Plan:
+        """The plan over these hosts, by their cluster file."""
         if self.order:
             cluster = cluster.subset([f"{h}-{self.order[:i].count(h)}" for i, h in enumerate(self.order)])
         m, ends = workload.num_micro_batches, workload.boundaries
@@ -154,6 +159,21 @@ def start(bed: HostBed, plan: Plan, folders: dict[str, Path]) -> list[subprocess
     return started
 
 
+def probed(bed: HostBed, stated: Cluster) -> Cluster:
+    """The cluster file that a probe of the hosts' links writes. Raises SystemExit with what a failed probe said."""
+    before, after, hosts = (bed.folder / name for name in ("stated.json", "probed.json", "hosts.toml"))
+    save_cluster(stated, before)
+    lines = ['format = "hetplanner/hosts@1"', f"ssh_config = {json.dumps(str(bed.ssh_config))}"]
+    for name in bed.hosts:
+        lines += [f"[hosts.{name}]", f'address = "{bed.address(name)}"', f"python = {json.dumps(sys.executable)}"]
+    hosts.write_text("\n".join(lines) + "\n")
+    argv = [sys.executable, "-m", "hetplanner.cli", "cluster", "probe", before, "--hosts", hosts, "-o", after]
+    done = bed.run(HEAD, [*map(str, argv), "--only", "links"], timeout=HANG_S)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return load_cluster(after)
+
+
 def write_run(plan: Plan, config: TrainConfig, folder: Path) -> None:
     """plan.json and run.json."""
     folder.mkdir(parents=True)
@@ -163,7 +183,7 @@ def write_run(plan: Plan, config: TrainConfig, folder: Path) -> None:
 
 
 def undisturb(bed: HostBed, folders: dict[str, Path], num_ranks: int) -> None:
-    """Waits until all ranks have begun to connect or one has failed; other programs wait for them from then on."""
+    """Waits until all ranks have begun to connect or one has failed; they go before other programs from then on."""
 
     def connecting() -> bool:
         texts = [path.read_text() for folder in folders.values() for path in folder.glob("rank-*.jsonl")]
@@ -174,22 +194,21 @@ def undisturb(bed: HostBed, folders: dict[str, Path], num_ranks: int) -> None:
     for host in folders:
         for thread in (task for pid in processes(bed.namespace(host)) for task in Path(f"/proc/{pid}/task").glob("*")):
             with suppress(ProcessLookupError):
-                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), -20)
 
 
-def run(setting: Setting, plan: Plan, steps: int, undisturbed: bool) -> Outcome:
-    """Makes the hosts, trains, and reads what the ranks wrote. Raises SystemExit with the logs of a run that failed."""
-    with setting.bed() as bed:
-        folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
-        for folder in folders.values():
-            write_run(plan, TrainConfig(steps=steps), folder)
-        started = start(bed, plan, folders)
-        if undisturbed:
-            undisturb(bed, folders, len(plan.ranks))
-        codes = [process.wait(HANG_S) for process in started]
-        if any(codes):
-            sys.exit(f"{setting.label}: exit codes {codes}\n" + "\n".join(map(_last_words, folders.values())))
-        return outcome(plan, list(folders.values()))
+def run(setting: Setting, bed: HostBed, plan: Plan, args: argparse.Namespace) -> Outcome:
+    """Trains on the hosts, and reads what the ranks wrote. Raises SystemExit with the logs of a run that failed."""
+    folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
+    for folder in folders.values():
+        write_run(plan, TrainConfig(steps=args.steps), folder)
+    started = start(bed, plan, folders)
+    if args.undisturbed:
+        undisturb(bed, folders, len(plan.ranks))
+    codes = [process.wait(HANG_S) for process in started]
+    if any(codes):
+        sys.exit(f"{setting.label}: exit codes {codes}\n" + "\n".join(map(_last_words, folders.values())))
+    return outcome(plan, list(folders.values()))
 
 
 def outcome(plan: Plan, folders: Sequence[Path]) -> Outcome:
@@ -225,8 +244,12 @@ def small(workload: Workload, layers: int) -> Workload:
 
 def bench(setting: Setting, args: argparse.Namespace) -> dict[str, Any]:
     """Medians over some runs of one setting, as a row of the table."""
-    plan = setting.plan(small(preset(args.preset), args.layers), args.file_factor)
-    outcomes = [run(setting, plan, args.steps, args.undisturbed) for _ in range(args.repeat)]
+    workload, outcomes = small(preset(args.preset), args.layers), []
+    for _ in range(args.repeat):
+        with setting.bed() as bed:
+            stated = setting.cluster(args.file_factor)
+            plan = setting.plan(workload, probed(bed, stated) if args.probed else stated)
+            outcomes.append(run(setting, bed, plan, args))
     row = {f.name: statistics.median(getattr(one, f.name) for one in outcomes) for f in fields(Outcome)}
     return {"setting": setting.label, "error": row["predicted_s"] / row["measured_s"] - 1.0} | row
 
@@ -255,10 +278,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3, help="of the model")
     parser.add_argument("--only", default="", help="settings whose name holds this")
     parser.add_argument("--undisturbed", action="store_true", help="other programs wait while ranks compute")
+    parser.add_argument("--probed", action="store_true", help="the cluster file is one that a probe wrote")
     parser.add_argument("--file-factor", type=float, default=1.0, help="of the rates, in the cluster file")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else ranks of real-time priority would stay
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else ranks of high priority would stay
     rows = []
     if not args.json:
         print(HEADER, flush=True)

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 from factories import chain_plan, small_cluster
-from fake_launcher import processes_under
+from fake_launcher import processes_under, rank_of
 from other_user import listening
 from patience import HANG_S, stretched, until
 
@@ -95,10 +95,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint_and_the_loss_is_the
     calm.wait(HANG_S)
     run = client.start(tiny_plan(), config)
     until(lambda: (run.poll() and len(run.steps()) > 12) or run.status().is_over, "no steps")
-    workers = [p for p in processes_of_run(run.path, run.status().pid) if "hetplanner.runtime.worker" in p.cmdline()]
-    ranks = [p for p in workers if p.environ().get("RANK") == "2"]
-    assert len(ranks) == 1
-    ranks[0].kill()
+    rank_of(run, 2).kill()
     status = run.wait(HANG_S)
     assert (status.state, status.restarts) == ("finished", 1), status
     run.read_all()
@@ -131,12 +128,7 @@ def test_ranks_need_no_more_memory_than_the_capacity_check_reckons(client):
 
 def test_a_killed_worker_is_reported_with_its_rank_and_last_lines(client):
     run = start_training(client)
-    victim = next(
-        process
-        for process in processes_of_run(run.path, run.status().pid)
-        if process.environ().get("RANK") == "2" and "hetplanner.runtime.worker" in process.cmdline()
-    )
-    victim.send_signal(signal.SIGKILL)
+    rank_of(run, 2).send_signal(signal.SIGKILL)
     until(lambda: run.status().is_over, "the run goes on without a rank")
     status = run.status()
     assert status.state == "failed"

@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 from factories import chain_plan, small_cluster
-from fake_launcher import processes_under
+from fake_launcher import processes_under, rank_of
 from patience import HANG_S, until
 
 from hetplanner.liveness.processes import processes_of_run
@@ -60,24 +59,19 @@ def started(client: subprocess.Popen):
     return open_run(json.loads(client.stdout.readline())["id"])
 
 
-def worker(run, rank: int) -> psutil.Process:
-    found = processes_of_run(run.path, run.status().pid)
-    return next(p for p in found if "hetplanner.runtime.worker" in p.cmdline() and p.environ().get("RANK") == str(rank))
-
-
 def throw(fault: str, run, agent_pid: int) -> None:
     match fault:
         case "pause":
-            victim = worker(run, 1)
+            victim = rank_of(run, 1)
             for _ in range(3):
                 victim.send_signal(signal.SIGSTOP)
                 time.sleep(0.2)
                 victim.send_signal(signal.SIGCONT)
                 time.sleep(0.1)
         case "term a rank":
-            worker(run, 1).send_signal(signal.SIGTERM)
+            rank_of(run, 1).send_signal(signal.SIGTERM)
         case "stop a rank":
-            worker(run, 0).send_signal(signal.SIGSTOP)
+            rank_of(run, 0).send_signal(signal.SIGSTOP)
         case "kill the launcher":
             os.kill(run.status().pid, signal.SIGKILL)
         case "term the launcher":
@@ -137,7 +131,7 @@ def test_a_preempted_run_without_restarts_ends_with_75_and_is_resumed_through_a_
     with train(home, "--steps", "60") as client:
         first = started(client)
         until(lambda: steps_done(first) >= 5)
-        worker(first, 1).send_signal(signal.SIGTERM)
+        rank_of(first, 1).send_signal(signal.SIGTERM)
         assert client.wait(HANG_S) == 75
     assert first.status().state == "preempted"
     (saved,) = checkpoint_steps(first.path)

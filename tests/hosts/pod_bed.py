@@ -115,9 +115,7 @@ class PodBed:
         found = []
         for pid in netns.processes(self.bed.namespace(node)):
             with suppress(FileNotFoundError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                # torchrun has the module's name among its arguments too.
-                if b"hetplanner.runtime.worker" in words and b"torch.distributed.run" not in words:
+                if Path(f"/proc/{pid}/comm").read_text().startswith("rank "):
                     found.append(pid)
         return found
 

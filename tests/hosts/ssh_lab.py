@@ -107,7 +107,7 @@ class Lab:
 
     def rank_on(self, name: str) -> psutil.Process:
         """The rank's process on a host."""
-        ranks = [p for p in self.on(name) if "LOCAL_RANK" in p.environ()]
+        ranks = [p for p in self.on(name) if p.name().startswith("rank ")]
         assert len(ranks) == 1, ranks
         return ranks[0]
 

@@ -20,6 +20,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
 from hetplanner.runs.swarm_history import SwarmHistory
 from hetplanner.runtime.reference import train_reference
+from hetplanner.swarm.checkpoint_files import steps_of_names
 from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed
@@ -190,6 +191,52 @@ def test_the_coordinators_host_may_restart_and_the_swarm_goes_on_from_its_checkp
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     assert_whole(lab, run, history_of(run).commits[-1].step)
+    assert lab.left() == {}
+
+
+def ask(lab: Lab, run: Run, act: str, peer: str) -> None:
+    done = lab.bed.run(HEAD, [HETPLANNER, "runs", act, run.id, peer], env=lab.env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_peers_leave_are_killed_and_come_back_when_asked_and_the_run_goes_on_later(lab):
+    process = lab.begin("--steps", "100000", "--max-restarts", "2", "--checkpoint-every", "5")
+    run = lab.run()
+    until(lambda: commits(lab, run, 3), lambda: lab.words(run))
+    for act, peer in (("drain", "c-0"), ("kill", "b-0")):  # each the only one of its host
+        ask(lab, run, act, peer)
+        until(lambda peer=peer: peer not in peers_of(run), lambda: lab.words(run))
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 4), lambda: lab.words(run))
+    assert peers_of(run) == {"a-0", "d-0"}, "who was asked to go stays away"
+    for peer in ("b-0", "c-0"):
+        ask(lab, run, "rejoin", peer)
+        until(lambda peer=peer: peer in peers_of(run), lambda: lab.words(run))
+    ask(lab, run, "drain", "b-0")
+    until(lambda: "b-0" not in peers_of(run), lambda: lab.words(run))
+    last = history_of(run).commits[-1].step
+    until(lambda: commits(lab, run, last + 2), lambda: lab.words(run))
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130, said
+    assert run.status().state == "stopped", lab.words(run)
+    assert_whole(lab, run, history_of(run).commits[-1].step)
+    assert lab.left() == {}
+    names = [path.name for host in HOSTS for path in lab.bed.home(host).rglob("stage-*.safetensors")]
+    saved = steps_of_names(names, 2)[0]
+
+    few = lab.train("--resume", run.id, "--steps", "2")
+    assert few.returncode == 2
+    assert f"the run has done {saved} steps, so 2 leave nothing to do" in " ".join(few.stderr.split())
+    done = lab.train("--resume", run.id, "--steps", str(saved + 4), "--json")
+    assert done.returncode == 0, done.stderr
+    again = lab.run()
+    assert again.id != run.id
+    made = history_of(again).commits
+    assert [commit.step for commit in made] == list(range(made[0].step, saved + 5))
+    assert saved - 5 < made[0].step <= saved + 1, "of the newest only one stage's may have been decided"
+    _, wanted = train_reference(lab.plan.problem.workload, TrainConfig(steps=saved + 4))
+    assert [commit.loss for commit in made] == pytest.approx(wanted[made[0].step - 1 :], rel=2e-3)
     assert lab.left() == {}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from factories import chain_plan, hosted, tiny_workload
+from factories import chain_plan, hosted, swarm_plan, tiny_workload
 
 from hetplanner.errors import InvalidInput
 from hetplanner.hosts.asking import question, resumed_run
@@ -120,6 +120,22 @@ def test_under_another_plan_the_hosts_together_need_a_part_of_every_stage(tmp_pa
     rows[2] = Found(rows[2].host, rows[2].facts.replace(checkpoints={10: (2, 3)}))
     ((_, text),) = problems(PLAN, config, rows, "1.0")
     assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
+
+
+def test_a_swarm_goes_on_from_a_checkpoint_of_which_the_hosts_have_every_stage():
+    plan = swarm_plan([1, 1], [4], cluster=hosted({"d0": "a", "d1": "b"}))
+    names = {f"stage-{stage}-lineage-0-step-{step}.safetensors" for stage, step in ((0, 5), (1, 5), (0, 10))}
+    rows = [
+        Found(host, FINE.replace(address=f"10.0.0.{host.node}", stage_files=sorted(names)[host.node :: 2]))
+        for host in place_hosts(plan, Hosts())
+    ]
+    assert problems(plan, TrainConfig(resume="/runs/x", steps=6), rows, "1.0") == []
+    (told,) = problems(plan, TrainConfig(resume="/runs/x", steps=5), rows, "1.0")
+    assert told == ("a", "the run has done 5 steps, so 5 leave nothing to do; give more steps")
+    rows[0] = Found(rows[0].host, rows[0].facts.replace(stage_files=()))
+    ((host, text),) = problems(plan, TrainConfig(resume="/runs/x", steps=6), rows, "1.0")
+    assert host == "a"
+    assert text.startswith("no checkpoint of the run to go on from has every stage on these hosts")
 
 
 def test_hosts_that_do_not_come_back_are_named_with_the_way_on_without_them():

@@ -21,7 +21,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.resuming import check_resume, checkpoints_of
-from hetplanner.swarm.beginning import begin, find_checkpoint, read_ledger
+from hetplanner.swarm.beginning import adopt_from_hosts, begin, find_checkpoint, read_ledger, take_over
 from hetplanner.swarm.checkpoint_files import DIGEST, FOLDER, checkpoint_path, digest_of
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 from hetplanner.swarm.spec import spec_of
@@ -197,3 +197,26 @@ def test_the_run_that_was_resumed_is_no_part_of_what_a_swarm_is(new_run):
     one, other = (spec_of(PLAN, TrainConfig(steps=10, resume=source)) for source in (None, "/runs/a"))
     assert one.fingerprint == other.fingerprint
     assert read_ledger(new_run("a")).version == Version(0, 0)
+
+
+def test_a_swarm_over_hosts_goes_on_with_what_each_host_has_of_another_run(new_run):
+    lead, peer, source, other = (new_run(name) for name in ("lead", "peer", "old-lead", "old-peer"))
+    write_log(source, Booted(1))
+    commit(source, 1, 2, 3)
+    for stage, run_dir in ((0, source), (1, other)):
+        save(run_dir, stage, Version(1, 2))
+        save(run_dir, stage, Version(0, 2))  # of before it was set back
+    for stage in (0, 1):
+        write_log(source, CheckpointSaved(1, stage, Version(1, 2)))
+    take_over(lead, source)
+    take_over(peer, other)
+    for mine, theirs, stage in ((lead, source, 0), (peer, other, 1)):
+        path = checkpoint_path(mine / FOLDER, stage, Version(0, 2))
+        assert path.read_bytes() == checkpoint_path(theirs / FOLDER, stage, Version(1, 2)).read_bytes()
+
+    names = {path.name for run_dir in (source, other) for path in (run_dir / FOLDER).iterdir()}
+    with pytest.raises(InvalidInput, match="the hosts have no whole checkpoint of all 2 stages"):
+        adopt_from_hosts(lead, source, 2, names - {"stage-1-lineage-1-step-2.safetensors"})
+    adopt_from_hosts(lead, source, 2, names)
+    ledger = begin(lead, 2, None, {"stage-1-lineage-0-step-2.safetensors"})
+    assert (ledger.version, ledger.resumed) == (Version(0, 2), (2, str(source)))
