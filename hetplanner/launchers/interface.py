@@ -15,7 +15,6 @@ from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
-TORCHRUN_MODULE = "hetplanner.runtime.torchrun"
 SWARM_MODULE = "hetplanner.swarm.rehearse"
 SWARM_HOST_MODULE = "hetplanner.swarm.host_part"
 HEAD_MODULE = "hetplanner.hosts.head"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
-from hetplanner.launchers.interface import SWARM_MODULE, TORCHRUN_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
@@ -76,7 +76,7 @@ class LocalLauncher:
         # Without --rdzv-conf torchrun hands the node's rank to its static rendezvous only.
         node_rank = (f"--node-rank={node}", f"--rdzv-conf=rank={node}") if self.nodes > 1 else ()
         return (
-            *(sys.executable, "-m", TORCHRUN_MODULE),
+            *(sys.executable, "-m", "torch.distributed.run"),
             f"--rdzv-backend={RENDEZVOUS}",
             f"--rdzv-endpoint={LOOPBACK}:{port}",
             f"--nnodes={self.nodes}",
@@ -84,7 +84,7 @@ class LocalLauncher:
             f"--nproc-per-node={size}",
             "--max-restarts=0",
             f"--log-dir={os.devnull}",  # ranks write their own; torchrun's folder would stay behind
-            str(run_dir / "plan.json"),
+            *("-m", WORKER_MODULE, str(run_dir / "plan.json")),
         )
 
 

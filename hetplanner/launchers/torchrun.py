@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, is_public, place_hosts
-from hetplanner.launchers.interface import TORCHRUN_MODULE, HostCommand, LaunchRequest
+from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
@@ -68,7 +68,7 @@ def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str])
         HostCommand(
             host.name,
             (
-                *(host.program, "-m", TORCHRUN_MODULE),
+                *(host.program, "-m", "torch.distributed.run"),
                 f"--rdzv-backend={RENDEZVOUS}",
                 f"--rdzv-endpoint={endpoint}",
                 f"--nnodes={len(placed)}",
@@ -76,7 +76,7 @@ def host_commands(placed: tuple[PlacedHost, ...], port: int, folders: list[str])
                 f"--nproc-per-node={len(host.ranks)}",
                 "--max-restarts=0",
                 "--log-dir=/dev/null",  # ranks write their own
-                f"{folder}/plan.json",
+                *("-m", WORKER_MODULE, f"{folder}/plan.json"),
             ),
             {HOST_VARIABLE: host.name, ADDRESS_VARIABLE: host.address, "OMP_NUM_THREADS": "1"}
             | ({NOTICE_VARIABLE: host.notice} if host.notice else {}),

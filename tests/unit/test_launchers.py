@@ -65,7 +65,7 @@ def test_the_text_of_a_request_is_its_script(launcher, plan):
 
 def test_the_worker_is_named_by_a_string_with_the_plan_file(launcher, plan):
     for command in launcher.request(plan, RUN_DIR, TrainConfig()).commands:
-        assert ("-m", "hetplanner.runtime.torchrun") in pairwise(command.argv)
+        assert ("-m", "hetplanner.runtime.worker") in pairwise(command.argv)
         assert command.argv[-1].endswith("/plan.json")
 
 
@@ -101,10 +101,10 @@ def test_every_host_gets_its_ranks_its_number_and_one_endpoint(over_hosts):
     assert [(c.host, c.num_ranks) for c in request.commands] == [("b", 2), ("a", 2)]
     first = request.commands[0].env["HETPLANNER_ADDRESS"]
     for node, command in enumerate(request.commands):
-        assert command.argv[1:10] == (
-            *("-m", "hetplanner.runtime.torchrun", "--rdzv-backend=hetplanner", f"--rdzv-endpoint={first}:29500"),
+        assert command.argv[1:11] == (
+            *("-m", "torch.distributed.run", "--rdzv-backend=hetplanner", f"--rdzv-endpoint={first}:29500"),
             *("--nnodes=2", f"--rdzv-conf=rank={node}", "--nproc-per-node=2"),
-            *("--max-restarts=0", "--log-dir=/dev/null"),
+            *("--max-restarts=0", "--log-dir=/dev/null", "-m"),
         )
         assert command.env["HETPLANNER_HOST"] == command.host
         if over_hosts.name != "kubernetes":  # which has addresses of its own for pods
@@ -190,9 +190,9 @@ def test_local_is_what_a_person_would_type(plan):
     (command,) = request.commands
     closed = (sys.executable, "-m", "hetplanner.launchers.isolate", "--") if why_open() is None else ()
     assert bool(request.warnings) == (not closed)
-    assert command.argv[:-1] == (
+    assert command.argv[:-3] == (
         *closed,
-        *(sys.executable, "-m", "hetplanner.runtime.torchrun"),
+        *(sys.executable, "-m", "torch.distributed.run"),
         "--rdzv-backend=hetplanner-loopback",
         "--rdzv-endpoint=127.0.0.1:29555",
         "--nnodes=1",
