@@ -24,7 +24,7 @@ from hetplanner.ui.views import shell
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOON_MS = 200
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def use_of(use, home):
 
     server = pn.serve(
         {"planner": made}, port=0, show=False, start=False, verbose=False, loop=IOLoop.current(),
-        check_unused_sessions_milliseconds=SOON_MS, unused_session_lifetime_milliseconds=SOON_MS,
+        check_unused_sessions=SOON_MS, unused_session_lifetime=SOON_MS,
     )  # fmt: skip
     server.start()
     try:
@@ -159,15 +159,11 @@ class NotedShell(shell.Shell):
 
 
 def left_of(use, home):
-    """Parts of a session that live on after it was used so, and ended; a thread may need a moment to let go."""
-    named, deadline = own_loop.finish(use_of(use, home)), time.monotonic() + PATIENCE_S
-    while left := [name for name, part in named.items() if part() is not None]:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.2)
-        gc.unfreeze()
-        gc.collect()
-    return left
+    """Parts of a session that live on after it was used so, and ended."""
+    named = own_loop.finish(use_of(use, home))
+    gc.unfreeze()
+    gc.collect()
+    return [name for name, part in named.items() if part() is not None]
 
 
 @pytest.fixture(autouse=True)
