@@ -246,19 +246,19 @@ def stop(run: RunName, as_json: AsJson = False) -> None:
 
 @app.command()
 def drain(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
-    """Have a peer of a running rehearsal leave between two steps."""
+    """Have a peer of a running swarm leave between two steps."""
     _ask_peer(run, peer, "drain", as_json)
 
 
 @app.command()
 def kill(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
-    """Kill a peer of a running rehearsal, to see the swarm go on without it."""
+    """Kill a peer of a running swarm, to see the swarm go on without it."""
     _ask_peer(run, peer, "kill", as_json)
 
 
 @app.command()
 def rejoin(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
-    """Have a peer of a running rehearsal that has left or was killed come back."""
+    """Have a peer of a running swarm that has left or was killed come back."""
     _ask_peer(run, peer, "rejoin", as_json)
 
 

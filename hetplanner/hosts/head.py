@@ -98,7 +98,7 @@ class Head:
         folder = f"{host.run_folder}/{self.run}"
         asked = question(self.plan, self.config, host, port, self._resume)
         asked |= {"run_folder": folder, "attempt": self.attempt}
-        asked |= {"swarm": self.run if self.attempt else self._resume} if self.is_swarm else {}
+        asked |= {"swarm": self.run} if self.is_swarm and self.attempt else {}
         lost = self._lost_before.get(host.name, {})
         mirror = Mirror(self.run_dir, wanted_files(self.plan, self.config, host), self.config.checkpoints_kept, lost)
 

@@ -257,7 +257,7 @@ class StopHandler(_Handler):
 
 
 class PeersHandler(_Handler):
-    """POST: a peer of a running rehearsal is to go."""
+    """POST: a peer of a running swarm is to go."""
 
     async def post(self, run_id: str) -> None:
         """PeerRequest -> RunStatus, at once; the run's events tell when the peer is gone."""

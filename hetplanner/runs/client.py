@@ -120,11 +120,11 @@ class AgentClient:
         return status
 
     def ask_peer(self, run: str, peer: str, act: PeerAct) -> RunStatus:
-        """Has a peer of a running rehearsal leave between two steps (`drain`), kills it (`kill`), or starts it again
+        """Has a peer of a running swarm leave between two steps (`drain`), kills it (`kill`), or starts it again
         (`rejoin`); returns at once.
 
         Raises:
-            InvalidInput: the run is over, or no rehearsal of a swarm by this agent; or the peer is not there, or
+            InvalidInput: the run is over, or no swarm of this agent; or the peer is not there, or
                 was asked already.
             RunError: the agent is gone.
         """

@@ -1,4 +1,4 @@
-"""Which peers of a running rehearsal may be asked to leave or to come back, or killed."""
+"""Which peers of a running swarm may be asked to leave or to come back, or killed."""
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.elastic import ElasticPlan

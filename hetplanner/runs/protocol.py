@@ -58,7 +58,7 @@ class StartRequest(Noun):
 
 
 class PeerRequest(Noun):
-    """Have a peer of a running rehearsal leave, or kill it. It names a peer of the run's plan: no path, no process."""
+    """Have a peer of a running swarm leave, or kill it. It names a peer of the run's plan: no path, no process."""
 
     peer: Name
     act: PeerAct

@@ -91,7 +91,7 @@ class Run(RunReader):
         return AgentClient(self.home).stop(self.id)
 
     def ask_peer(self, peer: str, act: PeerAct) -> RunStatus:
-        """Has a peer of a running rehearsal leave (`drain`), kills it or brings it back (`rejoin`). Raises RunError."""
+        """Has a peer of a running swarm leave (`drain`), kills it or brings it back (`rejoin`). Raises RunError."""
         from hetplanner.runs.client import AgentClient
 
         return AgentClient(self.home, start=False).ask_peer(self.id, peer, act)

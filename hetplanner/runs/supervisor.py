@@ -242,7 +242,7 @@ class Supervisor:
         return run.status
 
     def ask_peer(self, run_id: str, peer: str, act: PeerAct, caller: str = "") -> RunStatus:
-        """Has a peer of a running rehearsal leave between two steps, kills it, or has one that has gone come back.
+        """Has a peer of a running swarm leave between two steps, kills it, or has one that has gone come back.
 
         Raises:
             InvalidInput: the run is over, does not run yet, or has no peers; the peer is not there or was asked.
@@ -252,7 +252,7 @@ class Supervisor:
         if run is None or run.status.state not in ("starting", "running"):
             state = (run.status if run is not None else self.status(run_id)).state
             raise InvalidInput(
-                f"run {run_id}: is {state}; only peers of a running rehearsal can leave, be killed or come back"
+                f"run {run_id}: is {state}; only peers of a running swarm can leave, be killed or come back"
             )
         check_peer(run, peer, act)
         try:

@@ -117,7 +117,7 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     for peer in history.flow(1).peers:  # it waits out at least what is emulated
         assert 0 < peer.speed <= 1.05 * expected_speeds(plan)[peer.peer][peer.stage]
     run.stop()
-    with pytest.raises(InvalidInput, match="is stopped; only peers of a running rehearsal"):
+    with pytest.raises(InvalidInput, match="is stopped; only peers of a running swarm"):
         client.ask_peer(run.id, "d1", "drain")
     losses = losses_of(run.path)
     _, wanted = train_reference(plan.problem.workload, config.replace(steps=len(losses)))

@@ -452,7 +452,7 @@ def test_a_run_of_a_static_plan_has_no_peers(home, agent, plan):
     for name in (plan.ranks[0], "../" + plan.ranks[0], "1", ""):
         with pytest.raises(InvalidInput, match=r"its plan is static: it has ranks and no peers|peer: "):
             client.ask_peer(run.id, name, "kill")
-    with pytest.raises(InvalidInput, match="is queued; only peers of a running rehearsal"):
+    with pytest.raises(InvalidInput, match="is queued; only peers of a running swarm"):
         client.ask_peer(waiting.id, plan.ranks[0], "drain")
     assert not (run.path / "asked.jsonl").exists()
     assert run.status().state in ("starting", "running")

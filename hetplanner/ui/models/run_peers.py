@@ -1,4 +1,4 @@
-"""Peers of a running rehearsal that a person has leave, kills or brings back. The agent does it, as it does a stop."""
+"""Peers of a running swarm that a person has leave, kills or brings back. The agent does it, as it does a stop."""
 
 import logging
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The swarm of a run: which way its micro-batches go, who served which stage when, who is there, what happened in all.
 
-A peer of a rehearsal can be made to leave, killed, and brought back, to see how the others go on.
+A peer can be made to leave, killed, and brought back, to see how the others go on.
 """
 
 import time
