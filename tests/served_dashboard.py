@@ -79,6 +79,13 @@ class Server:
             unheld = sorted(set(re.findall("unheld change: .*", said)))
             assert not unheld, "\n".join(unheld)  # see tell_unheld.py
 
+    def stacks(self) -> str:
+        """What each thread of a server that hangs is doing, after what it said last."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
+        return (self.home / "server.txt").read_text()[-20_000:]
+
 
 class Dashboard(Server):
     """`hetplanner dashboard`; `link()` is what it printed last."""

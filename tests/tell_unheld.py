@@ -1,9 +1,11 @@
 """Tells of what a page's callbacks change without holding the document: `panel serve --setup` runs it first.
 
 Such a change goes out at once, past messages that Panel has serialised and still sends: if it is one of a part that is
-in them, the browser does not know the part yet. `Server.stop` finds the lines.
+in them, the browser does not know the part yet. `Server.stop` finds the lines. `Server.stacks` asks for all stacks.
 """
 
+import faulthandler
+import signal
 import traceback
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from bokeh.document.callbacks import DocumentCallbackManager
 from bokeh.document.events import DocumentChangedEvent, DocumentPatchedEvent
 
 SOURCES = str(Path(__file__).resolve().parents[1] / "hetplanner")
+faulthandler.register(signal.SIGUSR1)
+
 LATER = {"unhold", "unlocked", "hold"}
 """Functions of Bokeh and Panel that send what was held."""
 

@@ -116,7 +116,7 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(server, visit):
             agrees,
             lambda number=number: (
                 f"change {number}: asked {asked}, known {known()}, shown {shown()} {fields()}, at {page.url},"
-                f" complaints {one.complaints}"
+                f" complaints {one.complaints}, server:\n{server.stacks()}"
             ),
         )
         now = known()

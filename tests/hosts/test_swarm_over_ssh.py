@@ -54,6 +54,12 @@ def history_of(run: Run) -> SwarmHistory:
     return SwarmHistory(run.path).read_all()
 
 
+def stage_files(lab: Lab, run: Run) -> list[str]:
+    """Names of a run's checkpoints on all hosts. The bed is the module's: other runs have left theirs, too."""
+    of_run = f"{run.id}/checkpoints/stage-*.safetensors"
+    return [path.name for host in HOSTS for path in lab.bed.home(host).rglob(of_run)]
+
+
 def assert_whole(lab: Lab, run: Run, steps: int) -> None:
     """Every step was committed with every micro-batch counted once, and the losses are those of one process."""
     commits = history_of(run).commits
@@ -161,7 +167,7 @@ def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_
     until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, lambda: lab.words(run))
     assert lab.left() == {}
     assert "its checkpoints are on the hosts" in json.loads(run.directory.status_file.read_text())["message"]
-    saved = [path.name for host in HOSTS for path in lab.bed.home(host).rglob("stage-*.safetensors")]
+    saved = stage_files(lab, run)
     step = history_of(run).commits[-1].step
     assert {name.rpartition("-")[2] for name in saved} == {f"{step}.safetensors"}, saved
     begin = [sys.executable, "-c", "from hetplanner.runs.client import AgentClient; AgentClient()"]
@@ -222,8 +228,7 @@ def test_peers_leave_are_killed_and_come_back_when_asked_and_the_run_goes_on_lat
     assert run.status().state == "stopped", lab.words(run)
     assert_whole(lab, run, history_of(run).commits[-1].step)
     assert lab.left() == {}
-    names = [path.name for host in HOSTS for path in lab.bed.home(host).rglob("stage-*.safetensors")]
-    saved = steps_of_names(names, 2)[0]
+    saved = steps_of_names(stage_files(lab, run), 2)[0]
 
     few = lab.train("--resume", run.id, "--steps", "2")
     assert few.returncode == 2

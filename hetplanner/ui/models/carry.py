@@ -101,12 +101,15 @@ class CarryModel(param.Parameterized):
             return
         self._ticket = None
         if ticket.stale:
-            return
-        if ticket.result is None:
+            self.check()  # others asked more than the desk keeps waiting
+        elif ticket.result is None:
             self._mark(ticket.error)
-            return
+        else:
+            self._take(ticket.result["plan"])
+
+    def _take(self, body: dict[str, Any]) -> None:
         try:
-            self._carried = checked(Plan, {"problem": self._wanted, **ticket.result["plan"]}, "plan")
+            self._carried = checked(Plan, {"problem": self._wanted, **body}, "plan")
         except HetplannerError as error:
             self._mark(str(error))
         else:

@@ -4,7 +4,8 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,6 +20,7 @@ from bokeh.settings import settings
 from panel.io.resources import LOCAL_DIST
 from panel.theme import Design
 from panel.util import edit_readonly
+from tornado.ioloop import IOLoop
 from tornado.process import task_id
 
 from hetplanner.runs.status import LIVE_STATES
@@ -238,6 +240,7 @@ class Shell:
         self.address = Address(self._go_to, self._take_theme)
         self._place: dict[str, str] = {}
         self._moving = False
+        self._last_error = ""
         self._alarm_words = Words(margin=(8, 14))
         self.alarm = frame(self._alarm_words.view, margin=(6, 10))
         self.alarm.styles = FRAME | {"border": f"2px solid {COLOURS['warn']}"}
@@ -294,7 +297,9 @@ class Shell:
             explain.kept.param.watch(self._remember, "chosen")
             explain.whatif.param.watch(self._remember, "changes")
             session.param.watch(self._remember, "page")
-            session.answered = partial(pn.state.curdoc.add_next_tick_callback, self._look)
+            # The desk answers in a thread of its own; Bokeh keeps which document is current in a list without a lock.
+            add_callback = IOLoop.current().add_callback
+            session.answered = partial(add_callback, pn.state.curdoc.add_next_tick_callback, self._look)
             pn.state.onload(self._start_beat)
 
     def _start_beat(self) -> None:
@@ -316,9 +321,22 @@ class Shell:
             for name in self.deck.empty[:1]:
                 self._fill(name)
 
+    @contextmanager
+    def _telling_errors(self) -> Iterator[None]:
+        """Bokeh only logs what its callbacks raise: the page would stand still without a word. Each error is told once.
+
+        Panel's handler of exceptions sees those of events alone.
+        """
+        try:
+            yield
+        except Exception as error:
+            if repr(error) != self._last_error:
+                self._last_error = repr(error)
+                _show_exception(weakref.ref(self.app.session), error)
+
     def _beat(self) -> None:
         self._show_notices()
-        with pn.io.hold():
+        with self._telling_errors(), pn.io.hold():
             self._fill_next()
             self.app.agent.beat()
             self.app.plan.poll()
@@ -331,7 +349,7 @@ class Shell:
 
     def _look(self) -> None:
         """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
-        with pn.io.hold():
+        with self._telling_errors(), pn.io.hold():
             self.app.poll_answers()
             for view in self._views.values():
                 view.beat()
