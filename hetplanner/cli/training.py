@@ -47,6 +47,9 @@ def train(
     emulate_links: Annotated[
         bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
     ] = False,
+    connections: Annotated[
+        int, typer.Option(help="TCP connections between two ranks; several fill a long path that one cannot.")
+    ] = 1,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 100,
     data: Annotated[
         str | None,
@@ -122,6 +125,7 @@ def train(
         "seed": seed,
         "data": data_for(launcher, data),
         "emulate_links": emulate_links,
+        "connections": connections,
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
         "lr_schedule": lr_schedule,

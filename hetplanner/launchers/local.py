@@ -12,6 +12,7 @@ from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.swarm.spec import spec_of
 
 LOOPBACK = "127.0.0.1"
 RENDEZVOUS = "hetplanner-loopback"
@@ -44,9 +45,10 @@ class LocalLauncher:
         """One torchrun command per node; of an elastic plan one command that starts its swarm.
 
         Raises:
-            InvalidInput: there are more nodes than ranks.
+            InvalidInput: there are more nodes than ranks, or the swarm cannot be trained so.
         """
         if isinstance(plan, ElasticPlan):
+            spec_of(plan, config)
             argv = (sys.executable, "-m", SWARM_MODULE, str(run_dir))
             return self._closed(run_dir, (HostCommand("localhost", argv, loopback_environment()),))
         check_runnable(plan)

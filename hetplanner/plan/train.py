@@ -1,9 +1,9 @@
 """How a plan is trained: what is the user's choice at launch, not the planner's. Saved as `run.json`."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.dtypes import DType
@@ -14,6 +14,9 @@ from hetplanner.workload.workload import Workload
 if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
 
+
+MAX_CONNECTIONS = 16
+"""Between two ranks; every rank has as many to each other one."""
 
 LrSchedule = Literal["constant", "linear", "cosine"]
 
@@ -26,6 +29,8 @@ class TrainConfig(Noun):
             `hetplanner.data`; None takes the Python standard library's own sources, or digits for images.
         device: what ranks compute on; auto takes a GPU where the plan has one and the host too.
         emulate_links: delay every transfer as the plan's links and NICs would (one machine only).
+        connections: TCP connections between two ranks, each of which carries a part of a large message. A connection
+            carries at most its window in a round trip; several fill a long path that one cannot.
         warmup_steps: the learning rate rises in a straight line over the first steps. Without it the first
             updates of AdamW are so large that rounding alone parts two runs.
         lr_schedule: how the learning rate falls from the end of the warm-up to the last step.
@@ -46,6 +51,7 @@ class TrainConfig(Noun):
     seed: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] = 0
     data: Text | None = None
     emulate_links: bool = False
+    connections: Annotated[int, Field(strict=True, ge=1, le=MAX_CONNECTIONS)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)] = 1e-3
     warmup_steps: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 20
@@ -60,6 +66,12 @@ class TrainConfig(Noun):
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     replan: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _links_are_real(self) -> Self:
+        if self.emulate_links and self.connections > 1:
+            raise ValueError("connections: emulated links have one each; leave it out")
+        return self
 
     def device_for(self, kind: str) -> str:
         """What computes where the plan has a device of this kind: `device`, but with auto no GPU for a processor."""

@@ -23,6 +23,7 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.clocks import ClockOffset
 from hetplanner.runtime.posting import sent_messages
 from hetplanner.runtime.transport import Topic, tag_of
+from hetplanner.runtime.wire import HostWire, Work
 from hetplanner.schedule.order import make_schedule
 
 PINGS = 15
@@ -47,20 +48,23 @@ class Flow:
     to_host: str
 
 
-def measure_links(plan: Plan, rank: int, clock: ClockOffset, wait: Callable[[], None] = lambda: None) -> Measured:
+def measure_links(
+    plan: Plan, rank: int, clock: ClockOffset, wire: HostWire, wait: Callable[[], None] = lambda: None
+) -> Measured:
     """Measures the links between hosts that the plan's messages pass; every rank must call it at the same time.
 
     Args:
         plan: what will run.
         rank: this one.
         clock: this rank's.
+        wire: what will carry messages, over one connection to each rank or several.
         wait: called between experiments, to show that this rank gets on.
 
     Returns:
         The same on all ranks; without links if all ranks are on one host.
     """
     flows = _flows(plan)
-    probe = _Probe(rank, clock, wait)
+    probe = _Probe(rank, clock, wire, wait)
     links = _measure_one_by_one(probe, list(_one_each(flows)))
     nics = _measure_together(probe, flows, links)
     return Measured(links=tuple(links.values()), nics=nics, measured_unix_s=time.time())
@@ -201,8 +205,8 @@ class Burst:
 class _Probe:
     """One rank's part in the experiments; what it measures is told to all."""
 
-    def __init__(self, rank: int, clock: ClockOffset, wait: Callable[[], None]) -> None:
-        self.rank, self._clock, self._wait = rank, clock, wait
+    def __init__(self, rank: int, clock: ClockOffset, wire: HostWire, wait: Callable[[], None]) -> None:
+        self.rank, self._clock, self._wire, self._wait = rank, clock, wire, wait
 
     def latencies(self, flows: Sequence[Flow]) -> list[float]:
         """One-way seconds of an empty message: half of the shortest way there and back."""
@@ -249,7 +253,7 @@ class _Probe:
         sent = [(flow, torch.empty(n, dtype=torch.uint8)) for flow, n in zip(flows, sizes, strict=True)]
         dist.barrier()  # receives are posted, and nothing else is under way
         works = [
-            dist.isend(data, flow.target, tag=tag_of(Topic.PROBE, m))
+            self._wire.send(data, flow.target, tag_of(Topic.PROBE, m))[0]
             for m in range(count)
             for flow, data in sent
             if flow.source == self.rank
@@ -260,15 +264,14 @@ class _Probe:
             thread.start()
         for thread in threads:
             thread.join()
-        for work in filter(None, works):
+        for work in works:
             work.wait()
         told = self._told([s - self._clock.ahead_s if s else 0.0 for s in times_s])
         return [Burst(count, n, *ends) for n, ends in zip(sizes, zip(told[::2], told[1::2], strict=True), strict=True)]
 
-    def _post(self, flow: Flow, num_bytes: int, count: int) -> tuple[list[dist.Work], list[Tensor]]:
-        buffers = [torch.empty(num_bytes, dtype=torch.uint8) for _ in range(count)]
-        works = [dist.irecv(data, flow.source, tag=tag_of(Topic.PROBE, m)) for m, data in enumerate(buffers)]
-        return [work for work in works if work is not None], buffers
+    def _post(self, flow: Flow, num_bytes: int, count: int) -> tuple[list[Work], list[Tensor]]:
+        posted = [self._wire.receive(num_bytes, flow.source, tag_of(Topic.PROBE, m)) for m in range(count)]
+        return [work for work, _ in posted], [data for _, data in posted]
 
     def _told(self, numbers: Sequence[float]) -> list[float]:
         """The numbers of all ranks, each of which knows some and has 0 for the others."""
@@ -278,7 +281,7 @@ class _Probe:
         return [float(number) for number in row]
 
 
-def _time(works: Sequence[dist.Work], times_s: list[float], i: int) -> None:
+def _time(works: Sequence[Work], times_s: list[float], i: int) -> None:
     """Waits for one connection's messages, in a thread: another connection's may take longer."""
     works[0].wait()
     times_s[2 * i] = time.monotonic()

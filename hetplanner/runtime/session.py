@@ -45,7 +45,7 @@ from hetplanner.runtime.stop_vote import StopVote
 from hetplanner.runtime.telemetry import Telemetry
 from hetplanner.runtime.transport import Transport
 from hetplanner.runtime.watch import Request, StopWatcher
-from hetplanner.runtime.wire import PairWire, Wire
+from hetplanner.runtime.wire import HostWire, PairWire, Wire
 from hetplanner.schedule.order import make_schedule
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,8 @@ class Session:
                 emulator.draining.set()
         window = sum(2 * plan.held_S[chunk.stage] for chunk in chunks) + 4
         wire = None if emulator else self._bulk_wire(device)
-        transport = Transport(rank, emulator, window, device, wire, self.heartbeat)
+        host_wire = HostWire(device, self.config.connections)
+        transport = Transport(rank, emulator, window, device, wire, self.heartbeat, host_wire)
         order = self._order(batches)
         return Executor(plan, rank, self.config, chunks, transport, batches, self.telemetry, order, self.heartbeat)
 
@@ -189,6 +190,7 @@ class Session:
         """nccl where every rank has a GPU of its own."""
         if not have_own_gpus(device):
             return None
+        os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", str(self.config.connections))
         schedule, groups = make_schedule(self.plan), reduction_groups(self.plan)
         pairs = sent_messages(schedule.actions, groups, self.plan.problem.workload.num_micro_batches)
         return PairWire(self.place.rank, pairs, device)
@@ -208,7 +210,8 @@ class Session:
         measured, clock = None, ClockOffset(0.0, 0.0)
         if not self.place.is_one_machine:
             clock = clock_offset(self.place.rank, self.place.world_size)
-            measured = measure_links(self.plan, self.place.rank, clock, self.heartbeat.advance)
+            wire = executor.transport.host_wire
+            measured = measure_links(self.plan, self.place.rank, clock, wire, self.heartbeat.advance)
         self._enter("predicting")
         if self.place.rank == 0:
             self._write_prediction(durations_from(profiles), measured)

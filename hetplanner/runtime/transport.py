@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.runtime.emulation import LinkEmulator
 from hetplanner.runtime.traffic import Traffic
-from hetplanner.runtime.wire import CPU, HostWire, Wire
+from hetplanner.runtime.wire import CPU, HostWire, Wire, Work
 
 HEADER_BYTES = 16
 """A float64 stamp, padded so that what follows stays aligned for every dtype."""
@@ -81,6 +80,7 @@ class Transport:
         device: where messages are made and read.
         wire: carries activations, gradients and reductions; None stages through host memory. All else is short and
             always goes that way.
+        host_wire: carries what goes through host memory; None: over one connection to each rank.
         heartbeat: is told whom this rank waits for.
 
     Attributes:
@@ -95,17 +95,18 @@ class Transport:
         device: torch.device = CPU,
         wire: Wire | None = None,
         heartbeat: Heartbeat | None = None,
+        host_wire: HostWire | None = None,
     ) -> None:
         self.rank, self.emulator, self.window, self.device = rank, emulator, window, device
-        self._host_wire = HostWire(device)
-        self._bulk_wire: Wire = wire or self._host_wire
+        self.host_wire = host_wire or HostWire(device)
+        self._bulk_wire: Wire = wire or self.host_wire
         self.traffic = Traffic()
         self._heartbeat = heartbeat or Heartbeat()
         self._header = HEADER_BYTES if emulator else 0
         self._queue: deque[Expected] = deque()
-        self._posted: dict[Expected, tuple[dist.Work, Tensor]] = {}
-        self._sent: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
-        self._sent_before: dict[MessageKey, tuple[dist.Work, Tensor]] = {}
+        self._posted: dict[Expected, tuple[Work, Tensor]] = {}
+        self._sent: dict[MessageKey, tuple[Work, Tensor]] = {}
+        self._sent_before: dict[MessageKey, tuple[Work, Tensor]] = {}
 
     @property
     def carrier(self) -> str:
@@ -138,7 +139,7 @@ class Transport:
             )
 
     def _wire(self, topic: Topic) -> Wire:
-        return self._bulk_wire if topic in BULK else self._host_wire
+        return self._bulk_wire if topic in BULK else self.host_wire
 
     def receive(self, message: Expected) -> Tensor:
         """Waits for an announced message and returns its bytes [uint8], which the caller owns."""

@@ -1,11 +1,15 @@
 """What carries a message's bytes: gloo between processors, or nccl between GPUs.
 
-`HostWire` tells messages apart by tag and may take them in any order. `PairWire` has a communicator for every pair of
-ranks and direction, on which messages arrive in the order in which they were sent: receives have to be posted in the
-sender's order (`hetplanner.runtime.posting`). Sends of one pair and direction then never wait for those of another.
+`HostWire` tells messages apart by tag and may take them in any order. It can spread large messages over several TCP
+connections: one carries at most its window in a round trip, however wide the path is (Allcock et al. 2005, GridFTP).
+
+`PairWire` has a communicator for every pair of ranks and direction, on which messages arrive in the order in which they
+were sent: receives have to be posted in the sender's order (`hetplanner.runtime.posting`). Sends of one pair and
+direction then never wait for those of another.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,6 +17,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 CPU = torch.device("cpu")
+
+LEAST_PART_BYTES = 2**14
+"""Of a message that is spread over several connections; a shorter part costs more time than it saves."""
+
+
+class Work(Protocol):
+    """What is under way: the part of torch's `Work` that is used here."""
+
+    def wait(self) -> object:
+        """Until it is done. Raises RuntimeError: the other rank is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A message whose parts are under way on several connections."""
+
+    works: tuple[Work, ...]
+
+    def wait(self) -> None:
+        """Until all of them are done."""
+        for work in self.works:
+            work.wait()
 
 
 class Wire(Protocol):
@@ -24,10 +50,10 @@ class Wire(Protocol):
 
     name: str
 
-    def send(self, message: Tensor, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def send(self, message: Tensor, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to send; returns the work and what must be kept until it is done."""
 
-    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive; returns the work and where the bytes will be."""
 
     def abort(self) -> None:
@@ -35,36 +61,53 @@ class Wire(Protocol):
 
 
 class HostWire:
-    """gloo, in host memory. A GPU's messages are staged: copied to pinned memory before they are sent."""
+    """gloo, in host memory. A GPU's messages are staged: copied to pinned memory before they are sent.
+
+    Args:
+        device: where messages are made and read.
+        connections: over which a message of some size is spread, in equal parts. With several, all ranks must
+            construct their wires at the same time.
+    """
 
     name = "gloo"
 
-    def __init__(self, device: torch.device = CPU) -> None:
+    def __init__(self, device: torch.device = CPU, connections: int = 1) -> None:
         self._pinned = device.type == "cuda"
+        # Each group of gloo has connections of its own.
+        more = [dist.new_group(backend="gloo") for _ in range(connections - 1)]
+        self._groups: tuple[dist.ProcessGroup | None, ...] = (None, *more)
+
+    def _parts(self, data: Tensor) -> tuple[Tensor, ...]:
+        """One for each connection that is used; both ends divide a message alike."""
+        return data.tensor_split(max(1, min(len(self._groups), data.numel() // LEAST_PART_BYTES)))
 
     def _blank(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
-    def send(self, message: Tensor, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def send(self, message: Tensor, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to send, a GPU's message after it has been computed and copied."""
         if message.device.type == "cuda":
             staged = self._blank(message.numel())
             staged.copy_(message, non_blocking=True)
             torch.cuda.current_stream(message.device).synchronize()
             message = staged
-        work = dist.isend(message, peer, tag=tag)
-        assert work is not None
-        return work, message
+        parts = zip(self._parts(message), self._groups, strict=False)
+        return _together(dist.isend(part, peer, group=group, tag=tag) for part, group in parts), message
 
-    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive into host memory."""
         data = self._blank(num_bytes)
-        work = dist.irecv(data, peer, tag=tag)
-        assert work is not None
-        return work, data
+        parts = zip(self._parts(data), self._groups, strict=False)
+        return _together(dist.irecv(part, peer, group=group, tag=tag) for part, group in parts), data
 
     def abort(self) -> None:
         """gloo notices a lost peer by itself."""
+
+
+def _together(works: Iterable[Work | None]) -> Work:
+    """One work of those of all parts; torch gives None to ranks outside a group."""
+    found = tuple(work for work in works if work is not None)
+    return found[0] if len(found) == 1 else Parts(found)
 
 
 class PairWire:
@@ -101,13 +144,13 @@ class PairWire:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def send(self, message: Tensor, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def send(self, message: Tensor, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to send; the tag is not transferred."""
         work = dist.isend(message, peer, group=self._groups[self.rank, peer])
         assert work is not None
         return work, message
 
-    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+    def receive(self, num_bytes: int, peer: int, tag: int) -> tuple[Work, Tensor]:
         """Begins to receive the peer's next message."""
         data = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         work = dist.irecv(data, peer, group=self._groups[peer, self.rank])

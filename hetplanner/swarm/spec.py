@@ -74,7 +74,12 @@ class SwarmSpec(Noun):
         self._check_model()
         check_updates(delayed=self.delayed_updates, local=self.is_local, crossing_ties=bool(self.tied_stages))
         self._check_rounds()
+        self._check_connections()
         return self
+
+    def _check_connections(self) -> None:
+        if self.train.connections > 1:
+            raise ValueError("connections: peers of a swarm have one to each other; leave it out")
 
     def _check_rounds(self) -> None:
         """What is saved is what all peers of a stage have, and inside a round of local steps they have nothing new."""

@@ -34,8 +34,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from host_bed import HEAD, HostBed, HostSpec
+from host_bed import HEAD, PORT, HostBed, HostSpec
 from hosts.netns import processes
+from hosts.shaping import limit_connections
 from patience import HANG_S, until
 
 from hetplanner.cluster.files import load_cluster, save_cluster
@@ -51,7 +52,7 @@ from tests.benchmarks.bench_prediction import with_codec
 from tests.factories import chain_plan
 
 ROOT = Path(__file__).parents[2]
-PORT = 29500
+STORE_PORT = 29500
 SKIPPED_STEPS = 3
 NAMES = "abcd"
 COLUMNS = (("predicted", 10), ("measured", 10), ("error", 8), ("by file", 10), ("cores", 5))
@@ -69,6 +70,9 @@ class Setting:
         ranks: devices of each host; empty: one each.
         order: the hosts in the order in which their devices are taken, as "abab"; empty: host by host.
         site_mbits: hosts a and b are at one site, the others at another, and this is the rate between the two.
+        window_mbits: what a single connection carries, as over a path that is long; then hosts have no other limit.
+            Two kB of each connection pass at once, a token bucket's least: of four parts of 64 kB an eighth.
+        connections: between two ranks.
     """
 
     stages: int
@@ -78,6 +82,8 @@ class Setting:
     ranks: tuple[int, ...] = ()
     order: str = ""
     site_mbits: int | None = None
+    window_mbits: int | None = None
+    connections: int = 1
 
     @property
     def label(self) -> str:
@@ -85,6 +91,7 @@ class Setting:
         ranks = self.ranks or (1,) * len(self.mbits)
         hosts = " ".join(f"{n}×{rate}" if n > 1 else str(rate) for n, rate in zip(ranks, self.mbits, strict=True))
         more = f" {self.order}" * bool(self.order) + f" | {self.site_mbits}" * bool(self.site_mbits)
+        more += f" by {self.connections} × {self.window_mbits}" * bool(self.window_mbits)
         return f"{self.stages}x{self.replicas} {self.codec}: {hosts}{more}"
 
     def bed(self, factor: float = 1.0) -> HostBed:
@@ -93,6 +100,12 @@ class Setting:
         sites = ("near", "near", far, far)
         hosts = [HostSpec(n, bits * rate, site=s) for n, rate, s in zip(NAMES, self.mbits, sites, strict=False)]
         return HostBed(hosts, site_rates={("near", "far"): bits * self.site_mbits} if self.site_mbits else None)
+
+    def limit_connections(self, bed: HostBed) -> None:
+        """Sets what a single connection of the hosts carries, if that is limited."""
+        if self.window_mbits is not None:
+            for host in bed.hosts:
+                limit_connections(bed.namespace(host), PORT, 1e6 * self.window_mbits)
 
     def cluster(self, factor: float = 1.0) -> Cluster:
         """The hosts' cluster file, which states so many times their rates."""
@@ -130,6 +143,8 @@ SETTINGS = (
     Setting(1, 4, (100, 100), ranks=(2, 2)),
     Setting(1, 4, (1000, 1000, 1000, 1000)),
     Setting(2, 2, (200, 200, 200, 200), site_mbits=50),
+    Setting(2, 1, (80, 80), window_mbits=20),
+    Setting(2, 1, (80, 80), window_mbits=20, connections=4),
 )
 
 
@@ -146,7 +161,7 @@ class Outcome:
 def start(bed: HostBed, plan: Plan, folders: dict[str, Path]) -> list[subprocess.Popen[str]]:
     """One torchrun on each host, the first node first."""
     hosts = ranks_by_host(plan)
-    endpoint = f"{bed.address(next(iter(hosts)))}:{PORT}"
+    endpoint = f"{bed.address(next(iter(hosts)))}:{STORE_PORT}"
     started = []
     for node, (host, ranks) in enumerate(hosts.items()):
         argv = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=hetplanner"]
@@ -201,7 +216,7 @@ def run(setting: Setting, bed: HostBed, plan: Plan, args: argparse.Namespace) ->
     """Trains on the hosts, and reads what the ranks wrote. Raises SystemExit with the logs of a run that failed."""
     folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
     for folder in folders.values():
-        write_run(plan, TrainConfig(steps=args.steps), folder)
+        write_run(plan, TrainConfig(steps=args.steps, connections=setting.connections), folder)
     started = start(bed, plan, folders)
     if args.undisturbed:
         undisturb(bed, folders, len(plan.ranks))
@@ -247,6 +262,7 @@ def bench(setting: Setting, args: argparse.Namespace) -> dict[str, Any]:
     workload, outcomes = small(preset(args.preset), args.layers), []
     for _ in range(args.repeat):
         with setting.bed() as bed:
+            setting.limit_connections(bed)
             stated = setting.cluster(args.file_factor)
             plan = setting.plan(workload, probed(bed, stated) if args.probed else stated)
             outcomes.append(run(setting, bed, plan, args))

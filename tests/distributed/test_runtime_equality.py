@@ -17,7 +17,7 @@ from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
 from hetplanner.planners.schedules import interleave
-from hetplanner.runtime import session
+from hetplanner.runtime import session, wire
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import generate, load_model
 from hetplanner.runtime.wire import PairWire
@@ -146,6 +146,17 @@ def test_messages_without_tags_arrive_in_the_order_in_which_they_are_sent(name: 
     _, expected = train_reference(plan.problem.workload, config)
     ranks = train(plan, config, tmp_path, fault=in_pairs)
     assert max(abs(a - b) for a, b in zip(ranks.losses(), expected, strict=True)) < 5e-5
+
+
+def in_small_parts(rank: int) -> None:
+    wire.LEAST_PART_BYTES = 100  # messages here are small
+
+
+def test_messages_that_several_connections_carry_arrive_whole(tmp_path: Path) -> None:
+    plan = PLANS["1-3-2 ragged"]()
+    config = TrainConfig(steps=4, seed=3, learning_rate=3e-3)
+    one = train(plan, config, tmp_path / "one").losses()
+    assert train(plan, config.replace(connections=3), tmp_path / "three", fault=in_small_parts).losses() == one
 
 
 REDUCED = {

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host_bed import HostBed, HostSpec
+from host_bed import PORT, HostBed, HostSpec
+from hosts.shaping import limit_connections
 from patience import HANG_S, stretched
 
 from hetplanner.cluster.files import load_cluster
@@ -26,12 +27,12 @@ OFF = 0.05
 TRIES = 4
 
 
-def trained(bed: HostBed, plan: Plan) -> Path:
+def trained(bed: HostBed, plan: Plan, **settings: int) -> Path:
     """Two steps of a plan; the folder of rank 0's host."""
     folders = {host: bed.home(host) / "run" for host in ranks_by_host(plan)}
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
-        write_run(plan, TrainConfig(steps=2), folder)
+        write_run(plan, TrainConfig(steps=2, **settings), folder)
     codes = [process.wait(HANG_S) for process in start(bed, plan, folders)]
     assert codes == [0] * len(codes), [path.read_text()[-1000:] for f in folders.values() for path in f.glob("*.txt")]
     return next(iter(folders.values()))
@@ -49,6 +50,12 @@ def trained_until(bed: HostBed, plan: Plan, rates: dict[str, float]) -> tuple[Pa
 
 def mbits(measured: Measured) -> dict[str, float]:
     return {f"{x.from_host}{x.to_host}": 8e-6 * x.bandwidth_bytes_per_s / FRAMES for x in measured.links}
+
+
+def losses(telemetry: Path) -> list[float]:
+    """Of all steps, as a rank of the last stage has summed them."""
+    records = map(json.loads, telemetry.read_text().splitlines())
+    return [record["loss_sum"] for record in records if record["type"] == "step"]
 
 
 def test_links_are_measured_and_a_wrong_cluster_file_is_told_and_corrected(make_bed: Callable[..., HostBed]) -> None:
@@ -84,6 +91,21 @@ def test_two_ranks_behind_one_nic_are_found_to_share_it(make_bed: Callable[..., 
     together = [8e-6 * nics[host].out_bytes_per_s / FRAMES for host in "ab"]
     assert together == pytest.approx([50, 30], rel=stretched(OFF))
     assert not any(nic.in_is_shared for nic in measured.nics)  # what comes in is what the other can send
+
+
+def test_several_connections_fill_a_path_that_one_does_not(make_bed: Callable[..., HostBed]) -> None:
+    bed = make_bed([HostSpec("a"), HostSpec("b")])
+    for host in bed.hosts:
+        limit_connections(bed.namespace(host), PORT, 20e6)
+    plan, seen = chain_plan([4], [3], cluster=bed.cluster()), {}
+    for connections in (1, 4):
+        folder = trained(bed, plan, connections=connections)
+        seen[connections] = mbits(load_measured(folder / LINKS_FILE)), losses(bed.home("b") / "run" / "rank-1.jsonl")
+    (one, loss), (four, same) = seen[1], seen[4]
+    assert one == pytest.approx({"ab": 20, "ba": 20}, rel=stretched(2 * OFF))
+    assert all(four[way] > 1.7 * one[way] for way in one), (one, four)
+    assert len(loss) == 2
+    assert same == loss
 
 
 def test_a_host_that_says_it_is_another_is_refused_by_name(make_bed: Callable[..., HostBed]) -> None:

@@ -211,6 +211,21 @@ def test_data_is_checked_before_anything_is_started(call, tmp_path):
     assert not (tmp_path / "home" / "agent").exists()
 
 
+def test_several_connections_are_of_real_links_and_static_runs(call, tmp_path):
+    plan_file(call, tmp_path)
+    call("plan", LAB, "tiny-gpt", "--mode", "elastic", "--budget", "0.2s", "-o", "swarm.json")
+    swarm = "connections: peers of a swarm have one to each other"
+    refused = {
+        ("plan.json", "--connections", "2", "--emulate-links"): "connections: emulated links have one each",
+        ("plan.json", "--connections", "17"): "connections: must be less than or equal to 16, got 17",
+        ("swarm.json", "--connections", "2", "--launcher", "ssh"): swarm,
+        ("swarm.json", "--connections", "2"): swarm,
+    }
+    for argv, words in refused.items():
+        assert words in failure(call("train", *argv, "--dry-run"), 2)
+    assert call("train", "plan.json", "--connections", "2", "--dry-run").returncode == 0
+
+
 def test_train_dry_run_prints_the_torchrun_line_and_starts_nothing(call, tmp_path):
     plan_file(call, tmp_path)
     done = call("train", "plan.json", "--emulate-links", "--dry-run")

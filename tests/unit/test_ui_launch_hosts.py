@@ -232,6 +232,19 @@ def test_a_run_on_this_machine_never_goes_on_without_hosts(model):
         assert not model.launch.proposal.config.replan
 
 
+def test_ranks_on_hosts_can_have_several_connections_to_each_other(model):
+    model.launch.propose(PLAN)
+    form = form_of(model)
+    assert "connections" not in fields_of(form)
+    form.edit("hosts", LAB)
+    form.edit("connections", "17")
+    assert "1 to 16" in form.errors["connections"]
+    form.edit("connections", "4")
+    assert (form.errors, model.launch.proposal.config.connections) == ({}, 4)
+    form.edit("hosts", "this machine")
+    assert (form.errors, model.launch.proposal.config.connections) == ({}, 1)
+
+
 def test_a_run_over_hosts_goes_on_there(app, model, tmp_path):
     config = TrainConfig(steps=10, max_restarts=2, replan=True)
     run_id = make_run(tmp_path, PLAN, "stopped", config)

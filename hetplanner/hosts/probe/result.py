@@ -145,7 +145,7 @@ def _shared_words(one: ProbedTogether) -> str:
 def _several_words(link: ProbedLink) -> str:
     return (
         f"{link.from_host} → {link.to_host}: one connection carries {short_rate(link.bytes_per_s)}, {link.streams} at"
-        f" once {short_rate(link.several_bytes_per_s)}; training uses one"
+        f" once {short_rate(link.several_bytes_per_s)}; train with `--connections {link.streams}`"
     )
 
 

@@ -23,7 +23,7 @@ from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.rehearsal import rehearsal_problem
-from hetplanner.plan.train import LrSchedule, TrainConfig
+from hetplanner.plan.train import MAX_CONNECTIONS, LrSchedule, TrainConfig
 from hetplanner.runs.home import runs_directory
 from hetplanner.runs.offers import Choice, read_offers
 from hetplanner.runs.reader import RunReader
@@ -51,6 +51,7 @@ SETTINGS = (
     "checkpoint_every",
     "max_restarts",
     "replan",
+    "connections",
     "seed",
     "data",
     "output",
@@ -104,6 +105,7 @@ class LaunchModel(param.Parameterized):
     checkpoint_every = param.Integer(default=50, bounds=(0, 1_000_000), doc="Steps; 0 writes no checkpoints.")
     max_restarts = param.Integer(default=0, bounds=(0, 100))
     replan = param.Boolean(default=False, doc="Go on without a lost host; a host is lost in a restart.")
+    connections = param.Integer(default=1, bounds=(1, MAX_CONNECTIONS), doc="TCP connections between two ranks.")
     seed = param.Integer(default=0, bounds=(0, 2**31 - 1))
     data: Any = param.Selector(default=OWN_DATA, objects=[OWN_DATA], doc="A name that the agent offers.")
     output: Any = param.Selector(default=OWN_RUNS, objects=[OWN_RUNS], doc="A name that the agent offers.")
@@ -155,6 +157,12 @@ class LaunchModel(param.Parameterized):
         """Whether what is proposed can go on without a lost host where it shall run."""
         proposal = self.proposal
         return proposal is not None and self._place.may_replan(proposal.plan)
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether what is proposed can have several connections between two ranks where it shall run."""
+        proposal = self.proposal
+        return proposal is not None and self._place.may_connect(proposal.plan)
 
     @property
     def _place(self) -> Place:
@@ -246,6 +254,7 @@ class LaunchModel(param.Parameterized):
                 checkpoint_every=old.checkpoint_every or 0,
                 max_restarts=min(old.max_restarts, 100),
                 replan=old.replan,
+                connections=old.connections,
                 seed=old.seed,
                 data=self._name_of(old.data),
             )
@@ -303,6 +312,7 @@ class LaunchModel(param.Parameterized):
             checkpoint_every=self.checkpoint_every or None,
             max_restarts=self.max_restarts,
             replan=self.replan and place.may_replan(plan),
+            connections=self.connections if place.may_connect(plan) else 1,
             seed=self.seed,
             emulate_links=self._base.emulate_links and place.is_local,  # hosts have links of their own
         )

@@ -34,6 +34,7 @@ TRAINING = (
     _choice("lr_schedule", "Schedule", get_args(LrSchedule), "How it falls after the warm-up."),
     _number("warmup_steps", "Warm-up steps"),
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),
+    _number("connections", "Connections", "Of two ranks; several fill a long path that one TCP connection cannot."),
     _number("seed", "Seed", "Of weights, data order and dropout."),
     _number("max_restarts", "Restarts", "How often in all to go on by itself after a loss or a preemption."),
     Setting(
@@ -73,6 +74,8 @@ class LaunchForm(param.Parameterized):
         fields = {setting.name: setting for setting in self._settings}
         if not self.launch.may_replan:
             fields.pop("replan", None)
+        if not self.launch.may_connect:
+            fields.pop("connections", None)
         if not self._offers:
             return fields
         offered = {name: self._offered(name, label) for name, label in _OFFERED.items()}
