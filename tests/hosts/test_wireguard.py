@@ -1,4 +1,4 @@
-"""The README's WireGuard recipe between two hosts: the run goes through it, and the wire carries nothing else."""
+"""The documented WireGuard recipe between two hosts: the run goes through it, and the wire carries nothing else."""
 
 import json
 import subprocess
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from documentation import blocks
 from factories import chain_plan
 from host_bed import HEAD, PORT, HostBed, HostSpec
 from hosts import packet_counts
 from hosts.host_tools import program
 from patience import HANG_S, until
-from readme_commands import blocks
 
 from hetplanner.plan.files import save_plan
 from hetplanner.runs.run import open_run
@@ -42,12 +42,12 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def at(bed: HostBed, name: str) -> str:
-    """Where a host keeps what the README has under /etc/wireguard; wg-quick names an interface after the file."""
+    """Where a host keeps what the docs have under /etc/wireguard; wg-quick names an interface after the file."""
     return str(bed.folder / name / f"wg-{bed.prefix[-4:]}-{name}")
 
 
 def encrypt(bed: HostBed) -> None:
-    """Does on both hosts what the README says."""
+    """Does on both hosts what the docs say."""
     (make_key,) = blocks("sh")
     (template,) = (block for block in blocks("ini") if BLOCK in block)
     keys = {name: said(bed.run(name, ["sh", "-ec", make_key.replace(ETC, at(bed, name))])) for name in VPN}

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from readme_commands import README, ROOT, blocks, commands
+from documentation import README, ROOT, blocks, commands
 
 import hetplanner
 from hetplanner.cluster.files import load_cluster
@@ -26,19 +26,23 @@ def test_ci_runs_the_readmes_test_command():
     assert all(part in commands() for part in last.split(" && "))
 
 
+def test_the_readme_is_short():
+    assert len(README.split()) <= 900
+
+
 def test_the_readme_names_only_files_that_exist():
     for link in re.findall(r"\]\((?!https?://|#)([^)]+)\)", README):
         assert (ROOT / link).exists(), link
 
 
-def test_the_readmes_cluster_file_loads(tmp_path):
+def test_the_documented_cluster_file_loads(tmp_path):
     for number, text in enumerate(blocks("json")):
         path = tmp_path / f"{number}.json"
         path.write_text(text)
         assert load_cluster(path).devices
 
 
-def test_the_readmes_agent_file_loads(tmp_path):
+def test_the_documented_agent_file_loads(tmp_path):
     *_, agent_toml = blocks("toml")
     offers_file(tmp_path).write_text(agent_toml)
     offers_file(tmp_path).chmod(0o600)
@@ -47,7 +51,7 @@ def test_the_readmes_agent_file_loads(tmp_path):
     assert offers.output_names
 
 
-def test_the_readmes_hosts_files_load(tmp_path):
+def test_the_documented_hosts_files_load(tmp_path):
     for text, table in zip(blocks("toml"), ("ssh", "slurm", "kubernetes"), strict=False):
         (tmp_path / "hosts.toml").write_text(text)
         hosts = read_hosts(tmp_path / "hosts.toml")
@@ -56,7 +60,7 @@ def test_the_readmes_hosts_files_load(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_the_readmes_python_names_what_there_is(number):
+def test_the_documented_python_names_what_there_is(number):
     tree = ast.parse(blocks("python")[number])
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -120,7 +124,11 @@ def test_a_process_of_tests_takes_one_thread():
 
 
 def test_tests_that_start_processes_are_dealt_out_by_files():
-    files = ["tests/distributed/test_gpu.py", "tests/distributed/test_readme.py", "tests/unit/test_find_browser.py"]
+    files = [
+        "tests/distributed/test_gpu.py",
+        "tests/distributed/test_documented_commands.py",
+        "tests/unit/test_find_browser.py",
+    ]
     words = ["-n", "2", "-m", "", "-vv", "-k", "only_installs or gpu or hangs"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, capture_output=True, text=True, check=False

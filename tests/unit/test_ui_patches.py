@@ -26,6 +26,6 @@ def test_an_unknown_name_is_refused():
         applied_patches({"HETPLANNER_PATCHES": "thirft"})
 
 
-def test_the_readme_lists_them(pytestconfig):
-    text = (pytestconfig.rootpath / "README.md").read_text(encoding="utf-8")
+def test_the_documentation_lists_them(pytestconfig):
+    text = (pytestconfig.rootpath / "docs" / "reference" / "patches.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in text for name in PATCHES)

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 3.0
 NO_OFFER = (
-    "The agent offers no hosts file. Write one as the README says, and name it in agent.toml under [hosts], such as"
-    ' lab = "/home/me/lab-hosts.toml".'
+    "The agent offers no hosts file. Write one as the documentation says (Run over ssh), and name it in agent.toml"
+    ' under [hosts], such as lab = "/home/me/lab-hosts.toml".'
 )
 OTHER_HOSTS = "the cluster has no longer the sites, hosts and devices that were measured; undo that, or measure anew"
 

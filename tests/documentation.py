@@ -1,4 +1,4 @@
-"""The README's blocks, and its commands run as they stand there: for the test and the benchmark."""
+"""The blocks of README and docs, and their commands run as they stand there: for tests and the benchmark."""
 
 from __future__ import annotations
 
@@ -24,6 +24,20 @@ from hetplanner.planners.registry import planner_names
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _pages() -> dict[str, str]:
+    """README and the pages of the docs by path, in the order of the site's contents; made ones are left out."""
+    found = {"README.md": README}
+    for line in (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines():
+        path = ROOT / "docs" / f"{line}.md"
+        if re.fullmatch(r"[a-z_/]+", line) and not line.startswith("generated/"):
+            found[os.fspath(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
+    return found
+
+
+PAGES = _pages()
+TEXT = "\n".join(PAGES.values())
 # What a command has without `--budget`, by its first words; other commands state none.
 DEFAULT_BUDGETS = {"plan": "10 s", "pareto": "10 s", "rehearse": "10 s", "compare": "2 s"}
 # A hang, whatever else the machine does.
@@ -37,20 +51,20 @@ from torch import nn
 
 
 def factory():
-    """A module and example inputs, as the README asks for."""
+    """A module and example inputs, as the docs ask for."""
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), (torch.randn(2, 16),)
 '''
 
 
 def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.M | re.S)
+    """Fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, flags=re.M | re.S)
 
 
 def commands() -> list[str]:
-    """Every command of the README, in bash blocks and in indented lines, in order; `a && b` are two."""
+    """Every command, in bash blocks and in indented lines, in order; `a && b` are two."""
     found, is_bash = [], False
-    for line in README.splitlines():
+    for line in TEXT.splitlines():
         if line.startswith("```"):
             is_bash = line == "```bash"
         elif (is_bash and line.strip()) or line.startswith(INDENTED):
@@ -101,7 +115,7 @@ def shortened(command: str, share: float, steps_share: float) -> str:
 
 
 def own_cluster() -> dict[str, Any]:
-    """The README's cluster file in short, with four devices more at each site, and links inside these."""
+    """The cluster file of the docs in short, with four devices more at each site, and links inside these."""
     cluster: dict[str, Any] = json.loads(blocks("json")[0])
     hosts = [host["id"] for host in cluster["hosts"]]
     cluster["devices"] += [{"id": f"gpu-{i}", "kind": "A100-40", "host": hosts[i // 4]} for i in range(8)]
@@ -124,7 +138,7 @@ class Done:
 
 @dataclass
 class Scratch:
-    """A folder in which the README's commands run, with the files that they name, and a home of its own.
+    """A folder in which the commands run, with the files that they name, and a home of its own.
 
     Args:
         folder: empty.
@@ -137,7 +151,7 @@ class Scratch:
     done: list[Done] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """What the README takes for granted: a checkout, a cluster of one's own, plans, a package."""
+        """What the docs take for granted: a checkout, a cluster of one's own, plans, a package."""
         for name in ("sample_clusters", "apps", "tests"):
             (self.folder / name).symlink_to(ROOT / name)
         package = self.folder / "mypackage"
@@ -265,9 +279,8 @@ def run_all(scratch: Scratch, told: Callable[[Done], None] = lambda done: None) 
         told(scratch.run(command))
 
 
-# Plans that the README takes for granted, by words of the commands that read them, and how one comes by them.
+# Plans that the docs take for granted, by words of the commands that read them, and how one comes by them.
 TAKEN_FOR_GRANTED = {
-    "train swarm.json": "hetplanner plan sample_clusters/lab_2_sites_4.json tiny-gpt --mode elastic -o swarm.json",
     "my-plan.json": "hetplanner plan my-cluster.json gpt2-xl --evaluations 2000 -o my-plan.json",
     "big-plan.json": (
         "hetplanner plan sample_clusters/dtfm_5_worldwide.json gpt3-xl --stages 8 --replicas 8 --evaluations 2000"
@@ -278,4 +291,4 @@ TAKEN_FOR_GRANTED = {
 __all__ = ["Done", "Scratch", "all_commands", "blocks", "commands", "is_install", "run_all", "stated_budget_s"]
 
 if shutil.which("bash") is None:
-    raise OSError("the README's commands are run by bash, which is not installed")
+    raise OSError("the commands of the docs are run by bash, which is not installed")

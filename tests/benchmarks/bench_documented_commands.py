@@ -1,6 +1,6 @@
-"""Every command of the README as it stands there: the budget it states, and the seconds it takes.
+"""Every command of README and docs as it stands there: the budget it states, and the seconds it takes.
 
-    python tests/benchmarks/bench_readme.py [--share 0.05 --steps-share 0.02]
+    python tests/benchmarks/bench_documented_commands.py [--share 0.05 --steps-share 0.02]
 
 Runs them in order in a scratch folder with a home of its own (kernels are compiled before, as a first search does once
 per installation). Prints one line a command: exit code, stated budget, seconds, and whether these are within twice the
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from readme_commands import ROOT, Scratch, run_all, shortened, stated_budget_s
+from documentation import ROOT, Scratch, run_all, shortened, stated_budget_s
 
 # Starting Python, importing, reading files, judging, bounds; commands without a budget train, simulate or capture.
 START_UP_S = 15.0

@@ -1,16 +1,16 @@
-"""The README's commands do what they say, taken from its own text."""
+"""The commands of README and docs do what they say, taken from the text."""
 
 import pytest
+from documentation import Scratch, all_commands, commands, has_placeholder, is_install, run_all
 from fake_launcher import processes_under
 from patience import until
-from readme_commands import Scratch, all_commands, commands, has_placeholder, is_install, run_all
 
 pytestmark = pytest.mark.distributed
-# Of the budgets and of the steps of training that the README states.
+# Of the budgets and of the steps of training that the text states.
 SHARE, STEPS_SHARE = 0.05, 0.02
 
 
-def test_every_command_of_the_readme_ends_well(tmp_path):
+def test_every_documented_command_ends_well(tmp_path):
     scratch = Scratch(tmp_path, SHARE, STEPS_SHARE)
     scratch.prepare()
     try:
