@@ -5,6 +5,7 @@ import shutil
 from importlib import import_module
 from inspect import ismodule
 from pathlib import Path
+from types import ModuleType
 
 from typer.cli import get_docs_for_click
 from typer.main import get_command
@@ -64,12 +65,12 @@ def python_api() -> str:
     return "\n".join(lines)
 
 
-def _entries(package: object, names: list[str]) -> list[str]:
+def _entries(package: ModuleType, names: list[str]) -> list[str]:
     lines = []
     for name in sorted(names, key=str.lower):
         found = getattr(package, name)
         if ismodule(found):
             continue
         kind = "autoclass" if isinstance(found, type) else "autofunction"
-        lines += [f".. {kind}:: {found.__module__}.{found.__qualname__}", ""]
+        lines += [f".. {kind}:: {package.__name__}.{name}", ""]
     return lines
