@@ -67,7 +67,7 @@ def commands() -> list[str]:
     for line in TEXT.splitlines():
         if line.startswith("```"):
             is_bash = line == "```bash"
-        elif (is_bash and line.strip()) or line.startswith(INDENTED):
+        elif (is_bash and line.strip() and not line.startswith("#")) or line.startswith(INDENTED):
             found += [part.strip() for part in line.split(" && ")]
     return found
 
