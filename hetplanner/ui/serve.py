@@ -11,6 +11,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from sysconfig import get_path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -28,8 +29,9 @@ MAX_MESSAGE_BYTES = 20 * 2**20
 
 
 def samples_folder() -> Path:
-    """The repository's sample clusters; an empty listing where only the package is installed."""
-    return Path(hetplanner.__file__).resolve().parents[1] / "sample_clusters"
+    """The sample clusters: of the repository, or as a wheel has installed them."""
+    repository = Path(hetplanner.__file__).resolve().parents[1] / "sample_clusters"
+    return repository if repository.is_dir() else Path(get_path("data")) / "share" / "hetplanner" / "sample_clusters"
 
 
 def serve_dashboard(
