@@ -42,7 +42,7 @@ TEXT = "\n".join(PAGES.values())
 DEFAULT_BUDGETS = {"plan": "10 s", "pareto": "10 s", "rehearse": "10 s", "compare": "2 s"}
 # A hang, whatever else the machine does.
 HANG_S = 900.0
-INDENTED = ("    hetplanner ", "    python -m hetplanner")
+INDENTED = ("    hetplanner ", "    python -m hetplanner", "    pytest ")
 SERVERS = ("panel serve", "hetplanner dashboard")
 IPERF = {"start": {}, "intervals": [], "end": {"sum_received": {"bits_per_second": 3e8}}}
 OWN_MODULE = '''

@@ -1,12 +1,13 @@
 """The documentation: the site is built without a warning and needs no network; its sentences are short."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from documentation import PAGES, ROOT
+from documentation import PAGES, ROOT, blocks, commands
 
 LONGEST = 35
 """Words of a sentence."""
@@ -25,6 +26,26 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path: Path
     schemas = re.findall(r'href="\.\./(schemas/\w[\w-]*\.json)"', (site / "reference" / "files.html").read_text())
     assert schemas
     assert all((site / name).is_file() for name in schemas)
+
+
+REGISTER = """
+from hetplanner.planners import registry
+registry._PLANNERS["fastest-first"] = ("fastest_first", "FastestFirstPlanner")
+"""
+
+
+def test_the_planner_of_the_example_passes_the_conformance_tests(tmp_path: Path) -> None:
+    (code,) = (block for block in blocks("python") if "class FastestFirstPlanner" in block)
+    (tmp_path / "fastest_first.py").write_text(code)
+    (tmp_path / "with_the_example.py").write_text(REGISTER)
+    (command,) = (one for one in commands() if one.endswith("-k fastest-first"))
+    argv = [sys.executable, "-m", *command.split(), "-p", "with_the_example", "-p", "no:cacheprovider"]
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        argv, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "[100%]" in done.stdout
 
 
 def sentences(page: str) -> list[str]:
