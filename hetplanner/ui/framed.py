@@ -50,7 +50,7 @@ _BOX = """
 
 # The frame must have the notebook's own host name: browsers send the cookie within one site alone, and to them
 # localhost and 127.0.0.1 are two. An editor's window has no host of its own; it forwards ports of what it links to.
-_AT_THE_DESK = """
+_ON_THIS_MACHINE = """
   if (["localhost", "127.0.0.1"].includes(name)) {{
     show(`http://${{name}}:{port}/planner`, `http://${{name}}:{port}{path}`)
   }} else if (location.protocol.startsWith("vscode")) {{
@@ -79,7 +79,7 @@ _BEHIND_JUPYTER = """
 
 def framed_html(port: int, path: str, height: int) -> str:
     """A cell's output that shows a server at a port of the kernel's machine where the browser is there as well."""
-    return _html(_AT_THE_DESK.format(port=port, path=escape(path)), height)
+    return _html(_ON_THIS_MACHINE.format(port=port, path=escape(path)), height)
 
 
 def _html(script: str, height: int) -> str:

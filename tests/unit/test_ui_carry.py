@@ -4,7 +4,7 @@ import random
 
 import pytest
 from factories import chain_plan
-from test_ui_explain import HonestDesk
+from test_ui_explain import HonestWorker
 from test_ui_models import SAMPLES, TOKEN, FakeService, event
 
 from hetplanner.cluster.edits import delete_sites
@@ -18,13 +18,13 @@ from hetplanner.ui.models.problem_differences import differences_text
 
 
 @pytest.fixture
-def desk():
-    return HonestDesk()
+def compute():
+    return HonestWorker()
 
 
 @pytest.fixture
-def app(tmp_path, desk):
-    app = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, desk=desk)
+def app(tmp_path, compute):
+    app = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, compute=compute)
     app.cluster.sample = "laptop_8_cities"
     app.plan.preset = "gpt2"
     return app
@@ -46,19 +46,19 @@ def finish_search(app: PlannerApp, plan: Plan) -> None:
     app.plan.poll()
 
 
-def answer(app: PlannerApp, desk: HonestDesk) -> None:
-    desk.answer()
+def answer(app: PlannerApp, compute: HonestWorker) -> None:
+    compute.answer()
     app.poll_answers()
 
 
-def test_a_changed_setting_estimates_the_plan_anew_and_says_what_it_was(app, desk):
+def test_a_changed_setting_estimates_the_plan_anew_and_says_what_it_was(app, compute):
     found = planned(app)
     finish_search(app, found)
     assert (app.carry.state, app.carry.words) == ("current", "")
     app.plan.global_batch = 2 * app.plan.global_batch
     assert app.carry.state == "asking"
     assert "estimated anew" in app.carry.words, "until the answer is here, the numbers are marked"
-    answer(app, desk)
+    answer(app, compute)
     assert app.carry.state == "carried"
     assert app.plan.plan is app.session.plan
     assert app.plan.plan.problem == app.plan.problem()
@@ -72,11 +72,11 @@ def test_a_changed_setting_estimates_the_plan_anew_and_says_what_it_was(app, des
     assert app.plan.plan is app.session.plan is found, "the plan that was found is back without a new estimate"
 
 
-def test_what_cannot_be_carried_over_is_marked_and_the_way_back_is_open(app, desk):
+def test_what_cannot_be_carried_over_is_marked_and_the_way_back_is_open(app, compute):
     found = planned(app)
     finish_search(app, found)
     app.plan.excluded = [found.ranks[0], found.ranks[1]]
-    answer(app, desk)
+    answer(app, compute)
     assert app.carry.state == "outdated"
     assert "2 of its 8 devices cannot be used any more" in app.carry.words
     assert app.plan.plan is found
@@ -86,7 +86,7 @@ def test_what_cannot_be_carried_over_is_marked_and_the_way_back_is_open(app, des
     assert app.plan.plan is found
 
 
-def test_settings_that_mean_nothing_leave_the_plan_marked(app, desk):
+def test_settings_that_mean_nothing_leave_the_plan_marked(app, compute):
     finish_search(app, planned(app))
     app.plan.codecs = ["topk", "adatopk"]
     assert app.carry.state == "outdated"
@@ -95,7 +95,7 @@ def test_settings_that_mean_nothing_leave_the_plan_marked(app, desk):
     assert app.carry.state == "current"
 
 
-def test_a_change_while_the_search_goes_on_is_said_and_made_good_at_its_end(app, desk):
+def test_a_change_while_the_search_goes_on_is_said_and_made_good_at_its_end(app, compute):
     plan = planned(app)
     app.search()
     job = app.plan._service.jobs[0]
@@ -107,28 +107,28 @@ def test_a_change_while_the_search_goes_on_is_said_and_made_good_at_its_end(app,
     job.state = "done"
     job.log.append({"type": "state", "state": "done", "value": 9.0, "lower_bound": None, "text": ""})
     app.plan.poll()
-    answer(app, desk)
+    answer(app, compute)
     assert app.carry.state == "carried"
     assert app.plan.plan.problem.workload.seq_len == 512
 
 
-def test_another_cluster_marks_the_plan_and_a_new_search_clears_the_mark(app, desk):
+def test_another_cluster_marks_the_plan_and_a_new_search_clears_the_mark(app, compute):
     finish_search(app, planned(app))
     app.cluster.sample = "lab_2_sites_4"
-    answer(app, desk)
+    answer(app, compute)
     assert "cluster laptop_8_cities → lab_2_sites_4" in app.carry.words
     finish_search(app, planned(app, 2, 2))
     assert app.carry.words == ""
     assert "gpt2 on lab_2_sites_4, 2 stages × 2 replicas (plan " in app.carry.subject
 
 
-def test_an_opened_plan_is_current_however_its_problem_is_written(app, desk):
+def test_an_opened_plan_is_current_however_its_problem_is_written(app, compute):
     plan = chain_plan([8, 8], [5])
     app.plan.show(plan.replace(estimate=estimate_plan(plan)))
     assert app.carry.state == "current"
 
 
-def test_a_hundred_random_changes_leave_no_number_without_a_mark(app, desk):
+def test_a_hundred_random_changes_leave_no_number_without_a_mark(app, compute):
     """After each: the plan is one of the problem in hand, or the page says that it is not."""
     finish_search(app, planned(app))
     rng = random.Random(16)
@@ -170,7 +170,7 @@ def test_a_hundred_random_changes_leave_no_number_without_a_mark(app, desk):
             wanted = None
         if app.plan.plan.problem != wanted:
             assert app.carry.words, "before the answer is here"
-        answer(app, desk)
+        answer(app, compute)
         shown = app.plan.plan
         assert app.session.plan is shown, "Export, Simulate and Run have what the Plan page shows"
         assert app.explain.whatif.plan is shown
@@ -204,7 +204,7 @@ def end(job, value: float, plan: Plan | None = None) -> None:
     job.log.append({"type": "state", "state": "done", "value": value, "lower_bound": None, "text": ""})
 
 
-def test_a_fixed_shape_is_compared_with_auto_and_the_better_plan_can_be_taken(app, desk):
+def test_a_fixed_shape_is_compared_with_auto_and_the_better_plan_can_be_taken(app, compute):
     free = planned(app, 1, 8)
     app.plan.stages = 4
     fixed = planned(app)
@@ -225,7 +225,7 @@ def test_a_fixed_shape_is_compared_with_auto_and_the_better_plan_can_be_taken(ap
     assert app.free_shape.text == ""
 
 
-def test_a_fixed_shape_that_costs_nothing_says_so_and_another_search_ends_the_comparison(app, desk):
+def test_a_fixed_shape_that_costs_nothing_says_so_and_another_search_ends_the_comparison(app, compute):
     app.plan.stages = 4
     fixed = planned(app)
     finish_search(app, fixed)
@@ -239,6 +239,6 @@ def test_a_fixed_shape_that_costs_nothing_says_so_and_another_search_ends_the_co
     assert app.free_shape.text == ""
 
 
-def test_a_search_in_any_shape_needs_no_comparison(app, desk):
+def test_a_search_in_any_shape_needs_no_comparison(app, compute):
     finish_search(app, planned(app))
     assert len(app.plan._service.jobs) == 1

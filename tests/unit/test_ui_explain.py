@@ -1,4 +1,4 @@
-"""Why, what-if and kept plans as Python objects: a desk that answers at once, no page."""
+"""Why, what-if and kept plans as Python objects: a compute worker that answers at once, no page."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from hetplanner.planners.schedules import reschedule
 from hetplanner.planners.whatif import Changes, evaluate_changes
 from hetplanner.schema import checked
 from hetplanner.ui.access import LaunchGuard
-from hetplanner.ui.desk import Ticket
+from hetplanner.ui.compute import Ticket
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.kept import MOST_COMPARED, comparison
 from hetplanner.ui.models.texts import shape_text
@@ -27,7 +27,7 @@ from hetplanner.ui.models.why import bottleneck_text
 from hetplanner.ui.worker import plan_body
 
 
-class HonestDesk:
+class HonestWorker:
     """Answers when the test says so, with what the real one computes."""
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class HonestDesk:
 
 
 @pytest.fixture
-def desk():
-    return HonestDesk()
+def compute():
+    return HonestWorker()
 
 
 @pytest.fixture
-def app(tmp_path, desk):
-    return PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, desk=desk)
+def app(tmp_path, compute):
+    return PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, compute=compute)
 
 
 def estimated(plan: Plan) -> Plan:
@@ -78,20 +78,20 @@ def plan() -> Plan:
     return estimated(shallow.replace(stages=tuple(stage.replace(in_flight=8) for stage in shallow.stages)))
 
 
-def show(app: PlannerApp, desk: HonestDesk, plan: Plan) -> None:
+def show(app: PlannerApp, compute: HonestWorker, plan: Plan) -> None:
     app.plan.show(plan)
-    desk.answer()
+    compute.answer()
     app.explain.poll()
 
 
 # -- why ------------------------------------------------------------------------------------------
 
 
-def test_it_says_in_a_sentence_where_the_gain_comes_from(app, desk, plan):
+def test_it_says_in_a_sentence_where_the_gain_comes_from(app, compute, plan):
     assert app.explain.why.sentence == ""
     app.plan.show(plan)
     assert app.explain.why.sentence.startswith("Comparing the plan")
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     why = app.explain.why
     assert why.sentence.startswith("It takes ")
@@ -102,44 +102,44 @@ def test_it_says_in_a_sentence_where_the_gain_comes_from(app, desk, plan):
     assert "if it took no time" in why.bottleneck
 
 
-def test_a_plan_without_gain_says_so(app, desk):
-    show(app, desk, estimated(chain_plan([8, 8], [5])))
+def test_a_plan_without_gain_says_so(app, compute):
+    show(app, compute, estimated(chain_plan([8, 8], [5])))
     assert app.explain.why.parts == []
     assert "no better than 2 stages × 2 replicas as a launcher places them" in app.explain.why.sentence
     assert app.explain.why.sentence.endswith("here it does not matter who sits where.")
 
 
-def test_nothing_is_concluded_from_a_search_that_tried_little(app, desk):
+def test_nothing_is_concluded_from_a_search_that_tried_little(app, compute):
     plan = estimated(chain_plan([8, 8], [5]))
-    show(app, desk, plan.replace(provenance=Provenance(planner="evolution", budget="1 s", evaluations=11)))
+    show(app, compute, plan.replace(provenance=Provenance(planner="evolution", budget="1 s", evaluations=11)))
     assert app.explain.why.sentence.endswith("but only 11 placements were tried: search longer.")
 
 
-def test_it_waits_for_the_end_of_a_search(app, desk, plan):
-    show(app, desk, plan)
+def test_it_waits_for_the_end_of_a_search(app, compute, plan):
+    show(app, compute, plan)
     app.plan.start()
     job = app.plan._job
     job.log.append(event(3.0))
     app.plan.poll()
-    assert desk.open == {}, "while it searches, plans change faster than one reads"
+    assert compute.open == {}, "while it searches, plans change faster than one reads"
     job.plan = plan
     job.log.append({"type": "state", "state": "done", "value": 1.0, "lower_bound": None, "text": ""})
     app.plan.poll()
-    assert [what for what, *_ in desk.open.values()] == ["explain"]
+    assert [what for what, *_ in compute.open.values()] == ["explain"]
 
 
-def test_what_was_asked_of_another_plan_is_not_shown(app, desk, plan):
+def test_what_was_asked_of_another_plan_is_not_shown(app, compute, plan):
     app.plan.show(plan)
     other = estimated(chain_plan([16], [5]))
     app.plan.show(other)
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     assert app.explain.why.plan is other
     assert "2 stages × 1 replica" in app.explain.why.sentence
 
 
-def test_an_interleaved_plan_has_no_counterpart_to_compare_with(app, desk):
-    show(app, desk, estimated(reschedule(chain_plan([8, 8], [3]), "interleaved", chunks=2)))
+def test_an_interleaved_plan_has_no_counterpart_to_compare_with(app, compute):
+    show(app, compute, estimated(reschedule(chain_plan([8, 8], [3]), "interleaved", chunks=2)))
     assert app.explain.why.sentence.startswith("its devices serve several stages each")
     assert not app.explain.why.waiting
 
@@ -155,14 +155,14 @@ def test_words_for_bottlenecks_and_shapes(plan):
 # -- what if --------------------------------------------------------------------------------------
 
 
-def test_dropping_a_device_shows_the_new_step_and_what_became_of_its_work(app, desk, plan):
-    show(app, desk, plan)
+def test_dropping_a_device_shows_the_new_step_and_what_became_of_its_work(app, compute, plan):
+    show(app, compute, plan)
     whatif = app.explain.whatif
     assert whatif.droppable == ["d0", "d1", "d2", "d3"]
     whatif.drop("d0")
     assert whatif.waiting
     assert whatif.outcome is None
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     assert "d0" in whatif.outcome.notes[0]
     assert "d0" not in whatif.outcome.plan.ranks
@@ -176,8 +176,8 @@ def test_dropping_a_device_shows_the_new_step_and_what_became_of_its_work(app, d
     assert (whatif.outcome, whatif.change_texts) == (None, [])
 
 
-def test_a_link_is_changed_by_typing_and_changed_back_by_typing(app, desk, plan):
-    show(app, desk, plan)
+def test_a_link_is_changed_by_typing_and_changed_back_by_typing(app, compute, plan):
+    show(app, compute, plan)
     whatif = app.explain.whatif
     assert whatif.link in whatif.param.link.objects
     whatif.link = "site-0 ↔ site-2"
@@ -186,7 +186,7 @@ def test_a_link_is_changed_by_typing_and_changed_back_by_typing(app, desk, plan)
     whatif.latency_ms = 1.0
     assert whatif.change_texts == ["site-0 ↔ site-2: 1 ms latency"]
     whatif.bandwidth_mbit_s = 100.0
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     link = whatif.outcome.plan.problem.cluster.link("d0", "d2")
     assert (link.bandwidth, link.latency) == (12.5e6, 1e-3)
@@ -198,8 +198,8 @@ def test_a_link_is_changed_by_typing_and_changed_back_by_typing(app, desk, plan)
     assert whatif.changes == Changes()
 
 
-def test_codecs_on_all_links_on_one_and_in_reductions(app, desk, plan):
-    show(app, desk, plan)
+def test_codecs_on_all_links_on_one_and_in_reductions(app, compute, plan):
+    show(app, compute, plan)
     whatif = app.explain.whatif
     assert whatif.param.where.objects == [EVERYWHERE, "site-0 ↔ site-2", "site-1 ↔ site-3", REDUCTIONS]
     whatif.codec = "int8"
@@ -208,7 +208,7 @@ def test_codecs_on_all_links_on_one_and_in_reductions(app, desk, plan):
     whatif.codec = "topk"
     whatif.ratio = 20.0
     assert whatif.change_texts == [f"{EVERYWHERE}: int8", f"{REDUCTIONS}: topk:20"]
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     changed = whatif.outcome.plan
     assert {k.codec.name for k in changed.link_codecs} == {"int8"}
@@ -219,13 +219,13 @@ def test_codecs_on_all_links_on_one_and_in_reductions(app, desk, plan):
     assert whatif.codec == "none"
 
 
-def test_a_plan_that_has_codecs_shows_them(app, desk, plan):
+def test_a_plan_that_has_codecs_shows_them(app, compute, plan):
     links = tuple(
         LinkCodec.model_validate({"from": a, "to": b, "role": role, "codec": {"name": "int4"}})
         for a, b, role in (("d0", "d2", "activation"), ("d2", "d0", "gradient"))
     )
     constraints = plan.problem.constraints.replace(codecs=("none", "int4"))
-    show(app, desk, plan.replace(link_codecs=links, problem=plan.problem.replace(constraints=constraints)))
+    show(app, compute, plan.replace(link_codecs=links, problem=plan.problem.replace(constraints=constraints)))
     whatif = app.explain.whatif
     whatif.where = "site-0 ↔ site-2"
     assert whatif.codec == "int4"
@@ -233,36 +233,36 @@ def test_a_plan_that_has_codecs_shows_them(app, desk, plan):
     assert whatif.codec == "none"
 
 
-def test_what_cannot_go_on_says_why_and_leaves_the_plan(app, desk):
+def test_what_cannot_go_on_says_why_and_leaves_the_plan(app, compute):
     lonely = estimated(chain_plan([16], [5]))
-    show(app, desk, lonely)
+    show(app, compute, lonely)
     app.explain.whatif.drop("d0")
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     assert "without d0 this plan cannot go on" in app.explain.whatif.error
     assert app.explain.whatif.outcome is None
     assert app.plan.plan is lonely
 
 
-def test_changes_stay_while_the_search_improves_and_go_with_the_cluster(app, desk, plan):
-    show(app, desk, plan)
+def test_changes_stay_while_the_search_improves_and_go_with_the_cluster(app, compute, plan):
+    show(app, compute, plan)
     app.explain.whatif.drop("d0")
     better = plan.replace(provenance=plan.provenance.replace(seed=5))
     app.plan.plan = better
     assert app.explain.whatif.change_texts == ["without d0"]
-    (asked,) = [p for what, p, *_ in desk.open.values() if what == "evaluate"]
+    (asked,) = [p for what, p, *_ in compute.open.values() if what == "evaluate"]
     assert asked is better
-    show(app, desk, estimated(chain_plan([8, 8], [5])))
+    show(app, compute, estimated(chain_plan([8, 8], [5])))
     assert app.explain.whatif.change_texts == []
 
 
-def test_search_again_takes_the_changed_problem_and_starts_from_the_changed_plan(app, desk, plan):
-    show(app, desk, plan)
+def test_search_again_takes_the_changed_problem_and_starts_from_the_changed_plan(app, compute, plan):
+    show(app, compute, plan)
     whatif = app.explain.whatif
     whatif.drop("d0")
     whatif.link = "site-1 ↔ site-3"
     whatif.latency_ms = 7.0
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     changed = whatif.outcome.plan
     app.search_again()
@@ -278,8 +278,8 @@ def test_search_again_takes_the_changed_problem_and_starts_from_the_changed_plan
 # -- kept plans -----------------------------------------------------------------------------------
 
 
-def test_keep_name_compare_and_reload(app, desk, plan, tmp_path):
-    show(app, desk, plan)
+def test_keep_name_compare_and_reload(app, compute, plan, tmp_path):
+    show(app, compute, plan)
     explain = app.explain
     explain.kept.typed = "mine"
     explain.keep()
@@ -287,7 +287,7 @@ def test_keep_name_compare_and_reload(app, desk, plan, tmp_path):
     explain.keep()
     assert "kept already" in explain.kept.name_error
     explain.whatif.drop("d0")
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     explain.keep_outcome()
     assert explain.kept.name_error != "", "the typed name is still taken"
@@ -298,7 +298,7 @@ def test_keep_name_compare_and_reload(app, desk, plan, tmp_path):
     assert len(explain.kept.compared()) == 2
     assert (tmp_path / "plans" / "mine.json").is_file()
 
-    again = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, desk=desk)
+    again = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, compute=compute)
     remembered = explain.remembered() | {"shown": "mine"}
     again.restore("plan", "", "", "", remembered["shown"])
     again.explain.restore(remembered["kept"], remembered["whatif"])
@@ -308,9 +308,9 @@ def test_keep_name_compare_and_reload(app, desk, plan, tmp_path):
     assert again.session.plan == plan
 
 
-def test_two_pages_see_each_others_plans_and_lose_none_silently(app, desk, plan, tmp_path):
-    other = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, desk=desk)
-    show(app, desk, plan)
+def test_two_pages_see_each_others_plans_and_lose_none_silently(app, compute, plan, tmp_path):
+    other = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path, compute=compute)
+    show(app, compute, plan)
     for name in ("a", "b"):
         app.explain.kept.typed = name
         app.explain.keep()
@@ -331,8 +331,8 @@ def test_two_pages_see_each_others_plans_and_lose_none_silently(app, desk, plan,
     assert app.explain.kept.deleted == ""
 
 
-def test_renaming_keeps_the_choice_and_refuses_what_is_taken(app, desk, plan):
-    show(app, desk, plan)
+def test_renaming_keeps_the_choice_and_refuses_what_is_taken(app, compute, plan):
+    show(app, compute, plan)
     kept = app.explain.kept
     for name in ("a", "b"):
         kept.typed = name
@@ -345,8 +345,8 @@ def test_renaming_keeps_the_choice_and_refuses_what_is_taken(app, desk, plan):
     assert "warning" not in [kind for kind, _ in app.session.notices]
 
 
-def test_at_most_four_are_compared_and_a_spoilt_file_is_said(app, desk, plan, tmp_path):
-    show(app, desk, plan)
+def test_at_most_four_are_compared_and_a_spoilt_file_is_said(app, compute, plan, tmp_path):
+    show(app, compute, plan)
     kept = app.explain.kept
     for n in range(MOST_COMPARED + 1):
         kept.typed = f"p{n}"
@@ -363,8 +363,8 @@ def test_at_most_four_are_compared_and_a_spoilt_file_is_said(app, desk, plan, tm
     assert "p0" not in kept.names
 
 
-def test_opening_a_kept_plan_takes_its_problem_but_not_while_searching(app, desk, plan):
-    show(app, desk, plan)
+def test_opening_a_kept_plan_takes_its_problem_but_not_while_searching(app, compute, plan):
+    show(app, compute, plan)
     app.explain.kept.typed = "mine"
     app.explain.keep()
     app.cluster.sample = "lab_2_sites_4"
@@ -400,8 +400,8 @@ def test_the_comparison_marks_what_is_best_and_leaves_out_what_nobody_has(plan):
 # -- what is clicked, what the address says -------------------------------------------------------
 
 
-def test_a_click_says_what_it_hit_and_lets_go_of_what_a_new_plan_lacks(app, desk, plan):
-    show(app, desk, plan)
+def test_a_click_says_what_it_hit_and_lets_go_of_what_a_new_plan_lacks(app, compute, plan):
+    show(app, compute, plan)
     explain = app.explain
     explain.set_focus("device", "d1")
     assert explain.focus_text.startswith("d1 (CPU generic, site-1), rank 1: stage 0, replica 1; computes")
@@ -419,11 +419,11 @@ def test_a_click_says_what_it_hit_and_lets_go_of_what_a_new_plan_lacks(app, desk
 
 
 @pytest.mark.parametrize("text", ["[", '[{"do":"drop","device":"<b>"}]', "7", '"x"', "[" * 100, "w" * 5000])
-def test_an_address_that_was_tampered_with_changes_nothing(app, desk, plan, text):
-    show(app, desk, plan)
+def test_an_address_that_was_tampered_with_changes_nothing(app, compute, plan, text):
+    show(app, compute, plan)
     app.restore("plan", "", "", "", "../../etc/passwd")
     app.explain.restore("a,../b,<i>", text)
-    desk.answer()
+    compute.answer()
     app.explain.poll()
     assert app.explain.kept.chosen == []
     assert app.explain.whatif.outcome is None

@@ -45,14 +45,14 @@ class NoService:
         return None
 
 
-class NoDesk:
+class NoWorker:
     def ask(self, *args, **kwargs):
         raise AssertionError("nothing is looked at")
 
 
 @pytest.fixture
 def app(tmp_path):
-    return PlannerApp(LaunchGuard("ABCD-EFGH-JKMN"), NoService(), SAMPLES, tmp_path, desk=NoDesk())
+    return PlannerApp(LaunchGuard("ABCD-EFGH-JKMN"), NoService(), SAMPLES, tmp_path, compute=NoWorker())
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import RunError
 from hetplanner.planners.moments import Moment, plan_moment
 from hetplanner.planners.tried import TriedShape
-from hetplanner.ui.desk import Ticket
+from hetplanner.ui.compute import Ticket
 from hetplanner.ui.models.plan_report import PlanReportModel
 
 PLAN = chain_plan([8, 8], [3])
@@ -40,15 +40,15 @@ def searched(problem=PLAN.problem):
     )
 
 
-def made(session_plan, search, desk):
+def made(session_plan, search, compute):
     session = SimpleNamespace(id="s", plan=session_plan)
-    return finish(PlanReportModel(session, search, lambda: desk).text())
+    return finish(PlanReportModel(session, search, lambda: compute).text())
 
 
 def test_the_film_goes_with_the_plan_that_the_search_found():
-    desk = FakeDesk()
-    assert made(PLAN, searched(), desk) == "<html>"
-    ((what, plan, fields),) = desk.asked
+    compute = FakeDesk()
+    assert made(PLAN, searched(), compute) == "<html>"
+    ((what, plan, fields),) = compute.asked
     assert (what, plan) == ("report", PLAN)
     assert [one["evaluations"] for one in fields["moments"]] == [7]
     assert fields["baselines"]["rank order"]["step_s"] == estimate_plan(PLAN).step_s
@@ -65,15 +65,15 @@ def test_the_film_goes_with_the_plan_that_the_search_found():
     ids=["no search", "another plan", "another cluster"],
 )
 def test_a_plan_from_elsewhere_has_a_report_without_a_film(search):
-    desk = FakeDesk()
-    made(PLAN, search, desk)
-    assert desk.asked[0][2] == {}
+    compute = FakeDesk()
+    made(PLAN, search, compute)
+    assert compute.asked[0][2] == {}
 
 
 def test_what_goes_wrong_is_told():
-    desk = FakeDesk()
+    compute = FakeDesk()
     with pytest.raises(RunError, match="there is no plan"):
-        made(None, searched(), desk)
-    desk.error = "desk: the process ended"
+        made(None, searched(), compute)
+    compute.error = "compute worker: the process ended"
     with pytest.raises(RunError, match="the process ended"):
-        made(PLAN, searched(), desk)
+        made(PLAN, searched(), compute)

@@ -18,7 +18,7 @@ from test_ui_models import FakeService
 from test_ui_search import finish
 from tornado.ioloop import IOLoop
 
-from hetplanner.ui import desk
+from hetplanner.ui import compute
 from hetplanner.ui.models.session import PAGES
 from hetplanner.ui.views import shell
 
@@ -29,9 +29,9 @@ PATIENCE_S = 120.0
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "_desks", {})
+    monkeypatch.setattr(compute, "_workers", {})
     yield tmp_path
-    for one in desk._desks.values():
+    for one in compute._workers.values():
         one.close()
 
 

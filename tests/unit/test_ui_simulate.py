@@ -12,7 +12,7 @@ from hetplanner.errors import HetplannerError
 from hetplanner.planners.derive import Derivation, derive_plan, derived_to_data, max_depths
 from hetplanner.simulator.replay import replay_step
 from hetplanner.ui.access import LaunchGuard
-from hetplanner.ui.desk import Ticket
+from hetplanner.ui.compute import Ticket
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.simulate import (
     AS_PLANNED,
@@ -26,7 +26,7 @@ from hetplanner.ui.models.simulate import (
 from hetplanner.ui.views.simulate import SimulateView
 
 
-class FakeDesk:
+class FakeWorker:
     """Answers when it is told to, as the worker would; the newest question of a slot wins."""
 
     def __init__(self):
@@ -58,14 +58,14 @@ class FakeDesk:
 
 
 @pytest.fixture
-def desk():
-    return FakeDesk()
+def compute():
+    return FakeWorker()
 
 
 @pytest.fixture
-def model(desk):
+def model(compute):
     session = Session(LaunchGuard("ABCD-EFGH-JKMN"))
-    return SimulateModel(session, lambda: desk)
+    return SimulateModel(session, lambda: compute)
 
 
 @pytest.fixture(scope="module")
@@ -75,37 +75,37 @@ def plan():
 
 
 @pytest.fixture
-def opened(model, desk, plan):
+def opened(model, compute, plan):
     model.start()
     model.session.plan = plan
-    answered(model, desk)
+    answered(model, compute)
     return model
 
 
-def answered(model, desk):
+def answered(model, compute):
     assert model.busy
-    desk.answer()
+    compute.answer()
     model.poll()
     assert not model.busy
 
 
-def test_a_plan_is_simulated_once_the_page_is_there(model, desk, plan):
+def test_a_plan_is_simulated_once_the_page_is_there(model, compute, plan):
     model.session.plan = plan
-    assert desk.questions == []
+    assert compute.questions == []
     model.start()
-    answered(model, desk)
+    answered(model, compute)
     assert model.shown is plan
     assert model.base is model.replay
     assert not model.can_save
     model.start()
-    assert len(desk.questions) == 1
+    assert len(compute.questions) == 1
 
 
-def test_controls_show_the_plan_and_a_change_derives_another(opened, desk, plan):
+def test_controls_show_the_plan_and_a_change_derives_another(opened, compute, plan):
     assert (opened.schedule, opened.micro_batch, opened.in_flight) == ("1f1b", 2, depths_text(plan))
     assert opened.param.micro_batch.objects == [1, 2, 4, 8, 16]
     opened.schedule = "gpipe"
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.shown.schedule == "gpipe"
     assert opened.changes == ["schedule 1f1b → gpipe"]
     assert opened.can_save
@@ -113,9 +113,9 @@ def test_controls_show_the_plan_and_a_change_derives_another(opened, desk, plan)
     assert opened.session.plan is plan
 
 
-def test_a_saved_plan_is_the_plan_in_hand_and_keeps_its_original_beside_it(opened, desk, plan):
+def test_a_saved_plan_is_the_plan_in_hand_and_keeps_its_original_beside_it(opened, compute, plan):
     opened.in_flight = "1"
-    answered(opened, desk)
+    answered(opened, compute)
     opened.save()
     assert opened.session.plan is opened.shown
     assert opened.session.plan.provenance.planner == "derived"
@@ -123,24 +123,24 @@ def test_a_saved_plan_is_the_plan_in_hand_and_keeps_its_original_beside_it(opene
     assert opened.original is plan
     assert not opened.can_save
     opened.recompute = EVERYWHERE
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.can_save
-    asked = len(desk.questions)
+    asked = len(compute.questions)
     opened.reset()
     assert opened.shown is plan
-    assert len(desk.questions) == asked, "what was found is known"
+    assert len(compute.questions) == asked, "what was found is known"
     assert opened.recompute == AS_PLANNED
     assert opened.can_save  # the derived one is still the plan in hand
     opened.save()
     assert opened.session.plan is plan
 
 
-def test_a_plan_from_elsewhere_replaces_everything(opened, desk):
+def test_a_plan_from_elsewhere_replaces_everything(opened, compute):
     opened.schedule = "gpipe"
     other = chain_plan([4], [5])
     opened.session.plan = other
     assert opened.shown is None
-    desk.answer()
+    compute.answer()
     opened.poll()
     assert opened.original is other
     assert opened.schedule == "1f1b"
@@ -148,67 +148,67 @@ def test_a_plan_from_elsewhere_replaces_everything(opened, desk):
     assert opened.shown.provenance == other.provenance
 
 
-def test_an_answer_to_an_older_question_is_not_shown(opened, desk):
+def test_an_answer_to_an_older_question_is_not_shown(opened, compute):
     opened.schedule = "gpipe"
-    first = desk.questions[-1][1]
+    first = compute.questions[-1][1]
     opened.micro_batch = 4
     assert first.stale
-    answered(opened, desk)
+    answered(opened, compute)
     assert (opened.shown.schedule, opened.shown.problem.workload.micro_batch) == ("gpipe", 4)
 
 
-def test_what_is_refused_is_explained_at_its_field_and_the_last_good_state_stays(opened, desk, plan):
+def test_what_is_refused_is_explained_at_its_field_and_the_last_good_state_stays(opened, compute, plan):
     before = opened.shown
     opened.in_flight = "three"
     assert opened.errors == {"in_flight": "must be whole numbers of at least 1, got 'three'"}
     assert not opened.busy
     opened.in_flight = "2 2"
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.errors == {"in_flight": "must be one number, or one for each of the 3 stages, got 2"}
     assert opened.shown is before
     opened.in_flight = "2 2 2"
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.errors == {}
     assert [stage.in_flight for stage in opened.shown.stages] == [2, 2, 2]
 
 
-def test_depths_move_together_and_fill_the_memory(opened, desk):
+def test_depths_move_together_and_fill_the_memory(opened, compute):
     opened.shift_depths(1)
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.in_flight == "4 3 2"
     opened.shift_depths(-2)
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.in_flight == "2 1 1"
     opened.fill_memory()
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.in_flight == "16"
 
 
-def test_codecs_and_their_ratio(opened, desk):
+def test_codecs_and_their_ratio(opened, compute):
     opened.messages = "topk"
-    answered(opened, desk)
+    answered(opened, compute)
     assert {rule.codec.ratio for rule in opened.shown.link_codecs} == {10.0}
     opened.ratio = 20.0
-    answered(opened, desk)
+    answered(opened, compute)
     assert {rule.codec.ratio for rule in opened.shown.link_codecs} == {20.0}
     opened.messages = "none"
-    answered(opened, desk)
+    answered(opened, compute)
     assert opened.shown.link_codecs == ()
 
 
-def test_a_trace_is_handed_to_the_page_and_forgotten(opened, desk):
+def test_a_trace_is_handed_to_the_page_and_forgotten(opened, compute):
     texts = []
     opened.param.watch(lambda _: texts.append(opened.perfetto), "perfetto_ready")
     opened.ask_perfetto()
     opened.ask_perfetto()
-    assert [q[2] for q in desk.questions].count("perfetto") == 1
-    desk.answer()
+    assert [q[2] for q in compute.questions].count("perfetto") == 1
+    compute.answer()
     opened.poll()
     assert texts == ["{}"]
     assert opened.perfetto == ""
 
 
-def test_many_ranks_open_on_their_first_pipeline(model, desk):
+def test_many_ranks_open_on_their_first_pipeline(model, compute):
     wide = chain_plan([1] * 26, [])
     model.start()
     model.session.plan = wide
@@ -236,14 +236,14 @@ def test_the_model_imports_neither_panel_nor_numba():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_page_follows_the_model(opened, desk, tmp_path):
+def test_the_page_follows_the_model(opened, compute, tmp_path):
     session = opened.session
     session.page = "simulate"
     view = SimulateView(SimpleNamespace(simulate=opened, session=session, save_derived=opened.save))
     assert "against" not in view.metrics.view.object
     assert len(view.gantt.sources["forward"].data["y"]) == 6 * 8
     view.controls._handle_msg({"name": "schedule", "value": "gpipe"})
-    answered(opened, desk)
+    answered(opened, compute)
     assert "the plan" in view.metrics.view.object
     assert "schedule 1f1b → gpipe" in view.hint.view.object
     view.controls._handle_msg({"name": "micro_batch", "value": "7"})
@@ -258,63 +258,63 @@ def test_the_page_follows_the_model(opened, desk, tmp_path):
     view.beat()
     assert "Derived" not in view.hint.view.object
     view.tools._handle_msg({"press": "perfetto"})
-    assert desk.questions[-1][2] == "perfetto"
+    assert compute.questions[-1][2] == "perfetto"
     view.tools._handle_msg({"press": "__init__"})
 
 
 # -- what the page's address remembers ------------------------------------------------------------
 
 
-def changed(model, desk):
+def changed(model, compute):
     for name, value in (("schedule", "gpipe"), ("messages", "int8"), ("pipeline", "1")):
         model.edit(name, value)
-    answered(model, desk)
+    answered(model, compute)
     return model.edited
 
 
-def test_changed_controls_are_remembered_and_set_again_for_the_same_plan(opened, desk, plan):
-    text = changed(opened, desk)
+def test_changed_controls_are_remembered_and_set_again_for_the_same_plan(opened, compute, plan):
+    text = changed(opened, compute)
     assert json.loads(text) == {"schedule": "gpipe", "messages": "int8", "pipeline": "1"}
-    other = SimulateModel(Session(LaunchGuard("ABCD-EFGH-JKMN")), lambda: desk)
+    other = SimulateModel(Session(LaunchGuard("ABCD-EFGH-JKMN")), lambda: compute)
     other.session.plan = plan
     other.restore(text)
     assert other.edited == text, "also before anybody looks"
     other.start()
-    desk.answer()  # the plan as it is, to compare with
+    compute.answer()  # the plan as it is, to compare with
     other.poll()
-    answered(other, desk)
+    answered(other, compute)
     assert (other.schedule, other.messages, other.pipeline, other.edited) == ("gpipe", "int8", 1, text)
     assert other.changes == opened.changes
     assert other.base is not None
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_controls_are_set_again_whether_they_come_before_the_plan_or_after(model, desk, plan, before):
+def test_controls_are_set_again_whether_they_come_before_the_plan_or_after(model, compute, plan, before):
     model.start()
     text = '{"in_flight":"2 2 1"}'
     if before:
         model.restore(text)
     model.session.plan = plan
-    desk.answer()
+    compute.answer()
     model.poll()
     if not before:
         model.restore(text)
-    answered(model, desk)
+    answered(model, compute)
     assert [stage.in_flight for stage in model.shown.stages] == [2, 2, 1]
     assert json.loads(model.edited) == {"in_flight": "2 2 1"}
 
 
-def test_controls_of_another_plan_are_forgotten(opened, desk, plan):
-    changed(opened, desk)
+def test_controls_of_another_plan_are_forgotten(opened, compute, plan):
+    changed(opened, compute)
     opened.restore('{"schedule":"gpipe"}')
     opened.session.plan = plan.replace(schedule="gpipe")
     assert opened.edited == ""
-    answered(opened, desk)
+    answered(opened, compute)
     assert not opened.changes
 
 
-def test_a_reset_and_a_saved_plan_leave_nothing_to_remember(opened, desk):
-    assert changed(opened, desk)
+def test_a_reset_and_a_saved_plan_leave_nothing_to_remember(opened, compute):
+    assert changed(opened, compute)
     opened.save()
     assert opened.edited == ""
     opened.edit("messages", "topk")

@@ -8,7 +8,7 @@ import param
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.ui.access import LaunchGuard
-from hetplanner.ui.desk import Desk, process_desk
+from hetplanner.ui.compute import ComputeWorker, process_compute
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.agent import AgentWatch
 from hetplanner.ui.models.carry import CarryModel
@@ -43,7 +43,7 @@ class PlannerApp(param.Parameterized):
         samples: Path,
         home: Path | None = None,
         drafts: DraftStore | None = None,
-        desk: Desk | None = None,
+        compute: ComputeWorker | None = None,
         probes: ProbeJobs | None = None,
     ) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class PlannerApp(param.Parameterized):
         self.drawing = DrawingModel(self.session, self.cluster.editor, self.links)
         self.probe = ProbeModel(self.session, self.cluster.editor, probes or process_probes(home), home)
         self.plan = PlanModel(self.session, service)
-        self.carry = CarryModel(self.session, self.plan, desk or process_desk())
+        self.carry = CarryModel(self.session, self.plan, compute or process_compute())
         self.free_shape = FreeShapeModel(self.session, self.plan, service)
         self.settings = SettingsForm(self.plan)
         self.front = FrontModel(self.session, self.plan, service, self.take_from_front)
-        self.explain = ExplainModel(self.session, self.plan, desk or process_desk(), home)
-        self.simulate = SimulateModel(self.session, lambda: desk or process_desk("long"))
+        self.explain = ExplainModel(self.session, self.plan, compute or process_compute(), home)
+        self.simulate = SimulateModel(self.session, lambda: compute or process_compute("long"))
         self.export = ExportModel(self.session, self.open_plan)
         self.run = RunModel(self.session, service, home)
         self.agent = AgentWatch(home)

@@ -10,7 +10,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.layout import value_of
 from hetplanner.schema import checked
-from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui.compute import ComputeWorker, Ticket
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.problem import PROBLEM_SETTINGS
 from hetplanner.ui.models.problem_differences import differences_text
@@ -39,9 +39,9 @@ class CarryModel(param.Parameterized):
     reason = param.String(default="")
     changed = param.Event(doc="What the page says about the plan has changed.")
 
-    def __init__(self, session: Session, plan: PlanModel, desk: Desk) -> None:
+    def __init__(self, session: Session, plan: PlanModel, compute: ComputeWorker) -> None:
         super().__init__()
-        self.session, self.plan, self._desk = session, plan, desk
+        self.session, self.plan, self._compute = session, plan, compute
         self.origin: Plan | None = None
         self._carried: Plan | None = None
         self._own: Problem | None = None
@@ -92,7 +92,7 @@ class CarryModel(param.Parameterized):
         fields = {"problem": wanted.model_dump(mode="json", by_alias=True, exclude_none=True)}
         self._set("asking")
         slot = f"{self.session.id} carry"
-        self._ticket = self._desk.ask(slot, "carry", self.origin, fields, self.session.answered)
+        self._ticket = self._compute.ask(slot, "carry", self.origin, fields, self.session.answered)
 
     def poll(self) -> None:
         """Takes the answer when it is there."""
@@ -101,7 +101,7 @@ class CarryModel(param.Parameterized):
             return
         self._ticket = None
         if ticket.stale:
-            self.check()  # others asked more than the desk keeps waiting
+            self.check()  # others asked more than the compute worker keeps waiting
         elif ticket.result is None:
             self._mark(ticket.error)
         else:

@@ -9,7 +9,7 @@ import param
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.schema import parse_json
-from hetplanner.ui.desk import Desk
+from hetplanner.ui.compute import ComputeWorker
 from hetplanner.ui.models.kept import KeptModel
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.session import Session
@@ -32,11 +32,11 @@ class ExplainModel(param.Parameterized):
     shown = param.String(default="")
     focus = param.Tuple(default=("", ""), length=2)
 
-    def __init__(self, session: Session, plan: PlanModel, desk: Desk, home: Path | None = None) -> None:
+    def __init__(self, session: Session, plan: PlanModel, compute: ComputeWorker, home: Path | None = None) -> None:
         super().__init__()
         self.session, self.plan = session, plan
-        self.why = WhyModel(session, desk)
-        self.whatif = WhatIfModel(session, desk)
+        self.why = WhyModel(session, compute)
+        self.whatif = WhatIfModel(session, compute)
         self.kept = KeptModel(session, home)
         plan.param.watch(self._plan_changed, ["plan", "state"])
         plan.param.watch(self._search_began, "job_id")
@@ -59,7 +59,7 @@ class ExplainModel(param.Parameterized):
             self.shown = ""
 
     def poll(self) -> None:
-        """Answers of the desk, and the folder of kept plans."""
+        """Answers of the compute worker, and the folder of kept plans."""
         self.why.poll()
         self.whatif.poll()
         self.kept.poll()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from hetplanner.errors import RunError
 from hetplanner.plan.model import Plan
 from hetplanner.planners.moments import plan_moment
-from hetplanner.ui.desk import Ticket
+from hetplanner.ui.compute import Ticket
 from hetplanner.ui.models.plan import PlanModel
 from hetplanner.ui.models.session import Session
 
@@ -15,8 +15,8 @@ LOOK_S = 0.05
 """Between two looks at whether the answer is there."""
 
 
-class ReportDesk(Protocol):
-    """What answers; see :class:`hetplanner.ui.desk.Desk`."""
+class ReportWorker(Protocol):
+    """What answers; see :class:`hetplanner.ui.compute.ComputeWorker`."""
 
     def ask(self, slot: str, what: str, plan: Plan, fields: dict[str, Any] | None = None) -> Ticket:
         """A ticket, done once the answer is there."""
@@ -29,18 +29,18 @@ class PlanReportModel:
     Args:
         session: has the plan in hand; of an elastic plan a calm step of it is reported.
         search: has the moments, if its plan is the one in hand.
-        desk: has the report made.
+        compute: has the report made.
     """
 
-    def __init__(self, session: Session, search: PlanModel, desk: Callable[[], ReportDesk]) -> None:
-        self._session, self._search, self._desk = session, search, desk
+    def __init__(self, session: Session, search: PlanModel, compute: Callable[[], ReportWorker]) -> None:
+        self._session, self._search, self._compute = session, search, compute
 
     async def text(self) -> str:
         """The page, when it is done. Raises RunError."""
         plan = self._session.plan
         if plan is None:
             raise RunError("report: there is no plan; press Search or open a plan file")
-        ticket = self._desk().ask(f"{self._session.id}/report", "report", plan, self._found_by(plan))
+        ticket = self._compute().ask(f"{self._session.id}/report", "report", plan, self._found_by(plan))
         while not ticket.done:
             await asyncio.sleep(LOOK_S)
         if ticket.result is None:

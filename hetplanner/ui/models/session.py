@@ -36,10 +36,10 @@ class Session(param.Parameterized):
         super().__init__(**params)
         self._guard = guard
         self.id = secrets.token_hex(4)
-        """Tells this session's questions to the desk from those of others."""
+        """Tells this session's questions to the compute worker from those of others."""
         self.notices: list[tuple[str, str]] = []
         self.answered: Callable[[], object] = lambda: None
-        """Called, from another thread, when the desk has answered a question of this session."""
+        """Called, from another thread, when the compute worker has answered a question of this session."""
         # Also when the same static plan is taken again.
         self.param.watch(lambda _: setattr(self, "elastic", None), "plan", onlychanged=False)
 

@@ -14,7 +14,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.planners.derive import Derivation, changes_text, derived_from_data
 from hetplanner.schema import parse_json
 from hetplanner.simulator.replay import Replay
-from hetplanner.ui.desk import Ticket
+from hetplanner.ui.compute import Ticket
 from hetplanner.ui.models.session import Session
 
 AS_PLANNED = "as planned"
@@ -30,8 +30,8 @@ MAX_REMEMBERED = 1000
 DEFAULT_RATIO = 10.0
 
 
-class SimulationDesk(Protocol):
-    """Where questions go; `hetplanner.ui.desk.Desk` in the app."""
+class SimulationWorker(Protocol):
+    """Where questions go; `hetplanner.ui.compute.ComputeWorker` in the app."""
 
     def ask(
         self,
@@ -41,7 +41,7 @@ class SimulationDesk(Protocol):
         fields: Any = None,
         answered: Callable[[], object] = ...,
     ) -> Ticket:
-        """Asks a question; see `hetplanner.ui.desk`."""
+        """Asks a question; see `hetplanner.ui.compute`."""
         ...
 
 
@@ -70,7 +70,7 @@ class SimulateModel(param.Parameterized):
     errors_changed = param.Event()
     perfetto_ready = param.Event()
 
-    def __init__(self, session: Session, desk: Callable[[], SimulationDesk], **params: Any) -> None:
+    def __init__(self, session: Session, compute: Callable[[], SimulationWorker], **params: Any) -> None:
         super().__init__(**params)
         self.session = session
         self._found: tuple[Plan, Replay, list[int]] | None = None
@@ -78,7 +78,7 @@ class SimulateModel(param.Parameterized):
         self.room: list[int] = []
         self.errors: dict[str, str] = {}
         self.perfetto = ""
-        self._desk = desk
+        self._compute = compute
         self._ticket: Ticket | None = None
         self._asked_for: tuple[Plan, Derivation] | None = None
         self._trace_ticket: Ticket | None = None
@@ -259,7 +259,7 @@ class SimulateModel(param.Parameterized):
                 return
             fields, self._asked_for = {"wanted": wanted.to_data()}, (self.original, wanted)
             slot = f"{self.session.id}/simulate"
-            self._ticket = self._desk().ask(slot, "simulate", self.original, fields, self.session.answered)
+            self._ticket = self._compute().ask(slot, "simulate", self.original, fields, self.session.answered)
             self.busy = True
 
     def poll(self) -> None:
@@ -287,7 +287,7 @@ class SimulateModel(param.Parameterized):
             made = derived_from_data(ticket.result["made"], original)
             replay, room = Replay.from_data(ticket.result["replay"]), list(ticket.result["room"])
             if wanted.is_empty:
-                # The plan itself, with the desk's estimate where the file had none.
+                # The plan itself, with the compute worker's estimate where the file had none.
                 same = original.estimate is not None
                 made = original if same else made.replace(provenance=original.provenance)
                 self._found = (made, replay, room)
@@ -352,7 +352,7 @@ class SimulateModel(param.Parameterized):
         """Has the shown step written as a trace file; `perfetto_ready` says when it is there."""
         if self.shown is not None and self._trace_ticket is None:
             slot = f"{self.session.id}/perfetto"
-            self._trace_ticket = self._desk().ask(slot, "perfetto", self.shown)
+            self._trace_ticket = self._compute().ask(slot, "perfetto", self.shown)
 
 
 def depths_text(plan: Plan) -> str:

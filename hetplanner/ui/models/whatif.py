@@ -10,7 +10,7 @@ from hetplanner.codecs.spec import CODEC_NAMES, Codec
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.model import Plan
 from hetplanner.planners.whatif import ChangeCodec, ChangeLink, Changes, DropDevice, WhatIf
-from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui.compute import ComputeWorker, Ticket
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import change_text, seconds_text
 from hetplanner.ui.models.why import bottleneck_text
@@ -41,9 +41,9 @@ class WhatIfModel(param.Parameterized):
     codec: Any = param.Selector(default="none", objects=list(CODEC_NAMES))
     ratio = param.Number(default=DEFAULT_RATIO, bounds=(1.0, 1e5))
 
-    def __init__(self, session: Session, desk: Desk, **params: Any) -> None:
+    def __init__(self, session: Session, compute: ComputeWorker, **params: Any) -> None:
         super().__init__(**params)
-        self._session, self._desk = session, desk
+        self._session, self._compute = session, compute
         self._ticket: Ticket | None = None
         self._asked = Changes()
         self._pairs: dict[str, SitePair] = {}
@@ -223,7 +223,7 @@ class WhatIfModel(param.Parameterized):
         self._asked = self.changes
         fields = {"changes": self.changes.to_data()}
         slot = f"{self._session.id} what if"
-        self._ticket = self._desk.ask(slot, "evaluate", self.plan, fields, self._session.answered)
+        self._ticket = self._compute.ask(slot, "evaluate", self.plan, fields, self._session.answered)
 
     def poll(self) -> None:
         """Takes the answer when it is there."""

@@ -7,7 +7,7 @@ import param
 
 from hetplanner.plan.model import Plan
 from hetplanner.planners.attribution import CHOICE_WORDS
-from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui.compute import ComputeWorker, Ticket
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import percent_text, seconds_text, shape_text, value_text
 
@@ -27,16 +27,16 @@ class Part:
 
 
 class WhyModel(param.Parameterized):
-    """Explains one plan at a time; the numbers come from the desk's process."""
+    """Explains one plan at a time; the numbers come from the compute worker's process."""
 
     plan = param.ClassSelector(class_=Plan, default=None, doc="What is explained; None: nothing yet.")
     gain = param.Dict(default=None, allow_None=True, doc="Of `Gain.to_data`; {}: there is no baseline.")
     error = param.String(default="")
     waiting = param.Boolean(default=False)
 
-    def __init__(self, session: Session, desk: Desk, **params: Any) -> None:
+    def __init__(self, session: Session, compute: ComputeWorker, **params: Any) -> None:
         super().__init__(**params)
-        self._session, self._desk = session, desk
+        self._session, self._compute = session, compute
         self._ticket: Ticket | None = None
 
     def explain(self, plan: Plan | None) -> None:
@@ -47,7 +47,7 @@ class WhyModel(param.Parameterized):
         ask = plan is not None and not plan.is_interleaved
         self.param.update(plan=plan, gain=None, error="" if ask or plan is None else INTERLEAVED, waiting=ask)
         if plan is not None and ask:
-            self._ticket = self._desk.ask(f"{self._session.id} why", "explain", plan, None, self._session.answered)
+            self._ticket = self._compute.ask(f"{self._session.id} why", "explain", plan, None, self._session.answered)
 
     def poll(self) -> None:
         """Takes the answer when it is there."""

@@ -10,7 +10,7 @@ import panel_material_ui as pmui
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import plan_to_data
-from hetplanner.ui.desk import process_desk
+from hetplanner.ui.compute import process_compute
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.models.elastic import peer_lines
 from hetplanner.ui.models.export import (
@@ -45,7 +45,7 @@ class ExportView(PageView):
 
     def __init__(self, app: PlannerApp) -> None:
         self.app, self.model = app, app.export
-        self.made = PlanReportModel(app.session, app.plan, lambda: process_desk("long"))
+        self.made = PlanReportModel(app.session, app.plan, lambda: process_compute("long"))
         self.text = html_pane(margin=(4, 14, 14, 14))
         self.hint = Words(_EMPTY)
         self.peers = html_pane(margin=(0, 14, 2, 14))

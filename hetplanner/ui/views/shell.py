@@ -26,7 +26,7 @@ from tornado.process import task_id
 from hetplanner.runs.status import LIVE_STATES
 from hetplanner.ui.access import LaunchGuard, allowed_hosts, process_guard, request_is_ours
 from hetplanner.ui.collector import COLLECTOR
-from hetplanner.ui.desk import process_desk
+from hetplanner.ui.compute import process_compute
 from hetplanner.ui.gate import may_launch
 from hetplanner.ui.jobs import SearchService
 from hetplanner.ui.models.app import PlannerApp
@@ -134,7 +134,7 @@ def planner_page(
         return refusal(_ONE_PROCESS)
     service = service or process_service(home)
     service.warm()
-    process_desk().warm()
+    process_compute().warm()
     app = PlannerApp(guard or process_guard(), service, samples, home)
     app.session.unlocked = may_launch(request)
     # Weak: Panel keeps the handler of a session in a dictionary of the process.
@@ -297,7 +297,7 @@ class Shell:
             explain.kept.param.watch(self._remember, "chosen")
             explain.whatif.param.watch(self._remember, "changes")
             session.param.watch(self._remember, "page")
-            # The desk answers in a thread of its own; Bokeh keeps which document is current in a list without a lock.
+            # The compute worker answers in a thread of its own. Bokeh's list of current documents has no lock.
             add_callback = IOLoop.current().add_callback
             session.answered = partial(add_callback, pn.state.curdoc.add_next_tick_callback, self._look)
             pn.state.onload(self._start_beat)
@@ -348,7 +348,7 @@ class Shell:
             self.app.run.beat(visible=self.app.session.page == "run")
 
     def _look(self) -> None:
-        """An answer of the desk comes within milliseconds: a beat would make a person wait for it."""
+        """An answer of the compute worker comes within milliseconds: a beat would make a person wait for it."""
         with self._telling_errors(), pn.io.hold():
             self.app.poll_answers()
             for view in self._views.values():

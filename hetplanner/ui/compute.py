@@ -1,8 +1,8 @@
 """Short computations outside the server process: what-if estimates, explanations, simulations.
 
-A long-lived process (`python -m hetplanner.ui.desk_worker`) does them one after the other and speaks JSON lines. The
-newest question of a slot (of one session, say, and one card) wins; a session asks, goes on, and looks at its ticket
-when it is told or its next beat comes. Simulations, which may take seconds, have a desk of their own.
+A long-lived process (`python -m hetplanner.ui.compute_process`) does them one after the other and speaks JSON lines. Of
+one slot (of one session, say, and one card) the newest question wins. A session asks and goes on. It looks at its ticket
+when it is told, or at its next beat. Simulations may take seconds, so they have a compute worker of their own.
 """
 
 import contextlib
@@ -68,15 +68,15 @@ class _Question:
     answered: Callable[[], object]
 
 
-class Desk:
+class ComputeWorker:
     """Asks the process; starts it when it is needed, and again when it has died."""
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
-        self._command = list(command or [sys.executable, "-m", "hetplanner.ui.desk_worker"])
+        self._command = list(command or [sys.executable, "-m", "hetplanner.ui.compute_process"])
         self._waiting: OrderedDict[str, _Question] = OrderedDict()
         self._running: tuple[str, _Question] | None = None
         self._changed = threading.Condition()
-        self._child: _DeskChild | None = None
+        self._child: _ComputeChild | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -97,10 +97,10 @@ class Desk:
 
         Args:
             slot: whose question it is; the newest of a slot wins.
-            what: `evaluate`, `explain` or another question; see `hetplanner.ui.desk_worker`.
+            what: `evaluate`, `explain` or another question; see `hetplanner.ui.compute_process`.
             plan: what it is about.
             fields: more of the request, plain data.
-            answered: called, from the desk's thread, once the ticket has an answer.
+            answered: called, from the compute worker's thread, once the ticket has an answer.
         """
         question = _Question(what, plan, fields or {}, Ticket(), answered)
         with self._changed:
@@ -129,7 +129,7 @@ class Desk:
 
     def _begin(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, daemon=True, name="desk")
+            self._thread = threading.Thread(target=self._serve, daemon=True, name="compute")
             self._thread.start()
 
     def _supersede(self, slot: str) -> None:
@@ -150,7 +150,7 @@ class Desk:
             pass
 
     def _serve_next(self) -> bool:
-        """Waits for a question and answers it; false once the desk is closed.
+        """Waits for a question and answers it; false once the compute worker is closed.
 
         A function of its own, so that the thread does not hold the last question, and with it a page, while it waits.
         """
@@ -159,9 +159,9 @@ class Desk:
             return False
         try:
             result, error = self._living_child().answer(question)
-        except Exception as failure:  # the desk must outlive whatever happens to one question
-            _log.exception("the desk failed")
-            result, error = None, f"desk: {type(failure).__name__}: {failure}"[:300]
+        except Exception as failure:  # the compute worker must outlive whatever happens to one question
+            _log.exception("the compute worker failed")
+            result, error = None, f"compute worker: {type(failure).__name__}: {failure}"[:300]
         with self._changed:
             self._running = None
             question.ticket.settle(result, error)
@@ -171,9 +171,9 @@ class Desk:
             _log.debug("nobody to tell of an answer", exc_info=True)
         return True
 
-    def _living_child(self) -> "_DeskChild":
+    def _living_child(self) -> "_ComputeChild":
         if self._child is None or not self._child.alive:
-            self._child = _DeskChild(self._command)
+            self._child = _ComputeChild(self._command)
         return self._child
 
     def _next(self) -> _Question | None:
@@ -188,7 +188,7 @@ class Desk:
             return self._running[1]
 
 
-class _DeskChild(Child):
+class _ComputeChild(Child):
     """The process, and the plans that it knows."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -216,7 +216,7 @@ class _DeskChild(Child):
             self.kill()
         finally:
             late.cancel()
-        return None, f"desk: the process that computes this ended {self.last_words()}; try again"[:600]
+        return None, f"compute worker: the process that computes this ended {self.last_words()}; try again"[:600]
 
     def _introduce(self, plan: Plan) -> int:
         """The key under which the process knows a plan; one that it does not know is sent."""
@@ -232,11 +232,11 @@ class _DeskChild(Child):
         return key
 
 
-_desks: dict[str, Desk] = {}
-_desks_lock = threading.Lock()
+_workers: dict[str, ComputeWorker] = {}
+_workers_lock = threading.Lock()
 
 
-def process_desk(lane: Literal["quick", "long"] = "quick") -> Desk:
-    """The desk of this process for quick questions, or the one where simulations do not keep those waiting."""
-    with _desks_lock:
-        return _desks.setdefault(lane, Desk())
+def process_compute(lane: Literal["quick", "long"] = "quick") -> ComputeWorker:
+    """This process's compute worker for quick questions, or the one for long ones, such as simulations."""
+    with _workers_lock:
+        return _workers.setdefault(lane, ComputeWorker())

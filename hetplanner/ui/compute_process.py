@@ -1,7 +1,7 @@
-"""The desk's process: reads questions about plans from stdin, answers in JSON lines, one after the other.
+"""The compute worker's process: reads questions about plans from stdin, answers in JSON lines, one after the other.
 
-`python -m hetplanner.ui.desk_worker`, started by `hetplanner.ui.desk`. A plan comes once (`plan`, with the key under
-which questions name it); questions are
+`python -m hetplanner.ui.compute_process`, started by `hetplanner.ui.compute`. A plan comes once: `plan`, with the key by
+which questions name it. Questions are
 
 * `evaluate`: a plan and `changes` (see `hetplanner.planners.whatif`) -> the changed plan and what became of it,
 * `carry`: a plan and a `problem` -> the plan carried over to it (see `hetplanner.planners.carry_over`),
@@ -39,7 +39,7 @@ from hetplanner.ui.worker import plan_body
 GARBAGE_THRESHOLD = 500_000
 
 
-class DeskWorker:
+class ComputeProcess:
     """Answers questions about the plans it was told."""
 
     def __init__(self, out: TextIO) -> None:
@@ -75,34 +75,34 @@ class DeskWorker:
         return self._plans[message["key"]]
 
 
-def _evaluate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     return evaluate_changes(worker.plan(message), Changes.of(message["changes"])).to_data()
 
 
-def _carry(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _carry(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     problem = checked(Problem, message["problem"], "problem", from_file=True)
     return {"plan": plan_body(carry_over(worker.plan(message), problem))}
 
 
-def _explain(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _explain(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     gain = divide_gain(worker.plan(message))
     return {} if gain is None else gain.to_data()
 
 
-def _simulate(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _simulate(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     plan, wanted = worker.plan(message), Derivation.of(message.get("wanted", {}))
     made = derive_plan(plan, wanted)
     replay = replay_step(made)
     return {"made": derived_to_data(made), "replay": replay.to_data(), "room": max_depths(made)}
 
 
-def _perfetto(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _perfetto(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     plan = worker.plan(message)
     trace = replay_step(plan).spans.to_trace(plan.ranks)
     return {"text": json.dumps(trace.to_perfetto(), separators=(",", ":"))}
 
 
-def _report(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
+def _report(worker: ComputeProcess, message: dict[str, Any]) -> dict[str, Any]:
     from hetplanner.plots.plan_report_page import plan_report_page  # loads Bokeh: only who asks waits for it
 
     moments = [Moment.from_data(one) for one in message.get("moments", ())]
@@ -112,7 +112,7 @@ def _report(worker: DeskWorker, message: dict[str, Any]) -> dict[str, Any]:
     return {"text": plan_report_page(worker.plan(message), moments, tried, baselines, offset_s=offset_s)}
 
 
-_ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
+_ANSWERS: dict[str, Callable[[ComputeProcess, dict[str, Any]], dict[str, Any]]] = {
     "evaluate": _evaluate,
     "carry": _carry,
     "explain": _explain,
@@ -123,7 +123,7 @@ _ANSWERS: dict[str, Callable[[DeskWorker, dict[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Entry point of `python -m hetplanner.ui.desk_worker`."""
+    """Entry point of `python -m hetplanner.ui.compute_process`."""
     # A step of five hundred devices is a hundred thousand tuples, none of them in a cycle: looking for cycles among
     # them takes as long as making them.
     gc.freeze()
@@ -131,7 +131,7 @@ def main() -> None:
     # Answers go to a private copy of stdout: a library that prints must not break the protocol.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    DeskWorker(out).serve(sys.stdin)
+    ComputeProcess(out).serve(sys.stdin)
 
 
 if __name__ == "__main__":

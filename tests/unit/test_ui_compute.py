@@ -1,4 +1,4 @@
-"""The desk: real answers, newest question of a slot, a process that dies or hangs or talks nonsense."""
+"""The compute worker: real answers, newest question of a slot, a process that dies or hangs or talks nonsense."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from hetplanner.planners.moments import plan_moment
 from hetplanner.planners.tried import TriedShape
 from hetplanner.planners.whatif import ChangeLink, Changes, WhatIf
 from hetplanner.simulator.replay import Replay, replay_step
-from hetplanner.ui import desk as desk_module
-from hetplanner.ui.desk import Desk, Ticket
+from hetplanner.ui import compute as compute_module
+from hetplanner.ui.compute import ComputeWorker, Ticket
 
 
 def settled(ticket: Ticket) -> Ticket:
@@ -27,11 +27,11 @@ def settled(ticket: Ticket) -> Ticket:
 
 
 @pytest.fixture
-def desk():
+def compute():
     made = []
 
-    def make(script: str | None = None) -> Desk:
-        made.append(Desk(None if script is None else [sys.executable, "-c", script]))
+    def make(script: str | None = None) -> ComputeWorker:
+        made.append(ComputeWorker(None if script is None else [sys.executable, "-c", script]))
         return made[-1]
 
     yield make
@@ -54,8 +54,8 @@ for line in sys.stdin:
 """
 
 
-def test_it_evaluates_explains_and_simulates(desk, plan):
-    one = desk()
+def test_it_evaluates_explains_and_simulates(compute, plan):
+    one = compute()
     changes = Changes(changes=(ChangeLink(sites=("site-0", "site-1"), bandwidth=1e9),))
     first = one.ask("a", "evaluate", plan, {"changes": changes.to_data()})
     explained = one.ask("b", "explain", plan)
@@ -74,7 +74,7 @@ def test_it_evaluates_explains_and_simulates(desk, plan):
     assert json.loads(text) == trace.to_perfetto()
 
 
-def test_it_makes_a_report_with_the_film_of_the_search(desk, plan):
+def test_it_makes_a_report_with_the_film_of_the_search(compute, plan):
     estimate = estimate_plan(plan)
     moments = [plan_moment(plan, 3.0 - i, float(i), i).to_data() for i in range(3)]
     search = {
@@ -83,7 +83,7 @@ def test_it_makes_a_report_with_the_film_of_the_search(desk, plan):
         "baselines": {"rank order": estimate.model_dump(mode="json")},
         "offset_s": 1.0,
     }
-    one = desk()
+    one = compute()
     found = settled(one.ask("a", "report", plan, search)).result["text"]
     assert "Moment 3 of 3: 1 s after 3 s of search" in found
     assert "Shapes tried" in found
@@ -91,16 +91,16 @@ def test_it_makes_a_report_with_the_film_of_the_search(desk, plan):
     assert "Who does what" in settled(one.ask("a", "report", plan)).result["text"]
 
 
-def test_a_mistake_of_the_question_is_its_answer_and_the_next_one_works(desk, plan):
-    one = desk()
+def test_a_mistake_of_the_question_is_its_answer_and_the_next_one_works(compute, plan):
+    one = compute()
     wrong = settled(one.ask("a", "evaluate", plan, {"changes": [{"do": "drop", "device": "nobody"}]}))
     assert wrong.result is None
     assert "'nobody' is no usable device" in wrong.error
     assert settled(one.ask("a", "evaluate", plan, {"changes": []})).error == ""
 
 
-def test_the_newest_question_of_a_slot_wins_and_others_keep_their_turn(desk, plan):
-    one = desk(SLOW_ECHO)
+def test_the_newest_question_of_a_slot_wins_and_others_keep_their_turn(compute, plan):
+    one = compute(SLOW_ECHO)
     running = one.ask("a", "evaluate", plan, {"n": 0, "sleep": 0.3})
     until(lambda: running.began > 0, "never began")
     tickets = [one.ask("a", "evaluate", plan, {"n": n}) for n in (1, 2, 3)]
@@ -111,8 +111,8 @@ def test_the_newest_question_of_a_slot_wins_and_others_keep_their_turn(desk, pla
     assert [t.stale for t in tickets] == [True, True, False]
 
 
-def test_quick_questions_come_before_explanations(desk, plan):
-    one = desk(SLOW_ECHO)
+def test_quick_questions_come_before_explanations(compute, plan):
+    one = compute(SLOW_ECHO)
     running = one.ask("x", "evaluate", plan, {"n": 0, "sleep": 0.3})
     until(lambda: running.began > 0, "never began")
     explained = one.ask("a", "explain", plan, {"n": 1})
@@ -120,17 +120,17 @@ def test_quick_questions_come_before_explanations(desk, plan):
     assert settled(evaluated).began < settled(explained).began
 
 
-def test_a_long_computation_that_nobody_wants_any_more_is_ended(desk, plan, monkeypatch):
-    monkeypatch.setattr(desk_module, "RESTART_S", 0.05)
-    one = desk(SLOW_ECHO)
+def test_a_long_computation_that_nobody_wants_any_more_is_ended(compute, plan, monkeypatch):
+    monkeypatch.setattr(compute_module, "RESTART_S", 0.05)
+    one = compute(SLOW_ECHO)
     endless = one.ask("a", "simulate", plan, {"n": 0, "sleep": 3600})
     until(lambda: endless.began > 0 and time.monotonic() > endless.began + 0.1, "never began")
     assert settled(one.ask("a", "simulate", plan, {"n": 1})).result == {"n": 1}
     assert endless.stale
 
 
-def test_it_starts_again_when_its_process_was_killed(desk, plan):
-    one = desk()
+def test_it_starts_again_when_its_process_was_killed(compute, plan):
+    one = compute()
     settled(one.ask("a", "evaluate", plan, {"changes": []}))
     before = one.pid
     os.kill(before, signal.SIGKILL)
@@ -139,36 +139,36 @@ def test_it_starts_again_when_its_process_was_killed(desk, plan):
     assert one.pid != before
 
 
-def test_what_takes_too_long_is_given_up_with_a_reason(desk, plan, monkeypatch):
-    monkeypatch.setattr(desk_module, "ANSWER_LIMIT_S", 0.2)
-    late = settled(desk(SLOW_ECHO).ask("a", "evaluate", plan, {"n": 0, "sleep": 3600}))
+def test_what_takes_too_long_is_given_up_with_a_reason(compute, plan, monkeypatch):
+    monkeypatch.setattr(compute_module, "ANSWER_LIMIT_S", 0.2)
+    late = settled(compute(SLOW_ECHO).ask("a", "evaluate", plan, {"n": 0, "sleep": 3600}))
     assert "the process that computes this ended" in late.error
 
 
-def test_a_process_that_dies_or_talks_nonsense_is_reported_with_its_last_words(desk, plan):
-    dead = settled(desk("import sys; sys.stdin.readline(); sys.exit('out of luck')").ask("a", "explain", plan))
+def test_a_process_that_dies_or_talks_nonsense_is_reported_with_its_last_words(compute, plan):
+    dead = settled(compute("import sys; sys.stdin.readline(); sys.exit('out of luck')").ask("a", "explain", plan))
     assert "out of luck" in dead.error
     for said in ("nonsense", "[1]", '{"id": "x"}'):
         script = f"import sys; sys.stdin.readline(); print({said!r}, flush=True)"
-        assert settled(desk(script).ask("a", "explain", plan)).error.startswith("desk: ")
+        assert settled(compute(script).ask("a", "explain", plan)).error.startswith("compute worker: ")
 
 
 def test_a_command_that_does_not_exist_is_reported(plan):
-    one = Desk(["/nonexistent/desk"])
-    assert "desk: " in settled(one.ask("a", "explain", plan)).error
+    one = ComputeWorker(["/nonexistent/compute"])
+    assert "compute worker: " in settled(one.ask("a", "explain", plan)).error
     one.close()
 
 
-def test_many_plans_are_forgotten_in_the_same_order_on_both_sides(desk, plan, monkeypatch):
-    monkeypatch.setattr(desk_module, "KNOWN_PLANS", 2)
-    one = desk()
+def test_many_plans_are_forgotten_in_the_same_order_on_both_sides(compute, plan, monkeypatch):
+    monkeypatch.setattr(compute_module, "KNOWN_PLANS", 2)
+    one = compute()
     plans = [plan.replace(provenance=plan.provenance.replace(seed=n)) for n in range(4)]
     for each in (*plans, *reversed(plans), plans[0], plans[3], plans[0]):
         assert settled(one.ask("a", "evaluate", each, {"changes": []})).error == ""
 
 
-def test_who_asked_is_told_of_the_answer_and_may_be_gone(desk, plan):
-    one, told = desk(), []
+def test_who_asked_is_told_of_the_answer_and_may_be_gone(compute, plan):
+    one, told = compute(), []
     ticket = one.ask("a", "evaluate", plan, {"changes": []}, lambda: told.append(ticket.done))
     until(lambda: told, "not told")
     assert told == [True]
@@ -180,13 +180,13 @@ def test_who_asked_is_told_of_the_answer_and_may_be_gone(desk, plan):
     assert settled(one.ask("b", "evaluate", plan, {"changes": []})).error == settled(ticket).error
 
 
-def test_an_answered_question_is_forgotten_while_the_desk_waits_for_the_next(desk, plan):
+def test_an_answered_question_is_forgotten_while_the_worker_waits_for_the_next(compute, plan):
     class Page:
         def told(self):
             pass
 
     page = Page()
     gone = weakref.ref(page)
-    settled(desk(SLOW_ECHO).ask("a", "x", plan, {"n": 1}, page.told))
+    settled(compute(SLOW_ECHO).ask("a", "x", plan, {"n": 1}, page.told))
     del page
-    until(lambda: gone() is None, "the desk holds whom it told")
+    until(lambda: gone() is None, "the compute worker holds whom it told")
