@@ -1,8 +1,8 @@
 """Short computations outside the server process: what-if estimates, explanations, simulations.
 
 A long-lived process (`python -m hetplanner.ui.compute_process`) does them one after the other and speaks JSON lines. Of
-one slot (of one session, say, and one card) the newest question wins. A session asks and goes on. It looks at its ticket
-when it is told, or at its next beat. Simulations may take seconds, so they have a compute worker of their own.
+one slot (of one session, say, and one card) the newest question wins. A session asks and goes on. It looks at its
+ticket when it is told, or at its next beat. Simulations may take seconds, so they have a compute worker of their own.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The compute worker's process: reads questions about plans from stdin, answers in JSON lines, one after the other.
 
-`python -m hetplanner.ui.compute_process`, started by `hetplanner.ui.compute`. A plan comes once: `plan`, with the key by
-which questions name it. Questions are
+`python -m hetplanner.ui.compute_process`, started by `hetplanner.ui.compute`. A plan comes once: `plan`, with the key
+by which questions name it. Questions are
 
 * `evaluate`: a plan and `changes` (see `hetplanner.planners.whatif`) -> the changed plan and what became of it,
 * `carry`: a plan and a `problem` -> the plan carried over to it (see `hetplanner.planners.carry_over`),
