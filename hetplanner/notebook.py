@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
     from hetplanner.planners.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
-    from hetplanner.ui.cell_faces import RunCell
+    from hetplanner.ui.cell_views import RunCell
     from hetplanner.ui.draw_cell import Drawing
     from hetplanner.ui.framed import Dashboard, JupyterDashboard
 
@@ -74,7 +74,7 @@ def search(
     one, limit = make_planner(planner, settings), Budget.parse(budget)
     cell, log = None, MomentLog(problem)
     if live if live is not None else _in_notebook():
-        from hetplanner.ui.cell_faces import SearchCell
+        from hetplanner.ui.cell_views import SearchCell
 
         cell = SearchCell(problem, planner, limit, seed)
     show = cell.take if cell else _line_in_terminal
@@ -390,7 +390,7 @@ def _in_notebook() -> bool:
 
 def _show_run(run: Run) -> RunCell:
     """The live view of a run in this cell; one that this execution has shown already is enough."""
-    from hetplanner.ui.cell_faces import RunCell
+    from hetplanner.ui.cell_views import RunCell
 
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     execution = shell.execution_count if shell is not None else 0

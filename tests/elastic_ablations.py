@@ -32,8 +32,8 @@ def know_ids_only(coordinator):
 
 def start_fresh(coordinator):
     """Gives a stage without a live copy initial weights."""
-    find = coordinator._seating._find_source
-    coordinator._seating._find_source = lambda stage, joiner: find(stage, joiner) or FromSeed()
+    find = coordinator._assignment._find_source
+    coordinator._assignment._find_source = lambda stage, joiner: find(stage, joiner) or FromSeed()
 
 
 def tell_before_writing(coordinator):

@@ -15,7 +15,7 @@ import torch
 
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.rng import RngKey
 from hetplanner.swarm.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec
 
@@ -62,7 +62,7 @@ def train_local(spec: SwarmSpec, paths: Paths) -> tuple[list[torch.Tensor], list
         for m, path in sorted(by_micro_batch.items()):
             x, batch = None, batches.draw(step, m)
             for seat in enumerate(path):
-                x = models[seat].forward(x, batch, DrawKey(config.seed, step, m))
+                x = models[seat].forward(x, batch, RngKey(config.seed, step, m))
                 now[seat] += 1
             assert x is not None
             x.backward()

@@ -75,7 +75,7 @@ from hetplanner.runs.annotations import Annotations, read_annotations, write_ann
 from hetplanner.runs.audit import audit_records
 from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.offers import read_offers
-from hetplanner.runs.plan_shelf import PlanShelf
+from hetplanner.runs.plan_store import PlanStore
 from hetplanner.runs.report import report_run
 from hetplanner.runs.run import Run, agent_lives
 from hetplanner.runs.status import RunStatus, read_status, write_status
@@ -84,7 +84,7 @@ from hetplanner.simulator.simulation import simulate
 from hetplanner.swarm.asked import Asked, ask, asked_so_far
 from hetplanner.swarm.beginning import read_ledger
 from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
-from hetplanner.swarm.chronicle import parse_events
+from hetplanner.swarm.event_log import parse_events
 from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
@@ -350,12 +350,12 @@ PREEMPTIONS = {
 
 
 def _read_shelf(folder: Path) -> object:
-    shelf = PlanShelf(folder)
+    shelf = PlanStore(folder)
     return [shelf.load(kept.name) for kept in shelf.kept()]
 
 
 def _make_shelf(folder: Path) -> None:
-    PlanShelf(folder).keep(_plan(), "one")
+    PlanStore(folder).keep(_plan(), "one")
 
 
 def _make_links(folder: Path) -> None:

@@ -39,7 +39,7 @@ class Server:
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
-    setup: ClassVar[str] = "tests/tell_unheld.py"
+    setup: ClassVar[str] = "tests/report_unheld.py"
     """Runs in the server before it serves."""
 
     @property
@@ -77,7 +77,7 @@ class Server:
             said = (self.home / "server.txt").read_text()
             assert "unexpected error in a session" not in said, said
             unheld = sorted(set(re.findall("unheld change: .*", said)))
-            assert not unheld, "\n".join(unheld)  # see tell_unheld.py
+            assert not unheld, "\n".join(unheld)  # see report_unheld.py
 
     def stacks(self) -> str:
         """What each thread of a server that hangs is doing, after what it said last."""

@@ -19,10 +19,10 @@ from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import Batches, open_batches
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reference import train_reference
-from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
+from hetplanner.runtime.rng import RngKey
 from hetplanner.swarm.engine import StageEngine
+from hetplanner.swarm.event_log import EVENTS_FILE, parse_events
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
@@ -117,7 +117,7 @@ def train_delayed(spec: SwarmSpec) -> tuple[dict[str, torch.Tensor], list[float]
     for step in range(config.steps):
         loss_sum = 0.0
         for m in range(workload.num_micro_batches):
-            loss = in_use.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
+            loss = in_use.forward(None, batches.draw(step, m), RngKey(config.seed, step, m))
             (loss / workload.tokens_per_step).backward()
             loss_sum += float(loss.detach())
         losses.append(loss_sum / workload.tokens_per_step)

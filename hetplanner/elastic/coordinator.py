@@ -60,7 +60,7 @@ from hetplanner.elastic.messages import (
     Unreached,
     WhoAreYou,
 )
-from hetplanner.elastic.seating import Seating
+from hetplanner.elastic.peer_assignment import PeerAssignment
 from hetplanner.elastic.settings import ElasticSettings
 from hetplanner.elastic.step_work import StepWork, step_work
 from hetplanner.elastic.transaction import Phase, StepTransaction, Verdict
@@ -116,7 +116,7 @@ class Coordinator:
         self.transaction = StepTransaction(settings)
         self._leasing = Leasing(settings, self.journal, self._stamp)
         known = places if fresh or self.ledger.last_attempt is None else None
-        self._seating = Seating(settings, self.ledger, self.membership, self._stamp, known or {})
+        self._assignment = PeerAssignment(settings, self.ledger, self.membership, self._stamp, known or {})
         self.cut_links = CutLinks()
         self._peers_heard: FailureDetector[str] = FailureDetector(settings.silence_s)
         self._queue: deque[Decision] = deque([Booted(self.boot)])
@@ -236,8 +236,8 @@ class Coordinator:
                 if epoch != self.membership.view.epoch:
                     self._out.append(Send(record.address, self.membership.view))
             case Ready(version=version):
-                self._out += self._seating.ready(record, version, now_s)
-                for stage, saved in self._seating.lost_checkpoints():
+                self._out += self._assignment.ready(record, version, now_s)
+                for stage, saved in self._assignment.lost_checkpoints():
                     lost = CheckpointLost(self.boot, stage, saved)
                     if lost not in self._queue:
                         self._queue.append(lost)
@@ -279,7 +279,7 @@ class Coordinator:
         if record is None and held is not None and held.pending is not None and self._missed_decision(held):
             self._out.append(Send(address, Decide(held.pending, True, self.version, self.ledger.last_norm)))
             return
-        self._out += self._seating.welcome(address, hello)
+        self._out += self._assignment.welcome(address, hello)
 
     def _missed_decision(self, held: Holding) -> bool:
         """Whether a peer holds the sum of the last commit and only was not told that it is one."""
@@ -324,7 +324,7 @@ class Coordinator:
         self.journal.drop_member(record.member)
         self.cut_links.forget(record.member)
         self._conclude(*self.transaction.member_lost(record.member, now_s), now_s)
-        self._out += self._seating.source_lost(record.member)
+        self._out += self._assignment.source_lost(record.member)
 
     # The step.
 
@@ -348,11 +348,14 @@ class Coordinator:
         if not self.settings.ends_round(self.version.step - 1):
             return
         for record in self.membership.in_state(PeerState.SERVING):
-            if record.draining and not self._seating.is_last(record):
+            if record.draining and not self._assignment.is_last(record):
                 self.departed[record.member.peer] = ""
                 self.membership.remove(record.member.peer)
                 self._peers_heard.forget(record.member.peer)
-                self._out += [Send(record.address, Released(record.member)), *self._seating.source_lost(record.member)]
+                self._out += [
+                    Send(record.address, Released(record.member)),
+                    *self._assignment.source_lost(record.member),
+                ]
         if self._propose is None:
             return
         serving = PeerState.SERVING
@@ -362,12 +365,12 @@ class Coordinator:
         )
         move = self._propose(peers, now_s)
         if move is not None:
-            self._out += self._seating.move(move.peer, move.to_stage)
+            self._out += self._assignment.move(move.peer, move.to_stage)
 
     def _advance(self, now_s: float) -> None:
         """Whatever has become possible: joiners serve, micro-batches are granted, the step closes, views go out."""
         if self._is_booted and not self._is_setting_back:
-            self._out += self._seating.admit(self.transaction.phase is Phase.RUN, now_s)
+            self._out += self._assignment.admit(self.transaction.phase is Phase.RUN, now_s)
             is_open = self.transaction.phase not in (Phase.PERSIST, Phase.COMMIT) and not self.is_done
             if is_open and not self.paused:
                 self._out += self._leasing.grant(self.version, now_s)
@@ -380,7 +383,7 @@ class Coordinator:
 
     def _begin_if_complete(self, now_s: float) -> None:
         may = not self.is_done and self._may_begin and self.transaction.phase is Phase.RUN and now_s >= self._opens_s
-        if may and self.journal.is_complete and not self._seating.holds_step(now_s):
+        if may and self.journal.is_complete and not self._assignment.holds_step(now_s):
             tokens = self.journal.tokens_by_member()
             self.work = step_work(self.membership.view, tokens, self.journal.flow(), self.journal.sent())
             self._out += self.transaction.begin(self._stamp(), self.version, self.membership.view, tokens, now_s)
@@ -403,14 +406,14 @@ class Coordinator:
                 self._is_booted = True
             case Committed(version=version):
                 self.journal.begin_step()
-                self._seating.forget_places()
+                self._assignment.forget_places()
                 self._out += self.transaction.persisted(version, now_s)
                 self._conclude(self.transaction.end_if_answered(), [], now_s)  # If all have died meanwhile.
             case SetBack():
                 self._is_setting_back = False
                 self.journal.begin_step()
                 self.transaction.give_up()
-                self._out += self._seating.reseat_everyone()
+                self._out += self._assignment.reseat_everyone()
 
     def _watch_lost_stages(self, now_s: float) -> None:
         """A stage without a live copy: after a while all stages are set back to what all of them have saved."""

@@ -12,9 +12,9 @@ from hetplanner.plan.model import Plan
 from hetplanner.planners.baseline_starts import BaselineStarts
 from hetplanner.planners.finish import fitting_plan
 from hetplanner.planners.interface import Progress
-from hetplanner.planners.judge import best_plan
 from hetplanner.planners.population import Candidate, Evolution, EvolutionSettings, warm_up
 from hetplanner.planners.ragged_search import RaggedSpecies
+from hetplanner.planners.rescoring import best_plan
 from hetplanner.planners.shapes import feasible_shapes, free_shapes
 from hetplanner.planners.step_search import FEW_DEVICES, Start, StepSpecies
 from hetplanner.planners.step_space import StepSpaces

@@ -19,10 +19,10 @@ from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.reach import find_gap
 from hetplanner.planners import seeds
 from hetplanner.planners.interface import Progress
-from hetplanner.planners.judge import can_simulate
 from hetplanner.planners.layout import Layout, deepest_layout, dense_plan, plan_of, proportional_cut, rough_value
 from hetplanner.planners.pins import honour_pins
 from hetplanner.planners.population import Candidate
+from hetplanner.planners.rescoring import can_simulate
 from hetplanner.planners.step_space import SearchSpace, StepSpaces, even_shares, make_work
 from hetplanner.planners.symmetry import twins_of
 from hetplanner.simulator.timing import simulate_step_s

@@ -10,7 +10,7 @@ from hetplanner.plan.checkpoints import FOLDER as CHECKPOINTS
 from hetplanner.plan.checkpoints import PART
 from hetplanner.runs.directory import RunDirectory
 from hetplanner.swarm.wire.certificates import RUN_FOLDER
-from hetplanner.swarm.wire.door import SOCKET_FILE
+from hetplanner.swarm.wire.tls_listener import SOCKET_FILE
 
 CLOCK_FILE = "emulation.clocks"
 HEARTBEATS_FILE, FORK_SERVERS = "heartbeats", "listener-*"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.draws import DrawKey, stable_seed
+from hetplanner.runtime.rng import RngKey, stable_seed
 from hetplanner.workload.calls import ALLOWED_CALLS, GETITEM
 
 DTYPES: dict[str, torch.dtype] = {
@@ -56,7 +56,7 @@ def aten_call(name: str) -> AtenCall:
 
 
 @contextmanager
-def drawing(key: DrawKey, name: str, device: torch.device) -> Iterator[None]:
+def drawing(key: RngKey, name: str, device: torch.device) -> Iterator[None]:
     """Inside, torch's own generator draws from (seed, step, micro-batch, name); outside it goes on as before."""
     generator = torch.default_generator
     if device.type == "cuda":

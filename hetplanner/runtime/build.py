@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.captured import ProgramStage
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.layout import ModelWeight, Weight, crossing_tensors, saved_tensors, stage_weights
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.transformer_stage import TransformerStage
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
@@ -41,7 +41,7 @@ class StageOps(Protocol):
         """Writes initial values: a function of (seed, name), so the same in every stage that holds the weight."""
 
     def compute(
-        self, inputs: list[Tensor], batch: Batch | None, key: DrawKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: Batch | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """The crossing tensors behind the stage, or the loss sum, from those in front of it.
 
@@ -170,7 +170,7 @@ class StageModel:
         return bool(self.reads)
 
     def forward(
-        self, x_N: Tensor | None, batch: Batch | None, key: DrawKey | None = None, *, again: bool = False
+        self, x_N: Tensor | None, batch: Batch | None, key: RngKey | None = None, *, again: bool = False
     ) -> Tensor:
         """The next boundary's flat tensor (float32, 1-D), or the loss sum on the last stage.
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.runtime.aten import DTYPES, AtenCall, aten_call, drawing
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.initial import fill_program_weight
 from hetplanner.runtime.layout import ModelWeight, crossing_tensors, running_buffers
+from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
 from hetplanner.workload.program import Buffer, Node, Program, references
 from hetplanner.workload.workload import Workload
 
-_EVALUATION = DrawKey(0, 0, 0)
+_EVALUATION = RngKey(0, 0, 0)
 """What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
 _TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
 
@@ -221,7 +221,7 @@ class ProgramStage:
     # -- computing --------------------------------------------------------------------------------
 
     def compute(
-        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Performs the calls."""
         env = self._env(inputs, batch)

@@ -24,10 +24,10 @@ from hetplanner.runtime.build import Batch
 from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.data import Batches
 from hetplanner.runtime.delta import ChangingEnd, SampleMemory
-from hetplanner.runtime.draws import DrawKey
-from hetplanner.runtime.posting import TOPIC, message_index, posting_order, proofs_of_delivery, sent_messages
 from hetplanner.runtime.precision import boundary_codec
+from hetplanner.runtime.receive_order import TOPIC, message_index, proofs_of_delivery, receive_order, sent_messages
 from hetplanner.runtime.reductions import Reductions
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.transport import Expected, Topic, Transport
 from hetplanner.runtime.update import Update
@@ -147,7 +147,7 @@ class Executor:
         for behind in (False, True):
             taken = [a for a in actions if self.reductions.follows_step(a) is behind]
             messages = [m for action in taken for m in self._messages_of(action)]
-            order += posting_order(messages, lambda peer: self._sent[peer, self.rank])
+            order += receive_order(messages, lambda peer: self._sent[peer, self.rank])
         return order
 
     # -- steps ------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Executor:
             batch = self.draw(chunk, m, training=training)
             x = None if chunk.model.is_first else self._tensors.pop(source)
             if training:
-                y = chunk.runner.forward(m, x, batch, DrawKey(self.config.seed, self._step, m))
+                y = chunk.runner.forward(m, x, batch, RngKey(self.config.seed, self._step, m))
             else:
                 y = chunk.runner.evaluate(x, batch)
             if chunk.model.is_last:

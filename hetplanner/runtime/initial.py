@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.draws import stable_seed
+from hetplanner.runtime.rng import stable_seed
 from hetplanner.workload.program import INIT_CALLS, RANDOM_INIT_CALLS, InitCall, Parameter
 from hetplanner.workload.transformer import TransformerConfig
 

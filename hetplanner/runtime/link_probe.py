@@ -21,7 +21,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import host_of_rank
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.clocks import ClockOffset
-from hetplanner.runtime.posting import sent_messages
+from hetplanner.runtime.receive_order import sent_messages
 from hetplanner.runtime.transport import Topic, tag_of
 from hetplanner.runtime.wire import HostWire, Work
 from hetplanner.schedule.order import make_schedule

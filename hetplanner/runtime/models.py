@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
-from hetplanner.runtime.draws import DrawKey, stable_seed
+from hetplanner.runtime.rng import RngKey, stable_seed
 from hetplanner.workload.transformer import TransformerConfig
 
 
-def drop(x: Tensor, share: float, key: DrawKey | None, op_index: int) -> Tensor:
+def drop(x: Tensor, share: float, key: RngKey | None, op_index: int) -> Tensor:
     """Dropout drawn from (seed, step, micro-batch, op); `key` None leaves `x` alone (evaluation)."""
     if share == 0.0 or key is None:
         return x
@@ -96,7 +96,7 @@ class Embedding(OpModule):
         self.tokens = Rows(config.vocab, config.hidden)
         self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
 
-    def forward(self, tokens_BT: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, tokens_BT: Tensor, key: RngKey | None = None) -> Tensor:
         """Looks the tokens up."""
         x_BTC = self.tokens(tokens_BT)
         if self.positions is not None:
@@ -114,7 +114,7 @@ class Attention(OpModule):
         self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
         self.out = self.linear(config.hidden, config.hidden)
 
-    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """One attention half of a layer."""
         c = self.config
         B, T, _ = x_BTC.shape
@@ -139,7 +139,7 @@ class Mlp(OpModule):
         self.up = self.linear(config.hidden, config.ffn)
         self.down = self.linear(config.ffn, config.hidden)
 
-    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """One feed-forward half of a layer."""
         y = self.norm_in(x_BTC)
         wide = F.gelu(self.up(y), approximate="tanh") if self.gate is None else F.silu(self.gate(y)) * self.up(y)
@@ -163,7 +163,7 @@ class Narrow(OpModule):
         self.squeeze = self.linear(config.hidden, config.narrow_width) if is_linear else None
         self.norm_out = Norm(config, config.narrow_width)
 
-    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """What a stage that ends here sends."""
         y_BTC = self.norm_in(x_BTC)
         if self.squeeze is not None:
@@ -178,7 +178,7 @@ class Widen(OpModule):
         super().__init__(config, op_index)
         self.spread = self.linear(config.narrow_width, config.hidden)
 
-    def forward(self, x_BTW: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTW: Tensor, key: RngKey | None = None) -> Tensor:
         """The residual stream of the next layer."""
         return self.spread(x_BTW)
 
@@ -190,7 +190,7 @@ class FinalNorm(OpModule):
         super().__init__(config, op_index)
         self.norm_in = Norm(config)
 
-    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Normalises."""
         return self.norm_in(x_BTC)
 
@@ -202,7 +202,7 @@ class Head(OpModule):
         super().__init__(config, op_index)
         self.weight = unfilled(config.vocab, config.hidden)
 
-    def forward(self, x_BTC: Tensor, key: DrawKey | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """Projects on the vocabulary."""
         return F.linear(x_BTC, self.weight)
 

@@ -32,9 +32,9 @@ from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.runtime.chunk import Chunk
 from hetplanner.runtime.delta import ChangeCodec, SampleMemory
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.executor import Executor, role_of
 from hetplanner.runtime.precision import boundary_codec
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.transport import Expected, Topic, Transport
 
 WINDOW_S = 0.4
@@ -146,7 +146,7 @@ class _ChunkRehearsal:
     def forward(self, micro_batch: int) -> None:
         x = self.inputs[micro_batch]
         draw = self.executor.draw(self.chunk, micro_batch)
-        self.chunk.runner.forward(micro_batch, None if x is None else x.detach(), draw, DrawKey(0, 0, micro_batch))
+        self.chunk.runner.forward(micro_batch, None if x is None else x.detach(), draw, RngKey(0, 0, micro_batch))
 
     def backward(self, micro_batch: int) -> None:
         self.chunk.runner.backward(micro_batch, self.gradients[micro_batch])

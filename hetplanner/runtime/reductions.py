@@ -11,8 +11,8 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import ReductionGroup, reduction_groups
 from hetplanner.runtime.chunk import Chunk, added_up, tied_gradients
 from hetplanner.runtime.local import LocalSteps
-from hetplanner.runtime.posting import posting_order, sent_messages
 from hetplanner.runtime.power import make_reducer
+from hetplanner.runtime.receive_order import receive_order, sent_messages
 from hetplanner.runtime.reduce import GroupReducer
 from hetplanner.runtime.transport import Transport
 
@@ -94,7 +94,7 @@ class Reductions:
         reducers = [self._make(g, groups[g]) for g, reducer in self.reducers.items() if not reducer.group.every_step]
         sent = sent_messages(self._averaging, groups, 0)
         taken = [message for reducer in reducers for message in reducer.expected]
-        self.transport.expect(posting_order(taken, lambda peer: sent[peer, self.rank]))
+        self.transport.expect(receive_order(taken, lambda peer: sent[peer, self.rank]))
         for reducer in reducers:
             self._perform(reducer)
         self.transport.end_step()

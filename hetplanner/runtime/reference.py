@@ -8,8 +8,8 @@ import torch
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import autocast
+from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.workload import Workload
 
 
@@ -41,7 +41,7 @@ def train_reference(workload: Workload, config: TrainConfig) -> tuple[StageModel
         loss_sum = 0.0
         for m in range(workload.num_micro_batches):
             with autocast(workload.dtype):
-                loss = model.forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
+                loss = model.forward(None, batches.draw(step, m), RngKey(config.seed, step, m))
             scaler.scale(loss / workload.tokens_per_step).backward()
             loss_sum += float(loss.detach())
         scaler.unscale_(optimizer)

@@ -36,9 +36,9 @@ from hetplanner.runtime.device import choose_device, have_own_gpus
 from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
 from hetplanner.runtime.executor import Executor, StepStats
 from hetplanner.runtime.link_probe import measure_links
-from hetplanner.runtime.posting import sent_messages
 from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_links, write_prediction
 from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
+from hetplanner.runtime.receive_order import sent_messages
 from hetplanner.runtime.running import merge_running
 from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.stop_vote import StopVote

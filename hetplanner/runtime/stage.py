@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hetplanner.runtime.build import Batch, StageModel
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import autocast
+from hetplanner.runtime.rng import RngKey
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class _Live:
 
     inputs: Tensor | None
     batch: Batch | None
-    key: DrawKey
+    key: RngKey
     output: Tensor | None
 
 
@@ -33,7 +33,7 @@ class StageRunner:
         self._dtype, self._device_type = model.workload.dtype, model.device.type
         self._live: dict[int, _Live] = {}
 
-    def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: DrawKey) -> Tensor:
+    def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: RngKey) -> Tensor:
         """The stage's output, detached: the next boundary's flat tensor, or the loss sum on the last stage.
 
         Args:

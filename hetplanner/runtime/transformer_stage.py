@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.initial import fill_transformer_weight
 from hetplanner.runtime.layout import ModelWeight
 from hetplanner.runtime.models import MODULES, Loss, OpModule
+from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.workload import Workload
 
 
@@ -39,7 +39,7 @@ class TransformerStage:
         fill_transformer_weight(values, weight.name, self.config, seed)
 
     def compute(
-        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: DrawKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Runs the modules one after the other."""
         if inputs:

@@ -4,7 +4,7 @@
 connections: one carries at most its window in a round trip, however wide the path is (Allcock et al. 2005, GridFTP).
 
 `PairWire` has a communicator for every pair of ranks and direction, on which messages arrive in the order in which they
-were sent: receives have to be posted in the sender's order (`hetplanner.runtime.posting`). Sends of one pair and
+were sent: receives have to be posted in the sender's order (`hetplanner.runtime.receive_order`). Sends of one pair and
 direction then never wait for those of another.
 """
 

@@ -37,13 +37,13 @@ from hetplanner.elastic.messages import (
 from hetplanner.elastic.proposer import Proposer
 from hetplanner.elastic.transaction import Phase
 from hetplanner.errors import InvalidInput
-from hetplanner.swarm.chronicle import Chronicle
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 from hetplanner.swarm.driver import Driver, now_s
+from hetplanner.swarm.event_log import EventLog
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials
-from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost
+from hetplanner.swarm.wire.tls_listener import HUNG_UP
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class CoordinatorProcess(Driver):
         spec: of the run.
         credentials: of the swarm; None on loopback.
         decisions: its log.
-        chronicle: what is told of the run.
+        event_log: what is told of the run.
         run_dir: gets the model.
         proxy: see Endpoint.
         fresh: no other process of the swarm is alive.
@@ -93,14 +93,14 @@ class CoordinatorProcess(Driver):
         spec: SwarmSpec,
         credentials: Credentials | None,
         decisions: DecisionFile,
-        chronicle: Chronicle,
+        event_log: EventLog,
         run_dir: Path,
         proxy: str = "",
         *,
         fresh: bool = False,
     ) -> None:
         super().__init__(credentials, CONTROL_BYTES, proxy=proxy)
-        self.spec, self.chronicle = spec, chronicle
+        self.spec, self.event_log = spec, event_log
         self._decisions, self._run_dir = decisions, run_dir
         self._finishing = self.is_over = False
         self._trouble = ""
@@ -126,18 +126,18 @@ class CoordinatorProcess(Driver):
 
     async def start(self, host: str, port: int) -> str:
         """Listens and claims the log. Returns the address."""
-        address = await self.endpoint.start(host, port, door=self._run_dir)
+        address = await self.endpoint.start(host, port, listener_folder=self._run_dir)
         commits = [d for d in self._decisions.decisions if isinstance(d, Committed)]
         machine, last = self.machine, commits[-1] if commits else None
         resumed = machine.ledger.resumed
         source = resumed[1] if resumed is not None and resumed[0] == machine.version.step else None
-        self.chronicle.began(machine.boot, machine.version, address, last, source)
+        self.event_log.began(machine.boot, machine.version, address, last, source)
         self._perform_all(self.machine.start())
         return address
 
     def on_tick(self) -> None:
         """See Driver."""
-        self.chronicle.retry()
+        self.event_log.retry()
         machine = self.machine
         if self._finishing:
             return
@@ -147,7 +147,7 @@ class CoordinatorProcess(Driver):
             self._begin_to_end(self._save_and_go() if self.was_preempted else self._finish())
         elif self._asked_to_end_s is not None and now_s() - self._asked_to_end_s > self._patience_s:
             waited = "a step could not be closed" if not machine.paused else f"nobody serves stages {machine.paused}"
-            self.chronicle.event("not saved", text=waited)
+            self.event_log.event("not saved", text=waited)
             self.ended.set()
 
     def _begin_to_end(self, ending: Coroutine[Any, Any, None]) -> None:
@@ -199,12 +199,12 @@ class CoordinatorProcess(Driver):
             self._finishing = False
             return
         except (Lost, InvalidInput) as error:
-            self.chronicle.event("not saved", text=str(error)[:300])
+            self.event_log.event("not saved", text=str(error)[:300])
             await asyncio.sleep(RETRY_S)
             self._finishing = False
             return
         for found in await ending.compare_replicas(self.endpoint, view, version):
-            self.chronicle.event("digests", **found)
+            self.event_log.event("digests", **found)
         if self.spec.settings.checkpoint_steps:
             await self._save_checkpoint()
         self._perform_all(machine.conclude())
@@ -219,7 +219,7 @@ class CoordinatorProcess(Driver):
         for address in {*self._members, *self._trainers}:
             self.tell(address, self._farewell)
         await asyncio.sleep(seconds)
-        self.chronicle.event("end", version=list(version))
+        self.event_log.event("end", version=list(version))
         self.ended.set()
 
     @property
@@ -230,7 +230,7 @@ class CoordinatorProcess(Driver):
         """Leaves a checkpoint to the next coordinator, or to the next swarm."""
         is_saved = await self._save_checkpoint()
         text = f"step {self.machine.version.step}" + ("" if is_saved else ", without a checkpoint of it")
-        self.chronicle.event("preempted", text=text)
+        self.event_log.event("preempted", text=text)
         self.ended.set()
 
     async def _save_checkpoint(self) -> bool:
@@ -254,7 +254,7 @@ class CoordinatorProcess(Driver):
             case Received(address=address, message=Accuse() as accusation):
                 return self._accuse(address, accusation)
             case Received(message=Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
-                return self.chronicle.sent(boundary, reduce)
+                return self.event_log.sent(boundary, reduce)
         if isinstance(event, Received):
             if self._is_outlaw(event.address, event.message):
                 return
@@ -264,12 +264,12 @@ class CoordinatorProcess(Driver):
         actions = self.machine.handle(event, now_s())
         self._tell_of_phase()
         self._perform_all(actions)
-        self.chronicle.saw(self.machine)
+        self.event_log.saw(self.machine)
 
     def _tell_of_phase(self) -> None:
         before, self._phase = self._phase, self.machine.transaction.phase
         if before is not self._phase:
-            self.chronicle.phase(self._phase)
+            self.event_log.phase(self._phase)
 
     def _note(self, address: str, message: Message) -> None:
         if isinstance(message, Ask):
@@ -300,17 +300,17 @@ class CoordinatorProcess(Driver):
         if self._trouble:
             self._tell_of_disk("")
         if isinstance(decision, Committed):
-            self.chronicle.committed(decision, self.machine.work)
+            self.event_log.committed(decision, self.machine.work)
             self._tell_of_lost_work()
         elif isinstance(decision, SetBack):
-            self.chronicle.set_back(decision.version)
+            self.event_log.set_back(decision.version)
         self.handle(Persisted(decision))
 
     def _tell_of_disk(self, trouble: str) -> None:
         """Once when a disk takes nothing, and once when it does again; it is tried all the time."""
         if trouble != self._trouble:
             log.warning("disk: %s", trouble or "written again")
-            self.chronicle.event("disk", text=trouble or "written again")
+            self.event_log.event("disk", text=trouble or "written again")
         self._trouble = trouble
 
     def _tell_of_lost_work(self) -> None:
@@ -319,7 +319,7 @@ class CoordinatorProcess(Driver):
         for stage, lost in enumerate(self.machine.transaction.lost_samples):
             if lost:
                 whole = settings.round_steps * settings.micro_batches
-                self.chronicle.event("local work lost", stage=stage, micro_batches=lost, of=whole)
+                self.event_log.event("local work lost", stage=stage, micro_batches=lost, of=whole)
 
     # Life and death of others.
 
@@ -339,7 +339,7 @@ class CoordinatorProcess(Driver):
         if (member := self._members.pop(address, None)) is not None:
             self.handle(PeerFailed(member, reason))
         if (trainer := self._trainers.pop(address, None)) is not None:
-            self.chronicle.event("trainer lost", peer=trainer, text=reason)
+            self.event_log.event("trainer lost", peer=trainer, text=reason)
             self.handle(TrainerFailed(trainer))
 
     def unreachable(self, address: str, message: Message) -> None:
@@ -353,7 +353,7 @@ class CoordinatorProcess(Driver):
             return
         self.accusations[member.peer] += 1
         by = self._trainers.get(accuser) or self._members[accuser].peer
-        self.chronicle.event("accused", peer=member.peer, by=by, text=accusation.reason)
+        self.event_log.event("accused", peer=member.peer, by=by, text=accusation.reason)
         if self.accusations[member.peer] % CUT_OFF == 0:
             self._gone(accusation.address, "accused")
 
@@ -369,14 +369,14 @@ class CoordinatorProcess(Driver):
     def _refuse(self, address: str, reason: str) -> None:
         if (address, reason) not in self._refused:  # it asks again and again
             self._refused.add((address, reason))
-            self.chronicle.event("refused", text=reason)
+            self.event_log.event("refused", text=reason)
         self.tell(address, Refused(reason))
 
     def on_garbage(self, sender: str, reason: str) -> None:
         """See Driver: whoever sends garbage is cut off."""
         super().on_garbage(sender, reason)
         member = self._members.get(sender)
-        self.chronicle.event("garbage", peer=member.peer if member else sender, text=reason[:300])
+        self.event_log.event("garbage", peer=member.peer if member else sender, text=reason[:300])
         self._gone(sender, "garbage")
 
     def on_stranger(self, host: str, reason: str) -> None:
@@ -385,7 +385,7 @@ class CoordinatorProcess(Driver):
         count = self.strangers[host] - (HANG_UPS - 1 if reason == HUNG_UP else 0)
         if count in TOLD_COUNTS and len(self.strangers) <= MAX_HOSTS:
             again = f", {self.strangers[host]} times so far" if self.strangers[host] > 1 else ""
-            self.chronicle.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
+            self.event_log.event("refused", peer=host, text=f"no certificate of this swarm: {reason}{again}")
 
     async def on_query(self, request: bytes) -> bytes:
         """See Service."""

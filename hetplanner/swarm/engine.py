@@ -22,8 +22,8 @@ from hetplanner.elastic.identity import Stamp, Token, Version
 from hetplanner.elastic.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.build import Batch, StageModel
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.swarm.parts import check_sizes
 from hetplanner.swarm.spec import SwarmSpec
@@ -182,7 +182,7 @@ class StageEngine:
         labels = self._tokens(parts[1], "labels") if self.model.is_last else torch.empty(0)
         batch: Batch | None = (inputs, labels) if self.model.needs_batch else None
         self._numbers += 1
-        number, draw = self._numbers, DrawKey(spec.train.seed, step, micro_batch)
+        number, draw = self._numbers, RngKey(spec.train.seed, step, micro_batch)
         output = self._paced(FORWARD_SHARE, lambda: self._runner.forward(number, x, batch, draw))
         self._calls[key] = _Call(number, parts[1], float(output) if self.model.is_last else None)
         return () if self.model.is_last else (self._encoded(self._activation, output), bytes(parts[1]))
@@ -241,7 +241,7 @@ class StageEngine:
         seconds = []
         for number in range(5):
             began_s = time.monotonic()
-            key = DrawKey(spec.train.seed, 0, number)
+            key = RngKey(spec.train.seed, 0, number)
             output = self._runner.forward(number, x if stage else None, (tokens, tokens), key)
             self._runner.backward(number, None if self.model.is_last else torch.ones_like(output))
             if self.device.type == "cuda":

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.swarm.chronicle import EVENTS_FILE, parse_events
+from hetplanner.swarm.event_log import EVENTS_FILE, parse_events
+from hetplanner.swarm.network_proxy import NetworkProxy
 from hetplanner.swarm.rehearsal import Rehearsal, Speed
-from hetplanner.swarm.switchboard import Switchboard
 
 FaultKind = Literal["kill", "stop", "join", "leave", "cut", "kill trainer", "kill coordinator"]
 POLL_S = 0.02
@@ -175,10 +175,10 @@ class Storm:
         self.happened[fault.kind] += 1
 
     @property
-    def _board(self) -> Switchboard:
-        if self.rehearsal.switchboard is None:
-            raise InvalidInput("fault: cut: the rehearsal has no switchboard; give it one")
-        return self.rehearsal.switchboard
+    def _board(self) -> NetworkProxy:
+        if self.rehearsal.network_proxy is None:
+            raise InvalidInput("fault: cut: the rehearsal has no network_proxy; give it one")
+        return self.rehearsal.network_proxy
 
     def _hit(self, fault: Fault, name: str, now: float) -> None:
         stage = self._stage.pop(name, None)

@@ -132,15 +132,15 @@ async def _run(parsed: argparse.Namespace) -> None:
 
 async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | None) -> None:
     from hetplanner.schema import read_text
-    from hetplanner.swarm.chronicle import Chronicle
     from hetplanner.swarm.coordinator_process import CoordinatorProcess, open_decisions
+    from hetplanner.swarm.event_log import EventLog
     from hetplanner.swarm.spec import read_spec
     from hetplanner.swarm.wire.certificates import authority_name
 
     spec = read_spec(read_text(parsed.run_dir / SPEC_FILE), SPEC_FILE)
-    chronicle = Chronicle(parsed.run_dir, spec.workload.tokens_per_step)
+    event_log = EventLog(parsed.run_dir, spec.workload.tokens_per_step)
     process = CoordinatorProcess(
-        spec, credentials, open_decisions(parsed.run_dir), chronicle, parsed.run_dir, parsed.proxy, fresh=parsed.fresh
+        spec, credentials, open_decisions(parsed.run_dir), event_log, parsed.run_dir, parsed.proxy, fresh=parsed.fresh
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, process.stop)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.preempt)
@@ -148,7 +148,7 @@ async def _coordinate(parsed: argparse.Namespace, credentials: Credentials | Non
     log.info("coordinator at %s, %s", address, authority_name(credentials) if credentials else "no certificates")
     await process.run(parsed.beat)
     step = process.machine.version.step
-    chronicle.close("done" if process.is_over and step >= spec.train.steps else None)
+    event_log.close("done" if process.is_over and step >= spec.train.steps else None)
     if process.error is not None:
         raise RunError(f"coordinator: {process.error}") from process.error
     if process.was_preempted and not process.is_over:

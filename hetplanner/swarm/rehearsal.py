@@ -30,8 +30,8 @@ from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, create_heartbeats
 from hetplanner.swarm.links import create_links
 from hetplanner.swarm.main import SPEC_FILE, main
+from hetplanner.swarm.network_proxy import NetworkProxy
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.swarm.switchboard import Switchboard
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _run(
 ) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ[HEARTBEAT_VARIABLE] = heartbeats
-    os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the switchboard too
+    os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the network_proxy too
     threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
         plant()
@@ -127,7 +127,7 @@ class Rehearsal:
         certificates: a folder of them; None: plain, on loopback.
         cluster: whose links are emulated between the peers; None: none are. A peer stands for the device of its name,
             else for one that no process of this rehearsal stands for.
-        switchboard: through which all processes call, so that links can be cut; None: they call directly.
+        network_proxy: through which all processes call, so that links can be cut; None: they call directly.
         host: where these processes listen.
         coordinator: its address; None: it is one of these processes, at a free port.
         processes: by name: `coordinator`, `trainer-0`, and the peers' names.
@@ -138,7 +138,7 @@ class Rehearsal:
     run_dir: Path
     certificates: Path | None = None
     cluster: Cluster | None = None
-    switchboard: Switchboard | None = None
+    network_proxy: NetworkProxy | None = None
     host: str = LOOPBACK
     coordinator: str | None = None
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
@@ -244,8 +244,8 @@ class Rehearsal:
             common += ["--certificates", str(self.certificates)]
         if self.host != LOOPBACK:
             common += ["--host", self.host]
-        if self.switchboard is not None:
-            host, proxy = self.switchboard.admit(name)
+        if self.network_proxy is not None:
+            host, proxy = self.network_proxy.admit(name)
             common += ["--host", host, "--proxy", proxy]
         process = self._context.Process(
             target=_run,
@@ -291,5 +291,5 @@ class Rehearsal:
             if process.is_alive():
                 self.kill(name)
         self.heartbeats.unlink(missing_ok=True)
-        if self.switchboard is not None:
-            self.switchboard.close()
+        if self.network_proxy is not None:
+            self.network_proxy.close()

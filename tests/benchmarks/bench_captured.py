@@ -21,7 +21,7 @@ import captured_models
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
 from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.rng import RngKey
 
 ROUNDS, WARMUP = 60, 5
 GPT2_TINY = {"model_type": "gpt2", "n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 256, "n_positions": 64}
@@ -59,7 +59,7 @@ def measure(name: str) -> None:
         F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum").backward()
 
     def by_program() -> None:
-        model.forward(None, (inputs, labels), DrawKey(0, 0, 0)).backward()
+        model.forward(None, (inputs, labels), RngKey(0, 0, 0)).backward()
 
     ratios, best = [], [float("inf"), float("inf")]
     for i in range(WARMUP + ROUNDS):

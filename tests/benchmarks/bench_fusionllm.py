@@ -50,8 +50,8 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.codec_choice import choose_codecs
 from hetplanner.runtime.chunk import build_chunks
 from hetplanner.runtime.data import Batches, open_batches
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.precision import boundary_codec
+from hetplanner.runtime.rng import RngKey
 from hetplanner.schema import checked
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
@@ -223,7 +223,7 @@ class InOneProcess:
         """One optimiser step; the mean loss."""
         workload, total = self.plan.problem.workload, 0.0
         for m in range(workload.num_micro_batches):
-            batch, x, key = batches.draw(step, m), None, DrawKey(self.config.seed, step, m)
+            batch, x, key = batches.draw(step, m), None, RngKey(self.config.seed, step, m)
             for s, chunk in enumerate(self.chunks):
                 x = chunk.runner.forward(m, x, batch if chunk.model.needs_batch else None, key)
                 if s + 1 < len(self.chunks):

@@ -33,9 +33,9 @@ from hetplanner.plan.elastic_settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.swarm.faults import MATE, Fault, Storm, draw_storm
+from hetplanner.swarm.network_proxy import NetworkProxy
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.swarm.spec import spec_of
-from hetplanner.swarm.switchboard import Switchboard
 
 UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)
 """Of the peers in order of joining: the coordinator gives every stage one of each."""
@@ -176,7 +176,7 @@ def bench_cut() -> list[Row]:
     spec = small_spec(steps=39, micro_batches=48, codec="int8")
     faults = [Fault(step, "cut", 0.5, lasts_s=4.0) for step in to_coordinator]
     faults += [Fault(step, "cut", 0.5, other=MATE, lasts_s=4.0) for step in between_mates]
-    storm = run(spec, [speed] * 9, faults, slots=12, switchboard=Switchboard())
+    storm = run(spec, [speed] * 9, faults, slots=12, network_proxy=NetworkProxy())
     found: dict[bool, list[float]] = {True: [], False: []}
     for hit in storm.hits:
         gone = [

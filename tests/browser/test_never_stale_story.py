@@ -22,9 +22,9 @@ VALUES = {
 
 
 class TellingServer(Server):
-    """Writes what the models know; see `tell_state`."""
+    """Writes what the models know; see `report_state`."""
 
-    setup = "tests/tell_state.py"
+    setup = "tests/report_state.py"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from hetplanner.atomic_files import DRAFT_PATTERNS
 from hetplanner.elastic.decisions import Committed, decode_decisions
 from hetplanner.plan.checkpoints import checkpoint_steps, file_digest
 from hetplanner.plan.train import TrainConfig
-from hetplanner.swarm.chronicle import parse_events
+from hetplanner.swarm.event_log import parse_events
 from tests.distributed.real_ranks import start_ranks
 from tests.factories import chain_plan, tiny_workload
 

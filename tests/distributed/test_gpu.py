@@ -11,8 +11,8 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.swarm.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
@@ -49,7 +49,7 @@ def workload(dtype: str = "float32") -> Workload:
 
 
 def test_stages_of_one_process_on_streams_of_their_own_equal_the_processor() -> None:
-    w, key = workload(), DrawKey(0, 0, 0)
+    w, key = workload(), RngKey(0, 0, 0)
     batches = open_batches(TrainConfig(), w)
     gradients = []
     for device in (torch.device("cpu"), torch.device("cuda", 0)):

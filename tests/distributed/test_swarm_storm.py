@@ -16,7 +16,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.runtime.reference import train_reference
 from hetplanner.runtime.sample import load_model
 from hetplanner.swarm.faults import MATE, Fault, Storm
-from hetplanner.swarm.switchboard import Switchboard
+from hetplanner.swarm.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.distributed
 
@@ -189,7 +189,7 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
 
 def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link_does(tmp_path):
     spec = small_spec(steps=12, stages=2)
-    with start_swarm(spec, tmp_path, peers=4, speed=10.0, switchboard=Switchboard()) as rehearsal:
+    with start_swarm(spec, tmp_path, peers=4, speed=10.0, network_proxy=NetworkProxy()) as rehearsal:
         storm = Storm(rehearsal, [Fault(2, "cut", 0.1, lasts_s=3.0)])
         storm.run(120)
     check_end(rehearsal, EXACT)
@@ -204,7 +204,7 @@ def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link
 def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_path):
     """One of them goes and rests; left together they would fail every all-reduce."""
     spec = small_spec(steps=24, stages=2)
-    with start_swarm(spec, tmp_path, peers=6, speed=10.0, switchboard=Switchboard()) as rehearsal:
+    with start_swarm(spec, tmp_path, peers=6, speed=10.0, network_proxy=NetworkProxy()) as rehearsal:
         storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=6.0)])
         storm.run(120)
     check_end(rehearsal, EXACT)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -21,7 +22,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment in which the wheel is installed; what it needs is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True)
+    source = folder / "source"  # a build leaves files beside what it reads
+    for name in ("hetplanner", "sample_clusters"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, source], check=True)
     (wheel,) = folder.glob("hetplanner-*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"

@@ -21,7 +21,7 @@ from hetplanner.plan.files import any_plan_from_data, load_any_plan, plan_to_dat
 from hetplanner.plan.model import LinkCodec, OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.agent import read_start_request
-from hetplanner.runs.plan_shelf import PlanShelf
+from hetplanner.runs.plan_store import PlanStore
 from hetplanner.runs.reader import RunReader
 from hetplanner.swarm.spec import spec_of
 from hetplanner.workload.presets import preset
@@ -184,7 +184,7 @@ def test_who_needs_routes_refuses_an_elastic_plan_in_one_line(name):
 
 def test_kept_plans_hold_an_elastic_plan_and_runs_read_it_but_for_routes(tmp_path, monkeypatch):
     monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    shelf = PlanShelf()
+    shelf = PlanStore()
     shelf.keep(chain_plan([2], [3]), "static")
     shelf.keep(SWARM, "elastic")
     assert shelf.load("elastic") == SWARM

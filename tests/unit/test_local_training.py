@@ -18,7 +18,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.build import StageModel
 from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.draws import DrawKey
+from hetplanner.runtime.rng import RngKey
 from hetplanner.schedule.order import make_schedule
 
 # A file that stays as it is: the default, the sources of Python, differs from release to release.
@@ -82,7 +82,7 @@ def by_torch(plan: Plan, config: TrainConfig) -> tuple[torch.Tensor, list[float]
         for r, route in enumerate(plan.routes):
             inner[r].zero_grad(set_to_none=False)
             for m in [m for m, of in enumerate(plan.route_of_micro_batch) if of == r]:
-                loss = models[r].forward(None, batches.draw(step, m), DrawKey(config.seed, step, m))
+                loss = models[r].forward(None, batches.draw(step, m), RngKey(config.seed, step, m))
                 (loss / (route.micro_batches * workload.micro_batch * workload.seq_len)).backward()
                 losses[-1] += float(loss.detach()) / workload.tokens_per_step
             if config.clip_norm:

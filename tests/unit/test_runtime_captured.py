@@ -12,8 +12,8 @@ from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.aten import aten_call
 from hetplanner.runtime.build import StageModel, boundary_elements
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.layout import model_weights, running_buffers
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.sample import generate
 from hetplanner.runtime.stage import StageRunner
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
@@ -22,7 +22,7 @@ from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
 from tests.programs import CLASSES, MICRO_BATCH, SIDE, VOCAB, residual_workload, tied_workload
 
-KEY = DrawKey(3, 1, 2)
+KEY = RngKey(3, 1, 2)
 
 
 def batch_of(workload: Workload, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,7 +183,7 @@ def test_chance_depends_on_the_key_and_leaves_torchs_generator_alone() -> None:
         base = model.forward(None, batch, KEY)
         assert torch.equal(torch.rand(3), expected)
         assert torch.equal(model.forward(None, batch, KEY), base)
-        for other in (DrawKey(4, 1, 2), DrawKey(3, 2, 2), DrawKey(3, 1, 3)):
+        for other in (RngKey(4, 1, 2), RngKey(3, 2, 2), RngKey(3, 1, 3)):
             assert not torch.equal(model.forward(None, batch, other), base)
 
 

@@ -10,10 +10,10 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.adamw import FlatAdamW
 from hetplanner.runtime.build import StageModel, boundary_elements
 from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.draws import DrawKey
 from hetplanner.runtime.layout import model_weights
 from hetplanner.runtime.models import drop
 from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.rng import RngKey
 from hetplanner.runtime.sample import generate, load_model
 from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
@@ -113,9 +113,9 @@ def test_attention_is_causal_and_positions_matter(shape: dict[str, object]) -> N
 
 def test_dropout_depends_on_seed_step_micro_batch_and_op_alone() -> None:
     x = torch.ones(2000)
-    base = drop(x, 0.25, DrawKey(1, 2, 3), 4)
-    assert torch.equal(base, drop(x, 0.25, DrawKey(1, 2, 3), 4))
-    others = [(DrawKey(9, 2, 3), 4), (DrawKey(1, 9, 3), 4), (DrawKey(1, 2, 9), 4), (DrawKey(1, 2, 3), 9)]
+    base = drop(x, 0.25, RngKey(1, 2, 3), 4)
+    assert torch.equal(base, drop(x, 0.25, RngKey(1, 2, 3), 4))
+    others = [(RngKey(9, 2, 3), 4), (RngKey(1, 9, 3), 4), (RngKey(1, 2, 9), 4), (RngKey(1, 2, 3), 9)]
     assert not any(torch.equal(base, drop(x, 0.25, key, op)) for key, op in others)
     assert base.mean() == pytest.approx(1.0, abs=0.05)
     assert drop(x, 0.25, None, 4) is x

@@ -21,7 +21,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.plan.train_files import save_config
 from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.emulation import LinkEmulator, create_clocks
-from hetplanner.runtime.posting import message_index, proofs_of_delivery
+from hetplanner.runtime.receive_order import message_index, proofs_of_delivery
 from hetplanner.runtime.rendezvous import create_handler
 from hetplanner.runtime.telemetry import Telemetry, keeps_spans
 from hetplanner.runtime.worker import parse_arguments, read_settings, run_directory

@@ -17,7 +17,7 @@ from hetplanner.plots.live import SwarmWiring
 from hetplanner.plots.theme import line_colour
 from hetplanner.runs.swarm_flow import NO_FLOW, PeerWork, StepParts, flow_over
 from hetplanner.runs.swarm_history import EVENTS_FILE, KEPT_STEPS, SwarmHistory
-from hetplanner.swarm.chronicle import MAX_TOLD_PAIRS, MAX_TOLD_PEERS, Chronicle
+from hetplanner.swarm.event_log import MAX_TOLD_PAIRS, MAX_TOLD_PEERS, EventLog
 from hetplanner.ui.views.run.swarm import flow_text, peer_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -58,13 +58,13 @@ def work_of(stages, flow, sent=()):
 
 
 def test_a_commit_is_told_with_its_parts_and_read_back(tmp_path):
-    chronicle = Chronicle(tmp_path, 64)
+    event_log = EventLog(tmp_path, 64)
     stages = ([("a", 3, 1.5), ("idle", 0, 0.0)], [("b", 2, 0.5), ("c", 1, 0.25)])
-    chronicle.committed(
+    event_log.committed(
         Committed(1, Stamp(1, 1), Version(0, 1), 320.0), work_of(stages, {("a", "b"): 2, ("a", "c"): 1})
     )
-    chronicle.committed(Committed(1, Stamp(1, 2), Version(0, 2), 320.0))
-    chronicle.close()
+    event_log.committed(Committed(1, Stamp(1, 2), Version(0, 2), 320.0))
+    event_log.close()
     history = SwarmHistory(tmp_path).read_all()
     assert (history.damaged, len(history.commits), len(history.steps)) == (0, 2, 1)
     flow = history.flow()
@@ -79,9 +79,9 @@ def test_what_is_told_of_a_step_of_thousands_of_peers_is_bounded(tmp_path):
     count = MAX_TOLD_PEERS
     stages = ([(f"a{i}", 1 + i % 7, 0.1) for i in range(count)], [(f"b{i}", 1 + i % 5, 0.1) for i in range(count)])
     pairs = {(f"a{i}", f"b{(i + k) % count}"): 1 + i % 7 for i in range(count) for k in range(20)}
-    chronicle = Chronicle(tmp_path, 64)
-    chronicle.committed(Committed(1, Stamp(1, 1), Version(0, 1), 320.0), work_of(stages, pairs))
-    chronicle.close()
+    event_log = EventLog(tmp_path, 64)
+    event_log.committed(Committed(1, Stamp(1, 1), Version(0, 1), 320.0), work_of(stages, pairs))
+    event_log.close()
     event = json.loads((tmp_path / EVENTS_FILE).read_text())
     assert len(event["peers"]) == MAX_TOLD_PEERS
     assert 0 < len(event["flow"]) <= MAX_TOLD_PAIRS
@@ -153,12 +153,12 @@ def test_parts_that_are_none_are_counted_as_damaged(tmp_path, peers, flow):
 
 
 def test_what_trainers_sent_is_told_read_back_and_summed_up(tmp_path):
-    chronicle = Chronicle(tmp_path, 64)
+    event_log = EventLog(tmp_path, 64)
     stages = ([("a", 3, 1.5), ("b", 1, 0.5)], [("c", 4, 0.5)])
     for step, sent in ((1, {("t0", "a"): 2, ("t1", "a"): 1, ("t0", "b"): 1}), (2, {("t1", "a"): 3, ("t1", "b"): 1})):
         work = work_of(stages, {("a", "c"): 3, ("b", "c"): 1}, sent)
-        chronicle.committed(Committed(1, Stamp(1, step), Version(0, step), 320.0), work)
-    chronicle.close()
+        event_log.committed(Committed(1, Stamp(1, step), Version(0, step), 320.0), work)
+    event_log.close()
     history = SwarmHistory(tmp_path).read_all()
     assert history.damaged == 0
     assert history.flow().sent == {("t0", 0): 2, ("t1", 0): 4, ("t0", 1): 1, ("t1", 1): 1}

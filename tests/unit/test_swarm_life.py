@@ -21,7 +21,7 @@ from hetplanner.runs.reader import RunReader
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.swarm_conditions import swarm_words
 from hetplanner.runs.swarm_history import OF_THE_SWARM, SwarmHistory
-from hetplanner.swarm.chronicle import EVENTS_FILE, Chronicle
+from hetplanner.swarm.event_log import EVENTS_FILE, EventLog
 from hetplanner.swarm.keeper import PROCESSES_FILE
 from hetplanner.ui import watch
 from hetplanner.ui.models.run import RunModel
@@ -99,21 +99,21 @@ def test_stays_marks_and_commits_are_read_as_they_are_written(tmp_path):
 
 
 def test_a_chronicle_is_read_back(tmp_path):
-    chronicle = Chronicle(tmp_path, 64)
-    chronicle.event("joining", peer="a", stage=1, incarnation=[1, 2])
-    chronicle.event("set back", text="all stages to step 3")
-    chronicle.close()
+    event_log = EventLog(tmp_path, 64)
+    event_log.event("joining", peer="a", stage=1, incarnation=[1, 2])
+    event_log.event("set back", text="all stages to step 3")
+    event_log.close()
     history = SwarmHistory(tmp_path).read_all()
     assert (history.now["a"].stage, history.now["a"].state, history.damaged) == (1, "joining", 0)
     assert [m.text for m in history.marks] == ["comes to stage 1", "set back: all stages to step 3"]
 
 
 def test_cut_links_and_lost_work_are_marks(tmp_path):
-    chronicle = Chronicle(tmp_path, 64)
-    chronicle.event("cut", peer="b", by="a")
-    chronicle.event("local work lost", stage=1, micro_batches=3, of=16)
-    chronicle.event("cut", peer=7, by="a")
-    chronicle.close()
+    event_log = EventLog(tmp_path, 64)
+    event_log.event("cut", peer="b", by="a")
+    event_log.event("local work lost", stage=1, micro_batches=3, of=16)
+    event_log.event("cut", peer=7, by="a")
+    event_log.close()
     history = SwarmHistory(tmp_path).read_all()
     assert [(m.kind, m.peer, m.text) for m in history.marks] == [
         ("cut", "b", "b: a cannot reach it"),
@@ -125,9 +125,9 @@ def test_cut_links_and_lost_work_are_marks(tmp_path):
 
 def test_what_became_of_the_processes_is_told_too(tmp_path):
     assert swarm_history.PROCESSES_FILE == PROCESSES_FILE
-    chronicle = Chronicle(tmp_path, 64)
-    chronicle.event("preempted", text="step 3")
-    chronicle.close()
+    event_log = EventLog(tmp_path, 64)
+    event_log.event("preempted", text="step 3")
+    event_log.close()
     with (tmp_path / PROCESSES_FILE).open("a") as file:
         for kind, who in (("restarted", "coordinator"), ("ended", "d3")):
             words = {"time_s": 101.0, "kind": kind, "peer": who, "text": "was killed by SIGKILL"}

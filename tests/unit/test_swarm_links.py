@@ -14,8 +14,8 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.simulator.network import NetworkClock
 from hetplanner.swarm.links import Links, create_links
+from hetplanner.swarm.network_proxy import NetworkProxy
 from hetplanner.swarm.rehearsal import Rehearsal
-from hetplanner.swarm.switchboard import Switchboard
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 
 NBYTES = 100_000
@@ -119,7 +119,7 @@ async def _asked(end, address) -> bool:
 
 def test_a_cut_link_carries_nothing_either_way_and_a_mended_one_what_was_held():
     async def story():
-        board = Switchboard()
+        board = NetworkProxy()
         (host_a, proxy_a), (host_b, proxy_b) = board.admit("a"), board.admit("b")
         ends = [Endpoint(Echo(), None, 2**20, proxy=proxy) for proxy in (proxy_a, proxy_b)]
         addresses = [await end.start(host) for end, host in zip(ends, (host_a, host_b), strict=True)]

@@ -21,7 +21,7 @@ from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
 from hetplanner.runs.swarm_history import EVENTS_FILE, SwarmHistory
 from hetplanner.runs.swarm_report import report_swarm
-from hetplanner.swarm.chronicle import Chronicle
+from hetplanner.swarm.event_log import EventLog
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -62,11 +62,11 @@ def swarm_run(folder, events=(), steps=0, bad="d9", **config):
     save_plan(plan.replace(problem=plan.problem.replace(rehearsal_of=bad)), folder / "plan.json")
     save_config(TrainConfig(steps=5, **config), folder / "run.json")
     write_status(folder / "status.json", RunStatus(run="r", state="finished", created_unix_s=99.0, ranks=1))
-    chronicle = Chronicle(folder, tokens_per_step=100)
-    chronicle.began(1, Version(0, 0), "127.0.0.1:1", None)
+    event_log = EventLog(folder, tokens_per_step=100)
+    event_log.began(1, Version(0, 0), "127.0.0.1:1", None)
     for step in range(steps):
-        chronicle.committed(Committed(1, Stamp(1, step), Version(0, step + 1), 500.0 - step))
-    chronicle.close()
+        event_log.committed(Committed(1, Stamp(1, step), Version(0, step + 1), 500.0 - step))
+    event_log.close()
     (folder / EVENTS_FILE).write_text("".join(json.dumps(event) + "\n" for event in events))
     return Run(folder, "r", folder / "home")
 

@@ -8,7 +8,7 @@ from hetplanner.elastic.identity import Stamp, Version
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
-from hetplanner.swarm.chronicle import Chronicle, parse_events
+from hetplanner.swarm.event_log import EventLog, parse_events
 from hetplanner.ui.watch import RunWatch
 
 PLAN = swarm_plan([2, 3], [3])
@@ -25,11 +25,11 @@ def run(tmp_path):
 
 def test_a_watch_shows_loss_throughput_and_life(tmp_path, run):
     run_id, directory = run
-    chronicle = Chronicle(directory.path, tokens_per_step=100)
-    chronicle.began(1, Version(0, 0), "127.0.0.1:1", None)
+    event_log = EventLog(directory.path, tokens_per_step=100)
+    event_log.began(1, Version(0, 0), "127.0.0.1:1", None)
     for step in (1, 2, 3):
-        chronicle.committed(Committed(1, Stamp(1, step), Version(0, step), 500.0 / step))
-    chronicle.close()
+        event_log.committed(Committed(1, Stamp(1, step), Version(0, step), 500.0 / step))
+    event_log.close()
     watch = RunWatch(tmp_path, run_id)
     watch.refresh()
     assert [loss for _, loss in watch.reader.losses()] == pytest.approx([5.0, 2.5, 5 / 3])
@@ -41,13 +41,13 @@ def test_a_watch_shows_loss_throughput_and_life(tmp_path, run):
 
 def test_a_commit_that_died_untold_is_told_by_the_next_coordinator(run):
     _, directory = run
-    first = Chronicle(directory.path, tokens_per_step=100)
+    first = EventLog(directory.path, tokens_per_step=100)
     first.began(1, Version(0, 0), "127.0.0.1:1", None)
     first.committed(Committed(1, Stamp(1, 1), Version(0, 1), 400.0))
     first.close("training")
     with (directory.path / "events.jsonl").open("a") as file:
         file.write('{"kind": "comm')  # it was killed inside a line
-    second = Chronicle(directory.path, tokens_per_step=100)
+    second = EventLog(directory.path, tokens_per_step=100)
     second.began(2, Version(0, 2), "127.0.0.1:1", Committed(1, Stamp(1, 9), Version(0, 2), 300.0))
     second.close()
     events = parse_events((directory.path / "events.jsonl").read_bytes())

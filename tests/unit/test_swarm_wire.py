@@ -43,10 +43,10 @@ from hetplanner.swarm.wire.certificates import (
     make_certificates,
     run_certificates,
 )
-from hetplanner.swarm.wire.door import HUNG_UP
 from hetplanner.swarm.wire.endpoint import Lost, check_address
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
 from hetplanner.swarm.wire.refusal import why_refused
+from hetplanner.swarm.wire.tls_listener import HUNG_UP
 
 MEMBER = Member("peer-1", Stamp(2, 7))
 SEAT = Seat(MEMBER, "127.0.0.1:5000", False)
@@ -210,7 +210,7 @@ def test_a_wrong_certificate_is_refused_named_and_counted_and_its_bearer_is_told
 ):
     async def story():
         inside, asker = Answering(authorities["own"]), Answering(authorities[who])
-        address = await inside.endpoint.start("127.0.0.1", door=tmp_path)
+        address = await inside.endpoint.start("127.0.0.1", listener_folder=tmp_path)
         with pytest.raises(Lost):
             await asker.endpoint.query(address, b"hello", 2.0)
         await asker.endpoint.close()
@@ -251,7 +251,7 @@ def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities, t
 
     async def story():
         inside = Answering(authorities["own"])
-        address = await inside.endpoint.start("127.0.0.1", door=folder)
+        address = await inside.endpoint.start("127.0.0.1", listener_folder=folder)
         assert [path.is_socket() for path in folder.iterdir()] == [True]
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"\x16\x03\x01\xff\xff" + bytes(100)):
             _, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))

@@ -22,8 +22,8 @@ from hetplanner.planners.population import LOADING
 from hetplanner.runs.directory import RunDirectory, create_run_directory
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus, write_status
-from hetplanner.ui import cell_faces, cells
-from hetplanner.ui.cell_faces import RunCell, RunFace, RunState, SearchCell, SearchFace, SearchState
+from hetplanner.ui import cell_views, cells
+from hetplanner.ui.cell_views import RunCell, RunFace, RunState, SearchCell, SearchFace, SearchState
 
 PLAN = chain_plan([6, 5, 5], [3, 5, 7])
 ESTIMATED = PLAN.replace(estimate=estimate_plan(PLAN))
@@ -77,7 +77,7 @@ def set_state(folder: RunDirectory, state: Any, message: str = "", **changes: An
 
 
 def test_a_search_is_shown_as_it_goes_and_left_still(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_faces, "EVERY_S", 0.0)
+    monkeypatch.setattr(cell_views, "EVERY_S", 0.0)
     cell = SearchCell(PLAN.problem, "evolution", Budget(seconds=10), seed=0)
     (widget,) = output.shown
     words, button = widget.children[0].children
@@ -150,7 +150,7 @@ def test_names_of_files_are_text(output: Output) -> None:
 def test_a_run_is_followed_to_its_end_and_can_be_stopped(
     output: Output, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cell_faces, "EVERY_S", 0.01)
+    monkeypatch.setattr(cell_views, "EVERY_S", 0.01)
     asked = threading.Event()
 
     def stop(_: Run) -> None:

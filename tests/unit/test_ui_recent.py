@@ -15,7 +15,7 @@ from test_ui_search_files import ended, searched, service  # noqa: F401
 
 from hetplanner.plan.problem import Problem
 from hetplanner.runs.annotations import Annotations, write_annotations
-from hetplanner.runs.plan_shelf import PlanShelf
+from hetplanner.runs.plan_store import PlanStore
 from hetplanner.ui.access import LaunchGuard
 from hetplanner.ui.jobs import SearchRequest, SearchService
 from hetplanner.ui.models.app import PlannerApp
@@ -75,7 +75,7 @@ def test_a_new_home_shows_no_list_and_looking_makes_no_folder(tmp_path):
 
 def test_everything_of_a_server_before_is_listed_and_opens(ended, tmp_path):  # noqa: F811
     plan = estimated(chain_plan([8, 8], [5], cluster=small_cluster(4)))
-    PlanShelf(tmp_path).keep(plan, "the good one")
+    PlanStore(tmp_path).keep(plan, "the good one")
     draft = draw(tmp_path, CLUSTER, excluded=[CLUSTER.device_ids[1]])
     run = make_run(tmp_path, plan, "finished")
     grow(tmp_path / "runs" / run, range(7))
@@ -112,7 +112,7 @@ def test_everything_of_a_server_before_is_listed_and_opens(ended, tmp_path):  # 
 def test_damaged_files_are_told_by_name_and_hide_no_others(tmp_path):
     plan = chain_plan([8, 8], [5], cluster=small_cluster(4))
     drawn, run = draw(tmp_path, CLUSTER), make_run(tmp_path, plan, "failed")
-    PlanShelf(tmp_path).keep(plan, "whole")
+    PlanStore(tmp_path).keep(plan, "whole")
     (tmp_path / "searches").mkdir()
     spoilt = ("drafts/damaged-one.json", "searches/0123456789ab.json", "plans/spoilt.json", f"runs/{run}/status.json")
     for name in spoilt:
@@ -183,7 +183,7 @@ def test_what_is_looked_at_stays_and_is_looked_for_again_out_of_sight(tmp_path):
 
 def test_what_is_gone_meanwhile_is_a_notice_and_the_page_stays(tmp_path):
     run, plan = "20260101-000000-gone-0000", chain_plan([8, 8], [5], cluster=small_cluster(4))
-    PlanShelf(tmp_path).keep(plan, "gone")
+    PlanStore(tmp_path).keep(plan, "gone")
     draft = draw(tmp_path, CLUSTER)
     app = page_of(tmp_path)
     looked(app)

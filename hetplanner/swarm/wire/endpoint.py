@@ -19,8 +19,8 @@ import grpc.aio
 
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.wire.certificates import SWARM_NAME, Credentials
-from hetplanner.swarm.wire.door import Door
 from hetplanner.swarm.wire.frames import Frame, decode_frame
+from hetplanner.swarm.wire.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     from hetplanner.swarm.links import Links, Metadata
@@ -63,7 +63,7 @@ class Service(Protocol):
         """Something came that is no message of ours; it was refused."""
 
     def on_stranger(self, host: str, reason: str) -> None:
-        """Somebody at a host was not let in for want of a certificate of the swarm; of endpoints with a door."""
+        """A process on a host was refused: it has no certificate of the swarm. Of endpoints with a TLS listener."""
 
 
 def check_address(address: str, credentials: Credentials | None) -> None:
@@ -133,16 +133,16 @@ class Endpoint:
             self._options.append(("grpc.http_proxy", f"http://{proxy}"))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
-        self._door: Door | None = None
+        self._tls_listener: TlsListener | None = None
 
-    async def start(self, host: str, port: int = 0, *, door: Path | None = None) -> str:
+    async def start(self, host: str, port: int = 0, *, listener_folder: Path | None = None) -> str:
         """Listens. Returns the address. Raises InvalidInput.
 
         Args:
             host: by which others reach this process.
             port: 0 takes a free one.
-            door: with credentials, names to the service who was refused for want of a certificate; a folder that
-                only this user may enter.
+            listener_folder: of the TLS listener's socket; only this user may enter it. With credentials, the listener
+                names to the service whom it refuses for want of a certificate.
         """
         check_address(f"{host}:{port}", self._credentials)
         server = grpc.aio.server(options=self._options)
@@ -150,10 +150,10 @@ class Endpoint:
         try:
             if self._credentials is None:
                 bound = server.add_insecure_port(f"{host}:{port}")
-            elif door is not None:
-                self._door = Door(self._credentials, door, self._service.on_stranger)
-                server.add_insecure_port(self._door.inner)
-                bound = await self._door.open(host, port)
+            elif listener_folder is not None:
+                self._tls_listener = TlsListener(self._credentials, listener_folder, self._service.on_stranger)
+                server.add_insecure_port(self._tls_listener.inner)
+                bound = await self._tls_listener.open(host, port)
             else:
                 mine = self._credentials
                 pair = grpc.ssl_server_credentials(((mine.key, mine.certificate),), mine.authority, True)
@@ -171,8 +171,8 @@ class Endpoint:
             await channel.close(None)
         if self._server is not None:
             await self._server.stop(None)
-        if self._door is not None:
-            await self._door.close()
+        if self._tls_listener is not None:
+            await self._tls_listener.close()
 
     # What others send.
 

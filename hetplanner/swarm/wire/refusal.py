@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 from hetplanner.swarm.wire.certificates import MEMBER_FILE, SWARM_NAME, Credentials, authority_name
-from hetplanner.swarm.wire.door import tls_context
+from hetplanner.swarm.wire.tls_listener import tls_context
 
 PROBE_S = 5.0
 COPY = "copy authority.pem, member.pem and member.key from the folder that the coordinator was started with"

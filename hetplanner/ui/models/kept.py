@@ -11,7 +11,7 @@ from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.elastic import ElasticPlan
 from hetplanner.plan.files import AnyPlan
 from hetplanner.plan.model import Plan
-from hetplanner.runs.plan_shelf import KeptPlan, PlanShelf, is_safe
+from hetplanner.runs.plan_store import KeptPlan, PlanStore, is_safe
 from hetplanner.ui.models.elastic import static_view
 from hetplanner.ui.models.session import Session
 from hetplanner.ui.models.texts import count_text, percent_text, seconds_text, shape_text
@@ -42,7 +42,7 @@ class KeptModel(param.Parameterized):
     def __init__(self, session: Session, home: Path | None = None, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self._shelf = PlanShelf(home)
+        self._shelf = PlanStore(home)
         self._bin: AnyPlan | None = None
         self._due_s = 0.0
         self.look()

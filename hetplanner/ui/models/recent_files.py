@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hetplanner.errors import HetplannerError
 from hetplanner.runs.home import drafts_directory, plans_directory, runs_directory, searches_directory
-from hetplanner.runs.plan_shelf import KeptPlan, PlanShelf
+from hetplanner.runs.plan_store import KeptPlan, PlanStore
 from hetplanner.runs.recent import RecentRun, recent
 from hetplanner.ui.jobs import SearchJob, SearchService
 from hetplanner.ui.models.draft_files import DRAFT_ID, read_draft
@@ -97,7 +97,7 @@ class RecentFiles:
         return (path, stamp) not in self._refused
 
     def _plans(self) -> Iterable[RecentEntry]:
-        return (_plan(self._home, kept) for kept in PlanShelf(self._home).kept()[:MOST])
+        return (_plan(self._home, kept) for kept in PlanStore(self._home).kept()[:MOST])
 
     def _runs(self) -> Iterable[RecentEntry]:
         return map(_run, recent(self._home, MOST)) if runs_directory(self._home, make=False).is_dir() else ()
@@ -163,7 +163,7 @@ def _search(job: SearchJob) -> RecentEntry:
 @lru_cache(maxsize=8 * MOST)
 def _plan(home: Path | None, kept: KeptPlan) -> RecentEntry:
     try:
-        plan = PlanShelf(home).load(kept.name)
+        plan = PlanStore(home).load(kept.name)
     except HetplannerError as error:
         return _damaged(f"{kept.name}.json", kept.stamp, str(error))
     step = f"step {seconds_text(plan.estimate.step_s)}" if plan.estimate is not None else "no estimate"

@@ -12,9 +12,9 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.ui.models.app import PlannerApp
 from hetplanner.ui.views.binding import bind
 from hetplanner.ui.views.cards import Words, card, colour_all, frame, full_width, page
+from hetplanner.ui.views.deferred import Deferred
 from hetplanner.ui.views.exchange import ExchangePart
 from hetplanner.ui.views.island import Island
-from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.links import LinksPart
 from hetplanner.ui.views.map import MapView
 from hetplanner.ui.views.page_view import PageView
@@ -101,7 +101,7 @@ def _device_table(app: PlannerApp) -> pn.Column:
             elif event.column == DELETE:
                 app.drawing.delete_devices([device])
 
-    model.param.watch(Later()(show), "cluster")
+    model.param.watch(Deferred()(show), "cluster")
     model.editor.param.watch(mark, "excluded")
     table.on_click(click)
     show()

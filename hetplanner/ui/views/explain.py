@@ -16,7 +16,7 @@ from hetplanner.ui.views.binding import at_once, bind, on_click
 from hetplanner.ui.views.buttons import Button
 from hetplanner.ui.views.cards import COLOURS, FONT, Words, card, chart, heading, html_pane, set_html
 from hetplanner.ui.views.controls import Controls, button
-from hetplanner.ui.views.later import Later
+from hetplanner.ui.views.deferred import Deferred
 
 _SMALL: dict[str, Any] = {"margin": (6, 6)}
 _BAR = "color-mix(in srgb, var(--panel-primary-color) 70%, transparent)"
@@ -110,7 +110,7 @@ class WhatIfCard:
         self.again = Button(label="Plan again from here", icon="replay", variant="contained", **_SMALL)
         self.keep = Button(label="Keep this plan", icon="bookmark_add", variant="outlined", **_SMALL)
         self.clear = Button(label="Clear", icon="close", variant="text", **_SMALL)
-        self._draw_soon = Later()(self._draw)
+        self._draw_soon = Deferred()(self._draw)
         self._wire()
         self.card = self._layout()
         self.show_choices()

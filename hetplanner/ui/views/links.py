@@ -25,7 +25,7 @@ from hetplanner.ui.views.cards import (
     side_by_side,
 )
 from hetplanner.ui.views.controls import Controls, Item, button, field, note
-from hetplanner.ui.views.later import Later
+from hetplanner.ui.views.deferred import Deferred
 from hetplanner.ui.views.site_table import SiteTable
 
 HEIGHT = 500
@@ -74,7 +74,7 @@ class LinksPart:
             full_width(self._tables_card()),
             full_width(self._singles.view),
         ]
-        app.cluster.editor.param.watch(Later()(self._show), "cluster")
+        app.cluster.editor.param.watch(Deferred()(self._show), "cluster")
         app.links.param.watch(self._show_chosen, ["selected", "errors"])
         app.link_tables.param.watch(self._show_tables, "errors")
         app.session.param.watch(self._page_opened, "page")

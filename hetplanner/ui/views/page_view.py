@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from hetplanner.ui.views.cards import Coloured, colour_all
-from hetplanner.ui.views.later import Later
+from hetplanner.ui.views.deferred import Deferred
 
 THEME_MS = 150
 """The browser is busy for so long with the new colours of everything that is no figure."""
@@ -27,7 +27,7 @@ class PageView:
     def change_theme(self, dark: bool) -> None:
         """The page is in sight: its first figure has the new colours at once, everything else a moment later."""
         colour_all(self.figures[:1], dark)
-        Later(THEME_MS)(partial(self.set_dark, dark))()
+        Deferred(THEME_MS)(partial(self.set_dark, dark))()
 
     def beat(self) -> None:
         """Called a few times a second, also while another page is in sight."""

@@ -33,12 +33,12 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
+from hetplanner.ui.views.deferred import Deferred
 from hetplanner.ui.views.explain import WhatIfCard, WhyCard
 from hetplanner.ui.views.free_shape import FreeShapeLine
 from hetplanner.ui.views.front import FrontCard
 from hetplanner.ui.views.island import Island
 from hetplanner.ui.views.kept import KeptCards
-from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.search_history import AncestryCard, TriedCard
 from hetplanner.units import short_bytes
@@ -120,7 +120,7 @@ class PlanView(PageView):
         on_click(self.gone, lambda _: self.app.explain.whatif.drop(self.app.explain.focus[1]))
         self.recent.param.watch(self._join, "value")
         self.app.explain.param.watch(self.show_focus, "focus")
-        later, of_search = Later(), ["baselines_changed", "lower_bound", "state", "outdated"]
+        later, of_search = Deferred(), ["baselines_changed", "lower_bound", "state", "outdated"]
         model.param.watch(later(self.show_curve), ["points_changed", *of_search])
         model.param.watch(later(self.show_plan), ["plan", "cluster"])
         model.param.watch(later(self.show_costs), ["plan", "baselines_changed", "outdated"])

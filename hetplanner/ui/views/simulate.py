@@ -25,8 +25,8 @@ from hetplanner.ui.views.cards import (
     side_by_side,
     toolbar,
 )
+from hetplanner.ui.views.deferred import Deferred
 from hetplanner.ui.views.island import Island
-from hetplanner.ui.views.later import Later
 from hetplanner.ui.views.page_view import PageView
 from hetplanner.ui.views.simulate_controls import ControlsPanel
 from hetplanner.ui.views.tools import Tools, save_tools, tool
@@ -67,7 +67,7 @@ class SimulateView(PageView):
         self._stale = True
         self._drawn: tuple[Any, ...] = ()
         self._rest_is_due = False
-        self._draw_soon = Later()(self._draw_rows)
+        self._draw_soon = Deferred()(self._draw_rows)
         self._wire()
         self.view = self._layout()
         self.show()

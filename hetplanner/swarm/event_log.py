@@ -27,7 +27,7 @@ MAX_TOLD_PEERS, MAX_TOLD_PAIRS = 512, 2048
 CUT_OFF_REASONS = ("accused", "garbage")
 
 
-class Chronicle:
+class EventLog:
     """Writes the coordinator's telemetry and events.
 
     Args:

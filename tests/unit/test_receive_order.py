@@ -7,7 +7,7 @@ import pytest
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.planners.schedules import interleave
 from hetplanner.runtime.connect import interface_towards
-from hetplanner.runtime.posting import posting_order, sent_messages
+from hetplanner.runtime.receive_order import receive_order, sent_messages
 from hetplanner.runtime.transport import Expected, Topic
 from hetplanner.schedule.order import make_schedule
 from tests.factories import chain_plan, small_cluster, tiny_workload
@@ -32,7 +32,7 @@ def test_every_pair_posts_in_the_order_of_the_sender(name):
         taken = [Expected(peer, topic, index, 8) for (_, to), keys in sent.items() if to == rank
                  for peer, topic, index in reversed(keys)]  # fmt: skip
         taken.insert(1, Expected(taken[0].peer, Topic.NORM, 0, 8))
-        order = posting_order(taken, lambda peer, rank=rank: sent[peer, rank])
+        order = receive_order(taken, lambda peer, rank=rank: sent[peer, rank])
         assert sorted(order, key=str) == sorted(taken, key=str)
         for peer in {m.peer for m in taken}:
             mine = [(m.peer, m.topic, m.index) for m in order if m.peer == peer and m.topic is not Topic.NORM]
@@ -41,7 +41,7 @@ def test_every_pair_posts_in_the_order_of_the_sender(name):
 
 def test_messages_already_in_order_stay_as_they_are():
     taken = [Expected(peer, Topic.ACTIVATION, m, 8) for m, peer in itertools.product(range(3), (1, 2))]
-    assert posting_order(taken, lambda peer: [(peer, Topic.ACTIVATION, m) for m in range(9)]) == taken
+    assert receive_order(taken, lambda peer: [(peer, Topic.ACTIVATION, m) for m in range(9)]) == taken
 
 
 def test_the_interface_towards_this_machine_is_loopback():

@@ -9,17 +9,17 @@ from factories import chain_plan
 
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files import load_plan
-from hetplanner.runs.plan_shelf import MAX_KEPT, MAX_NAME, PlanShelf, is_safe, safe_name
+from hetplanner.runs.plan_store import MAX_KEPT, MAX_NAME, PlanStore, is_safe, safe_name
 
 PLAN = chain_plan([8, 8], [3])
 
 
 @pytest.fixture
 def shelf(tmp_path):
-    return PlanShelf(tmp_path)
+    return PlanStore(tmp_path)
 
 
-def names(shelf: PlanShelf) -> list[str]:
+def names(shelf: PlanStore) -> list[str]:
     return sorted(each.name for each in shelf.kept())
 
 
@@ -53,7 +53,7 @@ def test_of_two_pages_that_keep_under_one_name_one_wins_and_the_other_is_told(tm
     def keep(n: int) -> None:
         start.wait()
         try:
-            outcome[n] = PlanShelf(tmp_path).keep(plans[n], "same")
+            outcome[n] = PlanStore(tmp_path).keep(plans[n], "same")
         except InvalidInput as error:
             outcome[n] = error
 
@@ -63,7 +63,7 @@ def test_of_two_pages_that_keep_under_one_name_one_wins_and_the_other_is_told(tm
     for thread in threads:
         thread.join()
     assert sorted(type(each).__name__ for each in outcome) == ["InvalidInput", "str"]
-    assert PlanShelf(tmp_path).load("same") == plans[outcome.index("same")]
+    assert PlanStore(tmp_path).load("same") == plans[outcome.index("same")]
 
 
 def test_rename_takes_no_other_plans_place(shelf):
@@ -83,7 +83,7 @@ def test_what_was_deleted_can_be_kept_again_and_is_missed_by_others(shelf, tmp_p
     shelf.keep(PLAN, "a")
     gone = shelf.delete("a")
     with pytest.raises(InvalidInput, match="no 'a' any more"):
-        PlanShelf(tmp_path).load("a")
+        PlanStore(tmp_path).load("a")
     shelf.keep(gone, "a")
     assert names(shelf) == ["a"]
 

@@ -29,7 +29,7 @@ MAX_FETCHES = 6
 """A joiner that is behind after so many fetches, each with twice the patience, is too slow to ever serve."""
 
 
-class Seating:
+class PeerAssignment:
     """Joining, returning and moving peers of a coordinator."""
 
     def __init__(

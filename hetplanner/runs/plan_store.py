@@ -31,7 +31,7 @@ class KeptPlan:
     stamp: tuple[int, int]
 
 
-class PlanShelf:
+class PlanStore:
     """The kept plans of a home. Nothing is made on disk before the first plan is kept."""
 
     def __init__(self, home: Path | None = None) -> None:

@@ -9,7 +9,7 @@ AFTER_MS = 20
 """Long enough for what was said to go out first, too short to be seen."""
 
 
-class Later:
+class Deferred:
     """Puts drawing off, and does all that was put off at once; `later(draw)` is what watches a signal.
 
     Where there is no session (a notebook, a test) everything is drawn at once.

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 
 @dataclass(frozen=True, slots=True)
-class DrawKey:
+class RngKey:
     """What random calls draw from: the same masks whatever the cut, and again on recompute."""
 
     seed: int

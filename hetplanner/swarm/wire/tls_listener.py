@@ -64,7 +64,7 @@ def reason_of(error: Exception) -> str:
     return HUNG_UP
 
 
-class Door:
+class TlsListener:
     """The listening side.
 
     Args:

@@ -23,12 +23,12 @@ MOST_BYTES = 2**16
 START_S = 10.0
 
 
-class Switchboard:
+class NetworkProxy:
     """Connections between named processes, on a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="switchboard", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network_proxy", daemon=True)
         self._thread.start()
         self._name_at: dict[str, str] = {}
         self._ports: dict[str, int] = {}

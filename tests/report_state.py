@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tell_unheld  # noqa: F401
+import report_unheld  # noqa: F401
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.ui.models.carry import CarryModel

@@ -43,7 +43,7 @@ def sent_messages(
     return sent
 
 
-def posting_order(taken: Sequence[Expected], sent_to_me: Callable[[int], Sequence[MessageKey]]) -> list[Expected]:
+def receive_order(taken: Sequence[Expected], sent_to_me: Callable[[int], Sequence[MessageKey]]) -> list[Expected]:
     """The messages in posting order.
 
     Args:

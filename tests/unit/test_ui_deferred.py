@@ -11,7 +11,7 @@ from hetplanner.plots.live import CostBars
 from hetplanner.ui.views import page_view
 from hetplanner.ui.views.binding import at_once
 from hetplanner.ui.views.cards import chart
-from hetplanner.ui.views.later import AFTER_MS, Later
+from hetplanner.ui.views.deferred import AFTER_MS, Deferred
 
 
 class Served(Document):
@@ -40,7 +40,7 @@ def served():
 
 
 def test_what_is_put_off_is_drawn_once_in_the_order_of_asking_with_the_document_held(served):
-    drawn, later = [], Later()
+    drawn, later = [], Deferred()
 
     def bars():
         drawn.append(("bars", served.callbacks.hold_value))
@@ -63,7 +63,7 @@ def test_what_is_put_off_is_drawn_once_in_the_order_of_asking_with_the_document_
 
 def test_without_a_session_it_is_drawn_at_once():
     drawn = []
-    Later()(lambda: drawn.append("bars"))()
+    Deferred()(lambda: drawn.append("bars"))()
     assert drawn == ["bars"]
 
 
