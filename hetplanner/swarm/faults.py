@@ -177,7 +177,7 @@ class Storm:
     @property
     def _board(self) -> NetworkProxy:
         if self.rehearsal.network_proxy is None:
-            raise InvalidInput("fault: cut: the rehearsal has no network_proxy; give it one")
+            raise InvalidInput("fault: cut: the rehearsal has no network proxy; give it one")
         return self.rehearsal.network_proxy
 
     def _hit(self, fault: Fault, name: str, now: float) -> None:

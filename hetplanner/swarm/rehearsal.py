@@ -85,7 +85,7 @@ def _run(
 ) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ[HEARTBEAT_VARIABLE] = heartbeats
-    os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the network_proxy too
+    os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  (gRPC's name) loopback goes through the network proxy too
     threading.Thread(target=_end_with, args=(lifeline, rehearsal, os.getppid()), name="lifeline", daemon=True).start()
     if plant is not None:
         plant()
