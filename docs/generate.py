@@ -1,5 +1,6 @@
-"""Pages made from the code: every command, the Python API, the schemas of files. Copies of the notebooks, too."""
+"""Pages made from the code: commands, the Python API, schemas of files, benchmarks. Copies of the notebooks, too."""
 
+import ast
 import json
 import shutil
 from importlib import import_module
@@ -33,6 +34,7 @@ def everything() -> None:
     (OUT / "extra" / "schemas").mkdir(parents=True)
     (OUT / "commands.md").write_text(commands())
     (OUT / "python.md").write_text(python_api())
+    (OUT / "benchmarks.md").write_text(benchmarks())
     for name, (module, noun) in SCHEMAS.items():
         schema = getattr(import_module(module), noun).model_json_schema(by_alias=True)
         (OUT / "extra" / "schemas" / f"{name}.json").write_text(json.dumps(schema, indent=1) + "\n")
@@ -63,6 +65,20 @@ def python_api() -> str:
     plots = import_module("hetplanner.plots")
     lines += [*_entries(plots, plots.__all__), "```", ""]
     return "\n".join(lines)
+
+
+def benchmarks() -> str:
+    """Every benchmark: its question and its command, as its docstring says them."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Every number in these pages comes from one of these. Each stands in `tests/benchmarks`.",
+    ]
+    for path in sorted((HERE.parent / "tests" / "benchmarks").glob("bench_*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if text is not None:
+            lines += ["", f"## {path.stem.removeprefix('bench_').replace('_', ' ').capitalize()}", "", text]
+    return "\n".join(lines) + "\n"
 
 
 def _entries(package: ModuleType, names: list[str]) -> list[str]:
