@@ -165,7 +165,7 @@ def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_
     agent = lab.agent()
     agent.send_signal(signal.SIGTERM)
     until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE, lambda: lab.words(run))
-    assert lab.left() == {}
+    until(lambda: not lab.left(), lab.left)  # on a busy machine hosts end after the agent that hung up
     assert "its checkpoints are on the hosts" in json.loads(run.directory.status_file.read_text())["message"]
     saved = stage_files(lab, run)
     step = history_of(run).commits[-1].step
@@ -239,7 +239,7 @@ def test_peers_leave_are_killed_and_come_back_when_asked_and_the_run_goes_on_lat
     assert again.id != run.id
     made = history_of(again).commits
     assert [commit.step for commit in made] == list(range(made[0].step, saved + 5))
-    assert saved - 5 < made[0].step <= saved + 1, "of the newest only one stage's may have been decided"
+    assert saved - 10 < made[0].step <= saved + 1, "of the last two, only one stage's may have been decided"
     _, wanted = train_reference(lab.plan.problem.workload, TrainConfig(steps=saved + 4))
     assert [commit.loss for commit in made] == pytest.approx(wanted[made[0].step - 1 :], rel=2e-3)
     assert lab.left() == {}
