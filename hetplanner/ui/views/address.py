@@ -24,6 +24,7 @@ class Address(JSComponent):
     entry = param.String(default='{"search":"","places":0}')
     title = param.String(default="hetplanner")
     dark = param.Boolean(default=False)
+    pulse = param.Integer(default=0, doc="Changes now and then; see `Shell`.")
 
     _esm = Path(__file__).with_name("address.js").read_text(encoding="utf-8")
     _stylesheets: ClassVar[list[str]] = [":host { display: none; }"]

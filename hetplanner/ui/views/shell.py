@@ -55,6 +55,8 @@ from hetplanner.ui.views.simulate import SimulateView
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
+BEATS_PER_PULSE = 5
+"""Something small is sent so often: Panel's `_dispatch_msgs` may leave messages that wait for the next ones."""
 BEATS_PER_FILL = 8
 """A page that was not visited yet is sent to the browser every so many beats."""
 OPENING_S = 3.0
@@ -316,7 +318,6 @@ class Shell:
             self.deck.put(name, self._views[name].view)
 
     def _fill_next(self) -> None:
-        self._beats += 1
         if self._beats % BEATS_PER_FILL == 0 and time.monotonic() - Shell.newest_s > OPENING_S:
             for name in self.deck.empty[:1]:
                 self._fill(name)
@@ -337,6 +338,8 @@ class Shell:
     def _beat(self) -> None:
         self._show_notices()
         with self._telling_errors(), pn.io.hold():
+            self._beats += 1
+            self.address.pulse = self._beats // BEATS_PER_PULSE
             self._fill_next()
             self.app.agent.beat()
             self.app.plan.poll()
