@@ -10,6 +10,7 @@ pytestmark = pytest.mark.distributed
 SHARE, STEPS_SHARE = 0.05, 0.02
 
 
+@pytest.mark.timeout(2400)  # sixty commands, beside other tests
 def test_every_documented_command_ends_well(tmp_path):
     scratch = Scratch(tmp_path, SHARE, STEPS_SHARE)
     scratch.prepare()
