@@ -411,6 +411,7 @@ class Coordinator:
                 self._conclude(self.transaction.end_if_answered(), [], now_s)  # If all have died meanwhile.
             case SetBack():
                 self._is_setting_back = False
+                self._assignment.forget_places()
                 self.journal.begin_step()
                 self.transaction.give_up()
                 self._out += self._assignment.reseat_everyone()

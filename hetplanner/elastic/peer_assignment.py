@@ -78,10 +78,15 @@ class PeerAssignment:
         return []
 
     def lost_checkpoints(self) -> list[tuple[int, Version]]:
-        """Stages and versions of checkpoints that no peer of the stage could read."""
+        """Stages and versions of checkpoints that no peer of the stage could read.
+
+        A peer that was planned there and has not come yet may be the one that has it on its host's disk.
+        """
         known = {(stage, v) for by_stage in self._ledger.checkpoints.values() for stage, v in by_stage.items()}
         self._unread = {saved: peers for saved, peers in self._unread.items() if saved in known}
         at = [(r.stage, r.member.peer) for r in self._members.everyone()]
+        here_already = {peer for _, peer in at}
+        at += [(stage, peer) for peer, stage in self._places.items() if peer not in here_already]
         return [
             (stage, version)
             for (stage, version), peers in self._unread.items()
@@ -89,7 +94,7 @@ class PeerAssignment:
         ]
 
     def forget_places(self) -> None:
-        """From the first step on a newcomer goes where it is needed most."""
+        """From the first step on, or the first set-back, a newcomer goes where it is needed most."""
         self._places = {}
 
     def admit(self, is_running: bool, now_s: float) -> list[Send]:

@@ -381,6 +381,28 @@ def test_a_resumed_swarm_begins_with_the_steps_and_checkpoints_of_another():
     assert desk.machine.ledger.resumed == (7, "/runs/a")
 
 
+def test_a_checkpoint_is_not_lost_while_a_peer_is_on_its_way_that_may_have_it():
+    began = [Resumed(0, Version(0, 7), "/runs/a"), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
+    lost = CheckpointLost(1, 0, Version(0, 7))
+    for comes in (True, False):
+        desk = Desk(began, places={"a": 1, "b": 0, "d": 0}, may_begin_anew=True)
+        desk.join("a")
+        order = desk.hello("b")
+        desk.tell("b:1", Ready(order.member, None))  # its host has no checkpoint of the stage
+        assert lost not in desk.disk
+        if comes:
+            assert desk.hello("d").source == FromCheckpoint(Version(0, 7))
+            continue
+        desk.tick(1.0)
+        desk.tick(SETTINGS.restore_s + 0.1)
+        assert desk.disk[-1] == SetBack(1, Version(1, 7)), (
+            "once more from the same, then without the one that stays away"
+        )
+        order = desk.last(Become, "b:1")
+        desk.tell("b:1", Ready(order.member, None))
+        assert lost in desk.disk
+
+
 def test_a_run_is_finished_when_the_model_of_its_last_step_is_saved():
     ledger = replay_decisions([*ONE_STEP, Finished(1, Version(0, 1))])
     assert ledger.is_finished(1)
