@@ -190,7 +190,8 @@ class Session:
         """nccl where every rank has a GPU of its own."""
         if not have_own_gpus(device):
             return None
-        os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", str(self.config.connections))
+        if self.config.connections > 1:  # else nccl chooses by itself
+            os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", str(self.config.connections))
         schedule, groups = make_schedule(self.plan), reduction_groups(self.plan)
         pairs = sent_messages(schedule.actions, groups, self.plan.problem.workload.num_micro_batches)
         return PairWire(self.place.rank, pairs, device)

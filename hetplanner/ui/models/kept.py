@@ -24,7 +24,7 @@ CALM = "a swarm: its calm step, without peers that come and go"
 
 
 class KeptModel(param.Parameterized):
-    """The shelf of this home as one page sees it.
+    """The plan store of this home, as one page sees it.
 
     Attributes:
         kept: what there is, newest first.
@@ -42,7 +42,7 @@ class KeptModel(param.Parameterized):
     def __init__(self, session: Session, home: Path | None = None, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self._shelf = PlanStore(home)
+        self._store = PlanStore(home)
         self._bin: AnyPlan | None = None
         self._due_s = 0.0
         self.look()
@@ -57,7 +57,7 @@ class KeptModel(param.Parameterized):
     def look(self) -> None:
         """Looks at the folder now. What is gone is no longer compared, and that is said."""
         self._due_s = time.monotonic() + LOOK_EVERY_S
-        kept = self._shelf.kept()
+        kept = self._store.kept()
         if kept == self.kept:
             return
         there = {each.name for each in kept}
@@ -79,7 +79,7 @@ class KeptModel(param.Parameterized):
     def _row(self, each: KeptPlan) -> dict[str, Any]:
         kept = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.kept_s))
         try:
-            plan = self._shelf.load(each.name)
+            plan = self._store.load(each.name)
         except HetplannerError as error:
             return {
                 "name": each.name,
@@ -110,13 +110,13 @@ class KeptModel(param.Parameterized):
             what, counts = " swarm", {len(stage.peers) for stage in plan.stages}
         else:
             counts = {len(stage.replicas) for stage in plan.stages}
-        return self._shelf.free_name(f"{plan.problem.workload.name} {len(plan.stages)}x{max(counts)}{step}{what}")
+        return self._store.free_name(f"{plan.problem.workload.name} {len(plan.stages)}x{max(counts)}{step}{what}")
 
     def keep(self, plan: AnyPlan) -> bool:
         """Keeps a plan under `name`, or a suggested one; a name that cannot be is explained beside its field."""
         self.name_error = ""
         try:
-            name = self._shelf.keep(plan, self.typed.strip() or self.suggest(plan))
+            name = self._store.keep(plan, self.typed.strip() or self.suggest(plan))
         except InvalidInput as error:
             self.name_error = str(error)
             return False
@@ -130,7 +130,7 @@ class KeptModel(param.Parameterized):
     def keep_as(self, plan: AnyPlan, wanted: str) -> str:
         """Keeps a plan under a name like this one that is free, and gives the name; '' with a notice if it cannot."""
         with self.session.reporting():
-            name = self._shelf.keep(plan, self._shelf.free_name(wanted))
+            name = self._store.keep(plan, self._store.free_name(wanted))
             self.look()
             self.session.notify("success", f"Kept as {name}.")
             return name
@@ -139,7 +139,7 @@ class KeptModel(param.Parameterized):
     def rename(self, name: str, new: str) -> bool:
         """Another name for a kept plan; one that cannot be leaves it as it was."""
         with self.session.reporting():
-            new = self._shelf.rename(name, new)
+            new = self._store.rename(name, new)
             chosen = [new if each == name else each for each in self.chosen]
             with param.parameterized.discard_events(self):
                 self.chosen = chosen  # before the look, which would miss the old name
@@ -153,12 +153,12 @@ class KeptModel(param.Parameterized):
         """Deletes a kept plan; `undo_delete` brings it back."""
         with self.session.reporting():
             try:
-                self._bin = self._shelf.delete(name)
+                self._bin = self._store.delete(name)
             except InvalidInput:
                 if name not in self.names:
                     raise
                 self._bin = None
-                self._shelf.discard(name)  # the file is no plan
+                self._store.discard(name)  # the file is no plan
             self.chosen = [each for each in self.chosen if each != name]
             self.deleted = name if self._bin is not None else ""
         self.look()
@@ -167,7 +167,7 @@ class KeptModel(param.Parameterized):
         """Keeps the plan again that was deleted last, under its name or the next one that is free."""
         if self._bin is not None:
             with self.session.reporting():
-                name = self._shelf.keep(self._bin, self._shelf.free_name(self.deleted))
+                name = self._store.keep(self._bin, self._store.free_name(self.deleted))
                 self._bin, self.deleted = None, ""
                 self.session.notify("success", f"{name} is back.")
         self.look()
@@ -175,7 +175,7 @@ class KeptModel(param.Parameterized):
     def load(self, name: str) -> AnyPlan | None:
         """A kept plan, or None with a notice."""
         with self.session.reporting(self.look):
-            return self._shelf.load(name)
+            return self._store.load(name)
         return None
 
     # -- comparing --------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class KeptModel(param.Parameterized):
         plans = {}
         for name in self.chosen:
             try:
-                plan = self._shelf.load(name)
+                plan = self._store.load(name)
                 plans[f"{name} ({CALM})" if isinstance(plan, ElasticPlan) else name] = static_view(plan)
             except HetplannerError as error:
                 self.session.notify("error", f"{name}: {error}")

@@ -159,10 +159,10 @@ class LaunchModel(param.Parameterized):
         return proposal is not None and self._place.may_replan(proposal.plan)
 
     @property
-    def may_connect(self) -> bool:
+    def takes_connections(self) -> bool:
         """Whether what is proposed can have several connections between two ranks where it shall run."""
         proposal = self.proposal
-        return proposal is not None and self._place.may_connect(proposal.plan)
+        return proposal is not None and self._place.takes_connections(proposal.plan)
 
     @property
     def _place(self) -> Place:
@@ -312,7 +312,7 @@ class LaunchModel(param.Parameterized):
             checkpoint_every=self.checkpoint_every or None,
             max_restarts=self.max_restarts,
             replan=self.replan and place.may_replan(plan),
-            connections=self.connections if place.may_connect(plan) else 1,
+            connections=self.connections if place.takes_connections(plan) else 1,
             seed=self.seed,
             emulate_links=self._base.emulate_links and place.is_local,  # hosts have links of their own
         )

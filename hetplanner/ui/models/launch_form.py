@@ -74,7 +74,7 @@ class LaunchForm(param.Parameterized):
         fields = {setting.name: setting for setting in self._settings}
         if not self.launch.may_replan:
             fields.pop("replan", None)
-        if not self.launch.may_connect:
+        if not self.launch.takes_connections:
             fields.pop("connections", None)
         if not self._offers:
             return fields

@@ -44,7 +44,7 @@ class Place:
         """Whether a run of the plan can go on there without a lost host, under a plan made anew."""
         return self.launcher == SSH and not isinstance(plan, ElasticPlan)
 
-    def may_connect(self, plan: AnyPlan) -> bool:
+    def takes_connections(self, plan: AnyPlan) -> bool:
         """Whether ranks of the plan can have several connections to each other there."""
         return not self.is_local and not isinstance(plan, ElasticPlan)
 
