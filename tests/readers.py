@@ -349,12 +349,12 @@ PREEMPTIONS = {
 }
 
 
-def _read_shelf(folder: Path) -> object:
+def _read_store(folder: Path) -> object:
     shelf = PlanStore(folder)
     return [shelf.load(kept.name) for kept in shelf.kept()]
 
 
-def _make_shelf(folder: Path) -> None:
+def _make_store(folder: Path) -> None:
     PlanStore(folder).keep(_plan(), "one")
 
 
@@ -442,7 +442,7 @@ PLANS = (
         lambda folder: _export().checked_plan((folder / "plan.json").read_bytes(), "plan.json"),
         ("ui.models.export.checked_plan",),
     ),
-    Reader("plan shelf", _make_shelf, _read_shelf),
+    Reader("plan store", _make_store, _read_store),
     Reader(
         "trace",
         lambda folder: (folder / "trace.json").write_text(json.dumps(simulate(_plan()).to_perfetto())),

@@ -24,7 +24,7 @@ _REMEMBERED = 24
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A file of the shelf. `stamp` changes when the file does."""
+    """A file of the store. `stamp` changes when the file does."""
 
     name: str
     kept_s: float
