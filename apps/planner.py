@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from hetplanner.ui.views.shell import planner_page
+from hetplanner.ui.shell.views.shell import planner_page
 
 planner_page(Path(__file__).resolve().parents[1] / "sample_clusters").servable()

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from hetplanner.runs.client import AgentClient, find_agent
-from hetplanner.ui.models.session import PAGES
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
+from hetplanner.ui.shell.models.session import PAGES
 
 HERE = Path(__file__).resolve().parent
 TOKEN = "SCREENSHOT-TOKEN"

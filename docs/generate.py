@@ -20,7 +20,7 @@ SCHEMAS = {
     "cluster": ("hetplanner.cluster.model", "Cluster"),
     "workload": ("hetplanner.workload.workload", "Workload"),
     "plan": ("hetplanner.plan.model", "Plan"),
-    "elastic-plan": ("hetplanner.plan.elastic", "ElasticPlan"),
+    "elastic-plan": ("hetplanner.plan.elastic.model", "ElasticPlan"),
     "run": ("hetplanner.plan.train", "TrainConfig"),
     "hosts": ("hetplanner.launchers.hosts_file", "Hosts"),
     "links": ("hetplanner.cluster.measured", "Measured"),

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetplanner.calibration.model import Calibration
     from hetplanner.cluster.model import Cluster
-    from hetplanner.elastic.forecast import Forecast
-    from hetplanner.elastic.preemptions import PreemptionTrace
-    from hetplanner.plan.elastic import ElasticPlan
-    from hetplanner.plan.files import AnyPlan
+    from hetplanner.elastic.forecast.forecast import Forecast
+    from hetplanner.elastic.forecast.preemptions import PreemptionTrace
+    from hetplanner.plan.elastic.model import ElasticPlan
+    from hetplanner.plan.elastic.rebalancing import RebalancerName
+    from hetplanner.plan.files.plan_files import AnyPlan
     from hetplanner.plan.model import Plan
     from hetplanner.plan.problem import Problem
-    from hetplanner.plan.rebalancing import RebalancerName
     from hetplanner.plan.trace import Trace
     from hetplanner.planners.comparison import Comparison
     from hetplanner.planners.interface import Budget, SearchEvent, SearchResult
-    from hetplanner.planners.pareto import ParetoEvent, ParetoFront
+    from hetplanner.planners.step_time.pareto import ParetoEvent, ParetoFront
     from hetplanner.runs.run import Run
-    from hetplanner.ui.cell_views import RunCell
-    from hetplanner.ui.draw_cell import Drawing
-    from hetplanner.ui.framed import Dashboard, JupyterDashboard
+    from hetplanner.ui.notebook.cell_views import RunCell
+    from hetplanner.ui.notebook.draw_cell import Drawing
+    from hetplanner.ui.notebook.framed import Dashboard, JupyterDashboard
 
 POLL_S = 0.2
 """Between two looks at a run that is waited for."""
@@ -67,14 +67,14 @@ def search(
         InvalidInput, Infeasible: as the planner does.
     """
     from hetplanner.planners.interface import Budget
-    from hetplanner.planners.interrupts import Interrupts
-    from hetplanner.planners.moments import MomentLog
     from hetplanner.planners.registry import make_planner
+    from hetplanner.planners.search.interrupts import Interrupts
+    from hetplanner.planners.search.moments import MomentLog
 
     one, limit = make_planner(planner, settings), Budget.parse(budget)
     cell, log = None, MomentLog(problem)
     if live if live is not None else _in_notebook():
-        from hetplanner.ui.cell_views import SearchCell
+        from hetplanner.ui.notebook.cell_views import SearchCell
 
         cell = SearchCell(problem, planner, limit, seed)
     show = cell.take if cell else _line_in_terminal
@@ -131,7 +131,7 @@ def compare_planners(
         InvalidInput, Infeasible: see `hetplanner.planners.comparison.run_comparison`.
     """
     from hetplanner.planners.comparison import run_comparison
-    from hetplanner.planners.interrupts import Interrupts
+    from hetplanner.planners.search.interrupts import Interrupts
 
     with Interrupts() as stopped:
         return run_comparison(
@@ -151,10 +151,10 @@ def pareto(problem: Problem, *, seed: int = 0, budget: Budget | str | float | No
         The front; an interrupt (the stop button, Ctrl-C) ends the search and keeps what was found.
 
     Raises:
-        InvalidInput, Infeasible: see `hetplanner.planners.pareto.search_front`.
+        InvalidInput, Infeasible: see `hetplanner.planners.step_time.pareto.search_front`.
     """
-    from hetplanner.planners.interrupts import Interrupts
-    from hetplanner.planners.pareto import search_front
+    from hetplanner.planners.search.interrupts import Interrupts
+    from hetplanner.planners.step_time.pareto import search_front
 
     with Interrupts() as stopped:
         return search_front(problem, seed=seed, budget=budget, on_event=_front_in_terminal, should_stop=stopped)
@@ -184,10 +184,10 @@ def forecast(
         notice_s: seconds before its preemption at which a peer is told.
 
     Raises:
-        InvalidInput: see `hetplanner.elastic.forecast`.
+        InvalidInput: see `hetplanner.elastic.forecast.forecast`.
     """
-    from hetplanner.cost.swarm_costs import cost_swarm
-    from hetplanner.elastic.forecast import forecast_plan, traces_for
+    from hetplanner.cost.elastic.swarm_costs import cost_swarm
+    from hetplanner.elastic.forecast.forecast import forecast_plan, traces_for
 
     trace_of = traces_for(plan, preemptions, lifetime_s=lifetime_s, duration_s=duration_s)
     costs = cost_swarm(plan)
@@ -220,8 +220,8 @@ def rehearse(
     Raises:
         InvalidInput, Infeasible: the shape does not fit the cluster or the model, or the rules do not fit the model.
     """
-    from hetplanner.cost.swarm_rules import under_rules_of
-    from hetplanner.plan.elastic import ElasticPlan
+    from hetplanner.cost.elastic.swarm_rules import under_rules_of
+    from hetplanner.plan.elastic.model import ElasticPlan
     from hetplanner.plan.problem import Problem
     from hetplanner.plan.rehearsal import rehearsal_problem
     from hetplanner.workload.presets import preset
@@ -263,7 +263,7 @@ def launch(
     """
     from hetplanner.launchers.registry import make_launcher
     from hetplanner.plan.train import TrainConfig
-    from hetplanner.runs.client import AgentClient
+    from hetplanner.runs.agent.client import AgentClient
     from hetplanner.runs.home import runs_directory
 
     config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
@@ -319,7 +319,7 @@ def watch(run: Run, *, timeout_s: float = 600.0, live: bool | None = None) -> di
         Preempted: it was told to end from outside.
     """
     from hetplanner.errors import RunError
-    from hetplanner.runs.agent_keeper import AgentKeeper
+    from hetplanner.runs.agent.keeper import AgentKeeper
     from hetplanner.runs.status import raise_if_lost
 
     shown = live if live is not None else _in_notebook()
@@ -354,8 +354,8 @@ def dashboard(height: int = 900) -> Dashboard | JupyterDashboard:
     Raises:
         RunError: the server does not start.
     """
-    from hetplanner.ui import jupyter
-    from hetplanner.ui.framed import Dashboard, JupyterDashboard, jupyter_origins
+    from hetplanner.ui.notebook import jupyter
+    from hetplanner.ui.notebook.framed import Dashboard, JupyterDashboard, jupyter_origins
 
     if jupyter.serves_this_kernel():
         return JupyterDashboard(height)
@@ -376,7 +376,7 @@ def draw(cluster: Cluster | None = None, height: int = 440) -> Drawing:
     Raises:
         InvalidInput: without the extra `notebook`.
     """
-    from hetplanner.ui.draw_cell import Drawing
+    from hetplanner.ui.notebook.draw_cell import Drawing
 
     return Drawing(cluster, height)
 
@@ -390,7 +390,7 @@ def _in_notebook() -> bool:
 
 def _show_run(run: Run) -> RunCell:
     """The live view of a run in this cell; one that this execution has shown already is enough."""
-    from hetplanner.ui.cell_views import RunCell
+    from hetplanner.ui.notebook.cell_views import RunCell
 
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     execution = shell.execution_count if shell is not None else 0

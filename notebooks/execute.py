@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 from PIL import Image, ImageChops, ImageOps
 from playwright.sync_api import Page, sync_playwright
 
-from hetplanner.runs.client import AgentClient
+from hetplanner.runs.agent.client import AgentClient
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Compiles the planners' kernels once, before any test: else each process would, and tests wait for minutes."""
-    from hetplanner.planners.kernel_parts import begin_compiling
+    from hetplanner.planners.search.compiled_parts import begin_compiling
 
     for process in [begin_compiling() for _ in range(os.cpu_count() or 1)]:
         if process is not None:

@@ -186,7 +186,7 @@ class Scratch:
 
     def end(self) -> None:
         """Ends the agent that runs belong to, and whatever else was started here."""
-        stop = "from hetplanner.runs.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
+        stop = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
         subprocess.run([sys.executable, "-c", stop], env=self.environment, capture_output=True, check=False)
 
     def _note(self, command: str, act: Callable[[], tuple[int, str]]) -> Done:

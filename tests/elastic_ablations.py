@@ -1,10 +1,10 @@
 """Wrong behaviours of a swarm, each one slip that the checks of the simulation must see."""
 
-from hetplanner.elastic.coordinator_events import Persist, Persisted
-from hetplanner.elastic.decisions import Committed
-from hetplanner.elastic.membership import PeerState
-from hetplanner.elastic.messages import FromSeed
-from hetplanner.elastic.simulated_hosts import PeerHost
+from hetplanner.elastic.coordinator.decisions import Committed
+from hetplanner.elastic.coordinator.membership import PeerState
+from hetplanner.elastic.protocol.coordinator_events import Persist, Persisted
+from hetplanner.elastic.protocol.messages import FromSeed
+from hetplanner.elastic.simulation.hosts import PeerHost
 
 
 class GreedyPeer(PeerHost):

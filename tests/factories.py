@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
-from hetplanner.plan.elastic import ElasticPlan, ElasticStage
-from hetplanner.plan.elastic_settings import ElasticTimes, WiringSettings
+from hetplanner.plan.elastic.model import ElasticPlan, ElasticStage
+from hetplanner.plan.elastic.settings import ElasticTimes, WiringSettings
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked

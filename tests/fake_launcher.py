@@ -58,6 +58,6 @@ def rank_of(run: Run, rank: int) -> psutil.Process:
 
 
 if __name__ == "__main__":
-    from hetplanner.runs.agent import serve_agent
+    from hetplanner.runs.agent.service import serve_agent
 
     serve_agent(max_queued=int(sys.argv[2]) if len(sys.argv) > 2 else 8, launcher=FakeLauncher(sys.argv[1]))

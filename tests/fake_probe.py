@@ -1,4 +1,4 @@
-"""Stands for `hetplanner.ui.probe_worker` in tests: says line by line what a test has put into its folder.
+"""Stands for `hetplanner.ui.jobs.probe_worker` in tests: says line by line what a test has put into its folder.
 
 `python fake_probe.py FOLDER` writes the request to `FOLDER/request-N.json`, then says `FOLDER/N-0`, `FOLDER/N-1`, …
 when they come, of the N-th probe. It ends when stdin closes, unless there is `FOLDER/stubborn`.

@@ -23,11 +23,11 @@ from host_bed import HEAD, HostBed, HostSpec
 from hosts import netns
 
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.plan.files import AnyPlan, load_any_plan
+from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan
 from hetplanner.plan.placement import ranks_by_host
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
-END_AGENT = "from hetplanner.runs.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
+END_AGENT = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
 
 
 def bed_of(plan: AnyPlan) -> HostBed:

@@ -14,7 +14,8 @@ import nbformat
 from playwright.sync_api import Locator, Page, expect
 from served_dashboard import PATIENCE_MS, free_port
 
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 
 TOKEN = "a-token-of-this-test"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.rng import RngKey
-from hetplanner.swarm.engine import StageEngine
+from hetplanner.runtime.train.data import open_batches
+from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec
 
 Paths = list[dict[int, tuple[str, ...]]]

@@ -8,7 +8,7 @@ from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.schedules import interleave
+from hetplanner.planners.variants.schedules import interleave
 from hetplanner.schema import checked
 
 

@@ -15,8 +15,17 @@ from factories import chain_plan, image_workload, small_cluster, swarm_plan, tin
 
 from hetplanner.calibration.model import load_calibration
 from hetplanner.calibration.table_fit import read_table
-from hetplanner.cluster.files import cluster_to_data, load_cluster, save_cluster
-from hetplanner.cluster.graph_files import graphml_text, node_link_json
+from hetplanner.cluster.formats.cluster_files import cluster_to_data, load_cluster, save_cluster
+from hetplanner.cluster.formats.graph_files import graphml_text, node_link_json
+from hetplanner.cluster.formats.table_export import export_tables
+from hetplanner.cluster.formats.tables import cluster_from_folder
+from hetplanner.cluster.formats.tool_output import with_tool_output
+from hetplanner.cluster.formats.uploads import (
+    cluster_from_any_json,
+    cluster_from_file,
+    cluster_from_uploads,
+    files_from_text,
+)
 from hetplanner.cluster.measured import (
     LINKS_FILE,
     Measured,
@@ -27,20 +36,11 @@ from hetplanner.cluster.measured import (
     load_measured,
     save_measured,
 )
-from hetplanner.cluster.table_export import export_tables
-from hetplanner.cluster.tables import cluster_from_folder
-from hetplanner.cluster.tool_output import with_tool_output
-from hetplanner.cluster.uploads import (
-    cluster_from_any_json,
-    cluster_from_file,
-    cluster_from_uploads,
-    files_from_text,
-)
 from hetplanner.data.registry import check_data, open_data
-from hetplanner.elastic.decisions import Booted, CheckpointSaved, Committed, encode_decision
-from hetplanner.elastic.identity import Stamp, Version
-from hetplanner.elastic.preemptions import load_preemptions
-from hetplanner.hosts.next_plan import NextPlan, load_next, save_next
+from hetplanner.elastic.coordinator.decisions import Booted, CheckpointSaved, Committed, encode_decision
+from hetplanner.elastic.forecast.preemptions import load_preemptions
+from hetplanner.elastic.protocol.identity import Stamp, Version
+from hetplanner.hosts.changes.next_plan import NextPlan, load_next, save_next
 from hetplanner.hosts.probe.record import (
     ProbedDevice,
     ProbedLink,
@@ -53,7 +53,8 @@ from hetplanner.hosts.probe.record import (
 from hetplanner.hosts.probe.result import findings, probed_cluster
 from hetplanner.launchers.hosts_file import read_hosts
 from hetplanner.launchers.launch_file import Launch, load_launch, save_launch
-from hetplanner.plan.checkpoints import (
+from hetplanner.plan.durations import Durations
+from hetplanner.plan.files.checkpoints import (
     MANIFEST,
     Manifest,
     RankFile,
@@ -62,30 +63,29 @@ from hetplanner.plan.checkpoints import (
     load_manifest,
     rank_file,
 )
-from hetplanner.plan.durations import Durations
-from hetplanner.plan.files import load_elastic_plan, load_plan, save_plan
-from hetplanner.plan.trace_files import load_trace
+from hetplanner.plan.files.plan_files import load_elastic_plan, load_plan, save_plan
+from hetplanner.plan.files.trace_files import load_trace
+from hetplanner.plan.files.train_files import load_config, resume_chain, save_config
 from hetplanner.plan.train import TrainConfig
-from hetplanner.plan.train_files import load_config, resume_chain, save_config
-from hetplanner.planners.moments import plan_moment
-from hetplanner.plots.data.host_loads import busy_lines, traffic_lines
+from hetplanner.planners.search.moments import plan_moment
+from hetplanner.plots.data.runs.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
+from hetplanner.runs.agent.allowed_paths import read_offers
+from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
-from hetplanner.runs.audit import audit_records
-from hetplanner.runs.diagnosis import diagnose
-from hetplanner.runs.offers import read_offers
 from hetplanner.runs.plan_store import PlanStore
-from hetplanner.runs.report import report_run
+from hetplanner.runs.reports.diagnosis import diagnose
+from hetplanner.runs.reports.report import report_run
+from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runs.run import Run, agent_lives
 from hetplanner.runs.status import RunStatus, read_status, write_status
-from hetplanner.runs.swarm_report import report_swarm
 from hetplanner.simulator.simulation import simulate
-from hetplanner.swarm.asked import Asked, ask, asked_so_far
 from hetplanner.swarm.beginning import read_ledger
-from hetplanner.swarm.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.event_log import parse_events
-from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
+from hetplanner.swarm.launch.requests import Asked, ask, asked_so_far
+from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
+from hetplanner.swarm.peer.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
@@ -208,33 +208,37 @@ def _read_tool(folder: Path) -> object:
 
 
 _UPLOADS = (
-    "cluster.uploads.cluster_from_uploads",
-    "cluster.matrices.read_matrix",
-    "cluster.device_table.read_inventory",
-    "cluster.tables.cluster_from_device_tables",
-    "cluster.tables.cluster_from_site_tables",
+    "cluster.formats.uploads.cluster_from_uploads",
+    "cluster.formats.matrices.read_matrix",
+    "cluster.formats.device_table.read_inventory",
+    "cluster.formats.tables.cluster_from_device_tables",
+    "cluster.formats.tables.cluster_from_site_tables",
 )
 CLUSTERS = (
     Reader(
         "cluster file",
         lambda folder: save_cluster(_cluster(), folder / "cluster.json"),
         lambda folder: load_cluster(folder / "cluster.json"),
-        ("cluster.files.load_cluster", "cluster.files.cluster_from_json", "cluster.files.cluster_from_data"),
+        (
+            "cluster.formats.cluster_files.load_cluster",
+            "cluster.formats.cluster_files.cluster_from_json",
+            "cluster.formats.cluster_files.cluster_from_data",
+        ),
     ),
     Reader(
         "site tables (JSON)",
         lambda folder: (folder / "tables.json").write_text(json.dumps(SITE_TABLES)),
         lambda folder: cluster_from_any_json((folder / "tables.json").read_bytes(), "tables.json"),
-        ("cluster.uploads.cluster_from_any_json", "cluster.tables.cluster_from_site_json"),
+        ("cluster.formats.uploads.cluster_from_any_json", "cluster.formats.tables.cluster_from_site_json"),
     ),
     Reader(
         "device tables (CSV)",
         lambda folder: export_tables(_cluster(), folder, "csv"),
         cluster_from_folder,
-        ("cluster.tables.cluster_from_folder",),
+        ("cluster.formats.tables.cluster_from_folder",),
     ),
     Reader("device tables (NPY)", lambda folder: export_tables(_cluster(), folder, "npy"), cluster_from_folder),
-    Reader("site tables (CSV)", _make_site_tables, cluster_from_folder, ("cluster.tables.read_overrides",)),
+    Reader("site tables (CSV)", _make_site_tables, cluster_from_folder, ("cluster.formats.tables.read_overrides",)),
     Reader("uploaded tables", lambda folder: export_tables(_cluster(), folder, "csv"), _read_uploads, _UPLOADS),
     Reader("uploaded site tables", _make_site_tables, _read_uploads),
     Reader(
@@ -242,9 +246,9 @@ CLUSTERS = (
         lambda folder: (folder / "graph.json").write_text(node_link_json(_cluster())),
         lambda folder: cluster_from_file((folder / "graph.json").read_bytes(), "graph.json"),
         (
-            "cluster.uploads.cluster_from_file",
-            "cluster.graph_files.cluster_from_node_link",
-            "cluster.graphs.cluster_from_networkx",
+            "cluster.formats.uploads.cluster_from_file",
+            "cluster.formats.graph_files.cluster_from_node_link",
+            "cluster.formats.graphs.cluster_from_networkx",
         ),
     ),
     Reader("graph of sites (JSON)", _make_site_graph, lambda folder: cluster_from_file(*_named(folder / "graph.json"))),
@@ -252,14 +256,17 @@ CLUSTERS = (
         "graph (GraphML)",
         lambda folder: (folder / "graph.graphml").write_text(graphml_text(_cluster())),
         lambda folder: cluster_from_file(*_named(folder / "graph.graphml")),
-        ("cluster.graph_files.cluster_from_graphml",),
+        ("cluster.formats.graph_files.cluster_from_graphml",),
     ),
     Reader(
-        "nvidia-smi -L", _make_gpus, _read_tool, ("cluster.tool_output.with_tool_output", "cluster.gpu_lists.read_gpus")
+        "nvidia-smi -L",
+        _make_gpus,
+        _read_tool,
+        ("cluster.formats.tool_output.with_tool_output", "cluster.formats.gpu_lists.read_gpus"),
     ),
     Reader("nvidia-smi --query-gpu", _make_query, _read_tool),
-    Reader("iperf3 -J", _make_iperf, _read_tool, ("cluster.iperf.read_iperf",)),
-    Reader("pasted table", _make_pasted, _read_pasted, ("cluster.uploads.files_from_text",)),
+    Reader("iperf3 -J", _make_iperf, _read_tool, ("cluster.formats.iperf.read_iperf",)),
+    Reader("pasted table", _make_pasted, _read_pasted, ("cluster.formats.uploads.files_from_text",)),
 )
 
 # -- models ---------------------------------------------------------------------------------------
@@ -288,7 +295,7 @@ def _read_config(folder: Path) -> object:
 
 
 def _read_uploaded_model(folder: Path) -> object:
-    from hetplanner.ui.models.problem import uploaded_workload
+    from hetplanner.ui.settings.models.problem import uploaded_workload
 
     return uploaded_workload((folder / "config.json").read_bytes(), "config.json").graph
 
@@ -308,7 +315,7 @@ MODELS = (
     ),
     Reader("config of GPT-2", _config(GPT2), _read_config, ("workload.huggingface.workload_from_config",)),
     Reader("config of Llama", _config(LLAMA), _read_config),
-    Reader("uploaded model", _config(LLAMA), _read_uploaded_model, ("ui.models.problem.uploaded_workload",)),
+    Reader("uploaded model", _config(LLAMA), _read_uploaded_model, ("ui.settings.models.problem.uploaded_workload",)),
 )
 
 # -- plans and what belongs to them ---------------------------------------------------------------
@@ -418,7 +425,7 @@ def _write_checkpoint(folder: Path) -> None:
 
 
 def _export():
-    from hetplanner.ui.models import export  # the page's models load Panel
+    from hetplanner.ui.export import model as export
 
     return export
 
@@ -428,26 +435,30 @@ PLANS = (
         "static plan",
         lambda folder: save_plan(_plan(), folder / "plan.json"),
         lambda folder: load_plan(folder / "plan.json"),
-        ("plan.files.load_plan", "plan.files.plan_from_json", "plan.files.any_plan_from_data"),
+        (
+            "plan.files.plan_files.load_plan",
+            "plan.files.plan_files.plan_from_json",
+            "plan.files.plan_files.any_plan_from_data",
+        ),
     ),
     Reader(
         "elastic plan",
         lambda folder: save_plan(_swarm(), folder / "plan.json"),
         lambda folder: load_elastic_plan(folder / "plan.json"),
-        ("plan.files.load_elastic_plan", "plan.files.load_any_plan"),
+        ("plan.files.plan_files.load_elastic_plan", "plan.files.plan_files.load_any_plan"),
     ),
     Reader(
         "uploaded plan",
         lambda folder: save_plan(_plan(), folder / "plan.json"),
         lambda folder: _export().checked_plan((folder / "plan.json").read_bytes(), "plan.json"),
-        ("ui.models.export.checked_plan",),
+        ("ui.export.model.checked_plan",),
     ),
     Reader("plan store", _make_store, _read_store),
     Reader(
         "trace",
         lambda folder: (folder / "trace.json").write_text(json.dumps(simulate(_plan()).to_perfetto())),
         lambda folder: load_trace(folder / "trace.json"),
-        ("plan.trace_files.load_trace", "plan.trace_files.trace_from_json"),
+        ("plan.files.trace_files.load_trace", "plan.files.trace_files.trace_from_json"),
     ),
     Reader("measured links", _make_links, _read_links, ("cluster.measured.load_measured",)),
     Reader("probe's record", _make_probe, _read_probe, ("hosts.probe.record.load_record",)),
@@ -472,13 +483,13 @@ PLANS = (
         "preemption trace",
         lambda folder: (folder / "trace.json").write_text(json.dumps(PREEMPTIONS)),
         lambda folder: load_preemptions(folder / "trace.json"),
-        ("elastic.preemptions.load_preemptions", "elastic.preemptions.preemptions_from_json"),
+        ("elastic.forecast.preemptions.load_preemptions", "elastic.forecast.preemptions.preemptions_from_json"),
     ),
     Reader(
         "checkpoint",
         _write_checkpoint,
         lambda folder: check_rank_file(folder, load_manifest(folder), 0),
-        ("plan.checkpoints.load_manifest", "plan.checkpoints.check_rank_file"),
+        ("plan.files.checkpoints.load_manifest", "plan.files.checkpoints.check_rank_file"),
     ),
 )
 
@@ -631,15 +642,15 @@ def _make_draft(folder: Path) -> None:
 
 
 def _read_draft(folder: Path) -> object:
-    from hetplanner.ui.models.draft_files import read_draft
+    from hetplanner.ui.cluster.models.draft_files import read_draft
 
     return read_draft(folder / "drafts/abcdefgh.json")
 
 
 def _make_search(folder: Path) -> None:
-    from hetplanner.planners.rank_order import RankOrderPlanner
-    from hetplanner.ui.jobs import SearchJob, SearchRequest
-    from hetplanner.ui.search_files import SearchFiles
+    from hetplanner.planners.baselines.rank_order import RankOrderPlanner
+    from hetplanner.ui.jobs.jobs import SearchJob, SearchRequest
+    from hetplanner.ui.jobs.search_files import SearchFiles
 
     plan = RankOrderPlanner().solve(_plan().problem).plan
     problem = plan.problem
@@ -654,7 +665,7 @@ def _make_search(folder: Path) -> None:
 
 
 def _read_search(folder: Path) -> object:
-    from hetplanner.ui.search_files import read_search
+    from hetplanner.ui.jobs.search_files import read_search
 
     return read_search(folder / "searches/0123456789ab.json")
 
@@ -665,14 +676,14 @@ RUNS = (
         _make_run,
         _read_run,
         (
-            "runs.report.report_run",
-            "runs.comparison.Comparer.compare",
-            "runs.reader.RunReader.poll",
-            "runs.reader.RunReader.trace",
-            "runs.reader.RunReader.summary",
+            "runs.reports.report.report_run",
+            "runs.reports.comparison.Comparer.compare",
+            "runs.reading.reader.RunReader.poll",
+            "runs.reading.reader.RunReader.trace",
+            "runs.reading.reader.RunReader.summary",
         ),
     ),
-    Reader("swarm run", _make_swarm, _read_swarm, ("runs.swarm_report.report_swarm",)),
+    Reader("swarm run", _make_swarm, _read_swarm, ("runs.reports.swarm_report.report_swarm",)),
     Reader(
         "page of a static run",
         _make_run,
@@ -691,7 +702,7 @@ RUNS = (
         "run and status",
         _make_settings,
         lambda folder: (load_config(folder / "run.json"), read_status(folder / "status.json")),
-        ("plan.train_files.load_config", "runs.status.read_status"),
+        ("plan.files.train_files.load_config", "runs.status.read_status"),
     ),
     Reader(
         "run annotations",
@@ -711,7 +722,7 @@ RUNS = (
         lambda folder: read_spec((folder / "swarm.json").read_bytes(), "swarm.json"),
         ("swarm.spec.read_spec",),
     ),
-    Reader("offers", _make_offers, read_offers, ("runs.offers.read_offers",)),
+    Reader("offers", _make_offers, read_offers, ("runs.agent.allowed_paths.read_offers",)),
     Reader(
         "hosts", _make_hosts, lambda folder: read_hosts(folder / "hosts.toml"), ("launchers.hosts_file.read_hosts",)
     ),
@@ -720,17 +731,17 @@ RUNS = (
         "saved on hosts",
         lambda folder: (folder / SAVED_FILE).write_text(saved_text({"a": ["stage-0-lineage-0-step-8.safetensors"]})),
         saved_on_hosts,
-        ("swarm.saved_on_hosts.saved_on_hosts",),
+        ("swarm.launch.saved_on_hosts.saved_on_hosts",),
     ),
     Reader(
         "next",
         lambda folder: save_next(folder, NextPlan(attempt=1, away=("h0",)), chain_plan([1, 1], [4])),
         load_next,
-        ("hosts.next_plan.load_next",),
+        ("hosts.changes.next_plan.load_next",),
     ),
     Reader("audit log", _make_agent, lambda folder: (audit_records(folder), agent_lives(folder))),
-    Reader("draft", _make_draft, _read_draft, ("ui.models.draft_files.read_draft",)),
-    Reader("search", _make_search, _read_search, ("ui.search_files.read_search",)),
+    Reader("draft", _make_draft, _read_draft, ("ui.cluster.models.draft_files.read_draft",)),
+    Reader("search", _make_search, _read_search, ("ui.jobs.search_files.read_search",)),
 )
 
 # -- data -----------------------------------------------------------------------------------------
@@ -792,7 +803,7 @@ DATA = (
 def _make_model(folder: Path) -> None:
     from safetensors.torch import save_file
 
-    from hetplanner.runtime.build import StageModel
+    from hetplanner.runtime.model.build import StageModel
 
     workload = tiny_workload(layers=1)
     model = StageModel(workload, 0, len(workload.graph.ops), seed=0)
@@ -803,7 +814,7 @@ def _make_model(folder: Path) -> None:
 
 
 def _read_model(folder: Path) -> object:
-    from hetplanner.runtime.sample import load_model
+    from hetplanner.runtime.model.sample import load_model
 
     return load_model(folder)
 
@@ -814,26 +825,26 @@ STATE = ("weights", "mean", "square")
 def _make_state(folder: Path) -> None:
     import torch
 
-    from hetplanner.swarm.state import StageState, save_checkpoint
+    from hetplanner.swarm.peer.state import StageState, save_checkpoint
 
     tensors = {name: torch.arange(40, dtype=torch.float32) for name in STATE}
     save_checkpoint(StageState(0, Version(0, 3), 3, tensors), folder, 1)
 
 
 def _read_state(folder: Path) -> object:
-    from hetplanner.swarm.state import load_checkpoint
+    from hetplanner.swarm.peer.state import load_checkpoint
 
     check_checkpoint(checkpoint_path(folder, 0, Version(0, 3)))
     return load_checkpoint(folder, 0, Version(0, 3), STATE)
 
 
 TENSORS = (
-    Reader("saved model", _make_model, _read_model, ("runtime.sample.load_model",)),
+    Reader("saved model", _make_model, _read_model, ("runtime.model.sample.load_model",)),
     Reader(
         "swarm checkpoint",
         _make_state,
         _read_state,
-        ("swarm.state.load_checkpoint", "swarm.checkpoint_files.check_checkpoint"),
+        ("swarm.peer.state.load_checkpoint", "swarm.peer.checkpoint_files.check_checkpoint"),
     ),
 )
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import report_unheld  # noqa: F401
 
 from hetplanner.atomic_files import write_whole
-from hetplanner.ui.models.carry import CarryModel
-from hetplanner.ui.models.texts import seconds_text
+from hetplanner.ui.plan.models.carry import CarryModel
+from hetplanner.ui.shell.models.texts import seconds_text
 
 SETTINGS = ("stages", "replicas", "global_batch", "seq_len", "objective", "preset")
 set_state = CarryModel._set

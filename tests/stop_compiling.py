@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from hetplanner import compiling
-from hetplanner.cluster.files import load_cluster
-from hetplanner.plan.files import plan_to_data
+from hetplanner.cluster.formats.cluster_files import load_cluster
+from hetplanner.plan.files.plan_files import plan_to_data
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
 from hetplanner.workload.presets import preset

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.trace import Span

@@ -12,18 +12,18 @@ import torch
 from local_swarm import lone_paths, train_local
 
 from hetplanner.codecs.spec import Codec
-from hetplanner.elastic.identity import Stamp, Token, Version
-from hetplanner.elastic.settings import ElasticSettings
+from hetplanner.elastic.protocol.identity import Stamp, Token, Version
+from hetplanner.elastic.protocol.settings import ElasticSettings
+from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.model import OuterOptimizer
-from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.data import Batches, open_batches
-from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.rng import RngKey
-from hetplanner.swarm.engine import StageEngine
+from hetplanner.runtime.train.data import Batches, open_batches
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.event_log import EVENTS_FILE, parse_events
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.launch.rehearsal import Rehearsal
+from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload

@@ -10,11 +10,11 @@ from patience import HANG_S
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.chunk import build_chunks
-from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.executor import Executor
-from hetplanner.runtime.transport import HEADER_BYTES, Sent
-from hetplanner.runtime.wire import CPU
+from hetplanner.runtime.comm.transport import HEADER_BYTES, Sent
+from hetplanner.runtime.comm.wire import CPU
+from hetplanner.runtime.model.chunk import build_chunks
+from hetplanner.runtime.train.data import open_batches
+from hetplanner.runtime.train.executor import Executor
 
 
 class Mailboxes(dict):

@@ -5,20 +5,15 @@ from typing import Any
 
 import typer
 
-from hetplanner.cli import (
-    calibrating,
-    cluster,
-    comparing,
-    fronts,
-    model,
-    peers,
-    planning,
-    rehearsing,
-    runs,
-    services,
-    simulating,
-    training,
-)
+from hetplanner.cli import cluster, model, services
+from hetplanner.cli.planning import calibrate as calibrating
+from hetplanner.cli.planning import compare as comparing
+from hetplanner.cli.planning import pareto as fronts
+from hetplanner.cli.planning import plan as planning
+from hetplanner.cli.planning import rehearse as rehearsing
+from hetplanner.cli.planning import simulate as simulating
+from hetplanner.cli.runs import peers, runs
+from hetplanner.cli.runs import train as training
 from hetplanner.errors import HetplannerError
 from hetplanner.reading import noting
 

@@ -24,7 +24,7 @@ ClusterFile = Annotated[Path, typer.Argument(help="A cluster file (JSON).")]
 def show(file: ClusterFile, as_json: AsJson = False) -> None:
     """Print sites, devices and links of a cluster."""
     from hetplanner.cluster.egress import egress_rows
-    from hetplanner.cluster.files import cluster_to_data, load_cluster
+    from hetplanner.cluster.formats.cluster_files import cluster_to_data, load_cluster
 
     cluster = load_cluster(file)
     if as_json:
@@ -111,7 +111,7 @@ def _print_gaps(cluster: Any) -> None:
 def validate(file: ClusterFile, as_json: AsJson = False) -> None:
     """Check a cluster file; exit code 2 and one line if it is not valid, a warning for what is hardly meant."""
     from hetplanner.cluster.catalog import resolve_device
-    from hetplanner.cluster.files import load_cluster
+    from hetplanner.cluster.formats.cluster_files import load_cluster
 
     warnings: list[str] = []
     with noting(warnings.append):
@@ -137,7 +137,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Draw a cluster from a seed, for comparisons and benchmarks."""
-    from hetplanner.cluster.files import save_cluster
+    from hetplanner.cluster.formats.cluster_files import save_cluster
     from hetplanner.cluster.generators import generate_cluster
 
     cluster = generate_cluster(name, seed)
@@ -174,8 +174,8 @@ def convert(
 
 
 def _read_any(source: Path, round_trip: bool) -> Any:
-    from hetplanner.cluster.tables import cluster_from_folder
-    from hetplanner.cluster.uploads import cluster_from_file
+    from hetplanner.cluster.formats.tables import cluster_from_folder
+    from hetplanner.cluster.formats.uploads import cluster_from_file
     from hetplanner.errors import InvalidInput
     from hetplanner.schema import read_text
 
@@ -189,9 +189,9 @@ def _read_any(source: Path, round_trip: bool) -> Any:
 def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
     from typing import get_args
 
-    from hetplanner.cluster.files import save_cluster
-    from hetplanner.cluster.graph_files import graphml_text, node_link_json
-    from hetplanner.cluster.table_export import TableForm, export_tables
+    from hetplanner.cluster.formats.cluster_files import save_cluster
+    from hetplanner.cluster.formats.graph_files import graphml_text, node_link_json
+    from hetplanner.cluster.formats.table_export import TableForm, export_tables
     from hetplanner.errors import InvalidInput
     from hetplanner.schema import write_text
 
@@ -222,8 +222,8 @@ def add_host(
     as_json: AsJson = False,
 ) -> None:
     """Add a host with the GPUs that `nvidia-smi -L` or `--query-gpu=name,memory.total --format=csv` listed on it."""
-    from hetplanner.cluster.files import load_cluster
-    from hetplanner.cluster.gpu_lists import add_host, read_gpus
+    from hetplanner.cluster.formats.cluster_files import load_cluster
+    from hetplanner.cluster.formats.gpu_lists import add_host, read_gpus
     from hetplanner.schema import utf8_text
 
     before = load_cluster(file)
@@ -240,8 +240,8 @@ def set_link(
     as_json: AsJson = False,
 ) -> None:
     """Give a link the bandwidth that `iperf3 -J` measured, in each direction that it tested."""
-    from hetplanner.cluster.files import load_cluster
-    from hetplanner.cluster.iperf import read_iperf, set_measured
+    from hetplanner.cluster.formats.cluster_files import load_cluster
+    from hetplanner.cluster.formats.iperf import read_iperf, set_measured
     from hetplanner.schema import utf8_text
 
     before = load_cluster(file)
@@ -249,7 +249,7 @@ def set_link(
 
 
 def _save(before: Any, after: Any, out: Path, as_json: bool) -> None:
-    from hetplanner.cluster.files import save_cluster
+    from hetplanner.cluster.formats.cluster_files import save_cluster
 
     save_cluster(after, out)
     devices = [device for device in after.device_ids if device not in before.device_ids]

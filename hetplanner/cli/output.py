@@ -82,7 +82,7 @@ def progress_line(text: str, total: float | None = None) -> Iterator[tuple[Calla
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hetplanner.planners.interrupts import Interrupts
+    from hetplanner.planners.search.interrupts import Interrupts
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with (

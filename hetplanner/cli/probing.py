@@ -34,7 +34,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Measure devices and links of a cluster's hosts over ssh, and write a cluster file with the numbers."""
-    from hetplanner.cluster.files import load_cluster, save_cluster
+    from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
     from hetplanner.errors import InvalidInput, RunError
     from hetplanner.hosts.probe.kept import ONLY, kept_record, new_record, run_kept, targets, when_text
     from hetplanner.hosts.probe.measuring import Probe

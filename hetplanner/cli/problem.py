@@ -31,33 +31,41 @@ if TYPE_CHECKING:
 Loader = Callable[[], "Problem"]
 
 
+Objective = Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")]
+Stages = Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")]
+Replicas = Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")]
+Codecs = Annotated[str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")]
+MaxRatio = Annotated[float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")]
+Reducers = Annotated[
+    str,
+    typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}."),
+]
+MaxLocalSteps = Annotated[
+    int,
+    typer.Option(help="Most steps that replicas may take by themselves between two reductions (DiLoCo)."),
+]
+Fragments = Annotated[
+    int,
+    typer.Option(help="With local steps: pieces of the weights that are averaged in turn (Streaming DiLoCo)."),
+]
+Exclude = Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")]
+Pin = Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")]
+
+
 def load_problem(
     cluster: ClusterFile,
     model: OptionalModel = None,
     model_code: ModelCode = None,
-    objective: Annotated[str, typer.Option(help="step-time, cost (tokens per dollar) or dtfm.")] = "step-time",
-    stages: Annotated[int | None, typer.Option(help="Pipeline stages; free if not given.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas of every stage; free if not given.")] = None,
-    codecs: Annotated[
-        str, typer.Option(help=f"What may travel, comma-separated: {','.join(ALLOWED_CODECS)}.")
-    ] = "none",
-    max_ratio: Annotated[
-        float, typer.Option(help="Greatest compression by topk or adatopk: dense bytes over bytes sent.")
-    ] = DEFAULT_MAX_RATIO,
-    reducers: Annotated[
-        str,
-        typer.Option(help=f"Ways to add up gradients, comma-separated; all if not given: {','.join(REDUCER_NAMES)}."),
-    ] = "",
-    max_local_steps: Annotated[
-        int,
-        typer.Option(help="Most steps that replicas may take by themselves between two reductions (DiLoCo)."),
-    ] = 1,
-    fragments: Annotated[
-        int,
-        typer.Option(help="With local steps: pieces of the weights that are averaged in turn (Streaming DiLoCo)."),
-    ] = 1,
-    exclude: Annotated[str, typer.Option(help="Devices that must not be used, comma-separated.")] = "",
-    pin: Annotated[str, typer.Option(help="Devices and the stage each must serve, such as d3=0,d4=1.")] = "",
+    objective: Objective = "step-time",
+    stages: Stages = None,
+    replicas: Replicas = None,
+    codecs: Codecs = "none",
+    max_ratio: MaxRatio = DEFAULT_MAX_RATIO,
+    reducers: Reducers = "",
+    max_local_steps: MaxLocalSteps = 1,
+    fragments: Fragments = 1,
+    exclude: Exclude = "",
+    pin: Pin = "",
     layers: Layers = None,
     global_batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
@@ -67,7 +75,7 @@ def load_problem(
     shared_layers: SharedLayers = None,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
-    from hetplanner.cluster.files import load_cluster
+    from hetplanner.cluster.formats.cluster_files import load_cluster
     from hetplanner.plan.problem import Problem
     from hetplanner.schema import checked
 

@@ -12,7 +12,7 @@ from hetplanner.cli.output import AsJson, console, print_json
 
 def agent() -> None:
     """Own runs in the foreground, until interrupted; normally started by itself when a run is launched."""
-    from hetplanner.runs.agent import serve_agent
+    from hetplanner.runs.agent.service import serve_agent
 
     serve_agent()
 
@@ -32,11 +32,12 @@ def dashboard(
 
 def kernels(as_json: AsJson = False) -> None:
     """Compile the planners' kernels now, once per installation, so that the first search is at full speed at once."""
-    from hetplanner.planners.kernel_parts import PARTS, compile_parts
+    from hetplanner.planners.search.compiled_parts import PARTS
+    from hetplanner.planners.search.kernel_parts import compile_parts
 
     start_s = time.monotonic()
     for count, part in enumerate(compile_parts(), 1):
         if not as_json:
-            console.print(f"kernels {count} of {len(PARTS)}: {PARTS[part][0]}")
+            console.print(f"kernels {count} of {len(PARTS)}: {PARTS[part]}")
     if as_json:
         print_json({"parts": list(PARTS), "seconds": time.monotonic() - start_s})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hetplanner.cluster.device_table import Inventory
+from hetplanner.cluster.formats.device_table import Inventory
 from hetplanner.cluster.model import DeviceLink, HostLink, LinkValue, SiteLink, Source
 
 

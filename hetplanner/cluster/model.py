@@ -8,7 +8,7 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -17,9 +17,6 @@ from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.dtypes import DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Bytes, BytesPerSecond, FlopsPerSecond, Name, Noun, PositiveBytes, Seconds, Text
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 MAX_DEVICES = 4096
 
@@ -319,25 +316,6 @@ class Cluster(Noun):
         """The source's literal bandwidth where a link has one, else Gbit/s; 1 without a link (the delay says it)."""
         rates = [k.published.bandwidth_gbps if k.published else k.bandwidth * 8 / 1e9 for k in self.links]
         return self._per_pair(rates, np.inf, 1.0)
-
-    # -- graphs -----------------------------------------------------------------------------------
-
-    @classmethod
-    def from_networkx(cls, graph: "nx.Graph") -> "Cluster":
-        """The cluster that a NetworkX graph draws; what its attributes mean says `hetplanner.cluster.graphs`.
-
-        Raises:
-            InvalidInput: a node or an edge that cannot be read, or devices that are cut off.
-        """
-        from hetplanner.cluster.graphs import cluster_from_networkx
-
-        return cluster_from_networkx(graph)
-
-    def to_networkx(self) -> "nx.DiGraph":
-        """A directed graph: a node for each device, an edge for each link; `from_networkx` reads it back."""
-        from hetplanner.cluster.graphs import cluster_to_networkx
-
-        return cluster_to_networkx(self)
 
     def subset(self, device_ids: Sequence[str]) -> "Cluster":
         """The cluster of these devices alone, in the given order, with their hosts, sites and links.

@@ -32,4 +32,4 @@ def tensor_codec(codec: Codec, *, compiled: bool = True) -> TensorCodec:
         case "topk":
             return TopK(codec, compiled=compiled)
         case "powersgd":
-            raise ValueError("powersgd reduces whole buckets: see hetplanner.runtime.power")
+            raise ValueError("powersgd reduces whole buckets: see hetplanner.runtime.comm.power")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import log
 
 from hetplanner.codecs.spec import least_topk_bytes
-from hetplanner.cost.advice import advise, allowed_shapes, fitting_shape
+from hetplanner.cost.advice.feasibility import advise, allowed_shapes, fitting_shape
 from hetplanner.cost.capacity import Capacity, Shortage
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput

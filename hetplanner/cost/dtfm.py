@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from hetplanner.cost.connectivity import bound_path, bound_runs, largest_parts, spanning_edges
+from hetplanner.cost.bounds.connectivity import bound_path, bound_runs, largest_parts, spanning_edges
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.estimate import DtfmCost
 
@@ -110,8 +110,8 @@ def bound_dtfm(data_parallel_s_DD: NDArray[Any], pipeline_s_DD: NDArray[Any], st
     A device shares gradients with R - 1 others, so it pays at least its R - 1 cheapest links; some R*S devices
     must serve, so at least the R*S-th smallest of these sums is paid. The first S - 1 stages are disjoint groups
     of R devices, each with an edge not below any member's cheapest link, so the i-th cheapest edge is at least
-    the (i*R)-th smallest of the devices' cheapest links. See :mod:`hetplanner.cost.connectivity` for what the parts
-    of the network add to this.
+    the (i*R)-th smallest of the devices' cheapest links. See :mod:`hetplanner.cost.bounds.connectivity` for what the
+    parts of the network add to this.
 
     Args:
         data_parallel_s_DD: first result of :func:`pair_costs`.

@@ -16,8 +16,8 @@ from hetplanner.hosts.transport import SshTransport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import placed_over_ssh
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.placement import planned_gpus
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked

@@ -10,20 +10,20 @@ from typing import Annotated
 from pydantic import Field
 
 from hetplanner.cluster.catalog import find_kind
-from hetplanner.cluster.gpu_lists import kind_of_gpu, read_gpus
+from hetplanner.cluster.formats.gpu_lists import kind_of_gpu, read_gpus
 from hetplanner.cluster.model import MAX_DEVICES
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.launchers.disk import DiskNeed, disk_need
 from hetplanner.launchers.hosts_file import PlacedHost, is_public
 from hetplanner.launchers.torchrun import PUBLIC, UNENCRYPTED
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
+from hetplanner.plan.files.resumable import other_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import planned_gpus, workers_of
-from hetplanner.plan.resumable import other_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Noun
-from hetplanner.swarm.checkpoint_files import steps_of_names
+from hetplanner.swarm.peer.checkpoint_files import steps_of_names
 from hetplanner.units import short_bytes, short_seconds
 
 MAX_CLOCK_OFF_S = 5.0

@@ -20,23 +20,23 @@ from typing import Any
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import HetplannerError, InvalidInput, Preempted, RunError, one_line
 from hetplanner.hosts.asking import question, resumed_run
+from hetplanner.hosts.changes.succession import Succession
 from hetplanner.hosts.checks import Found, problems, told_at_once, told_of_absence, warnings
 from hetplanner.hosts.host_run import HostRun
 from hetplanner.hosts.mirror import STATES_FILE, Mirror, host_log, lost_before, wanted_files
 from hetplanner.hosts.outcome import Outcome, judge, judge_swarm, summary_lines
-from hetplanner.hosts.succession import Succession
 from hetplanner.hosts.transport import Unreachable, transport_of
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, place_hosts
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.ssh import SshLauncher
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import load_any_plan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import load_any_plan
+from hetplanner.plan.files.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.plan.placement import workers_of
-from hetplanner.plan.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.schema import read_text
-from hetplanner.swarm.asked import asked_so_far
-from hetplanner.swarm.saved_on_hosts import SAVED_FILE, saved_text
+from hetplanner.swarm.launch.requests import asked_so_far
+from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_text
 
 log = logging.getLogger(__name__)
 

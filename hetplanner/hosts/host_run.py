@@ -17,7 +17,7 @@ from hetplanner.hosts.mirror import Mirror
 from hetplanner.hosts.transport import Transport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import Noun, checked
-from hetplanner.swarm.asked import Asked, asked_text
+from hetplanner.swarm.launch.requests import Asked, asked_text
 
 log = logging.getLogger(__name__)
 

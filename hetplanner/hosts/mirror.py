@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.hosts.sending import GROWS, LINES, MANIFESTS, TORCHRUN_LOG, WHOLE
+from hetplanner.hosts.on_host.sending import GROWS, LINES, MANIFESTS, TORCHRUN_LOG, WHOLE
 from hetplanner.launchers.disk import disk_need
 from hetplanner.launchers.hosts_file import PlacedHost
-from hetplanner.plan.checkpoints import MAX_MANIFEST_BYTES, prune
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.checkpoints import MAX_MANIFEST_BYTES, prune
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import DAMAGED
 from hetplanner.schema import parse_json, read_text

@@ -28,7 +28,7 @@ from hetplanner.launchers.launch_file import load_launch
 from hetplanner.launchers.slurm import JOB_FILE, JOB_LOG, batch_file
 from hetplanner.launchers.torchrun import checked_hosts
 from hetplanner.liveness.processes import RUN_MARK
-from hetplanner.plan.files import AnyPlan, load_plan
+from hetplanner.plan.files.plan_files import AnyPlan, load_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import DAMAGED
 from hetplanner.schema import parse_json, read_text

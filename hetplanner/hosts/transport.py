@@ -10,7 +10,7 @@ from typing import Protocol
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost
 
-NODE_MODULE = "hetplanner.hosts.node"
+NODE_MODULE = "hetplanner.hosts.on_host.node"
 OPTIONS = (
     "-T",
     *("-o", "BatchMode=yes"),  # it never asks for a password

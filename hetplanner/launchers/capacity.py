@@ -8,8 +8,8 @@ import psutil
 
 from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
 from hetplanner.errors import Infeasible
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.units import short_bytes
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible
 from hetplanner.plan.action import Kind
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.telemetry import keeps_spans
+from hetplanner.runtime.measure.telemetry import keeps_spans
 from hetplanner.units import short_bytes
 from hetplanner.workload.workload import Workload
 

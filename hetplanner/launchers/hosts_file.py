@@ -39,7 +39,7 @@ from pydantic import AfterValidator, Field
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.notices import Cloud
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, one_line, read_text

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 WORKER_MODULE = "hetplanner.runtime.worker"
-SWARM_MODULE = "hetplanner.swarm.rehearse"
-SWARM_HOST_MODULE = "hetplanner.swarm.host_part"
+SWARM_MODULE = "hetplanner.swarm.launch.rehearse"
+SWARM_HOST_MODULE = "hetplanner.swarm.launch.host_part"
 HEAD_MODULE = "hetplanner.hosts.head"
 """Launchers name workers by these strings and never import them: planning machines may have no torch."""
 

@@ -19,11 +19,11 @@ from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import NODE_NAME, Hosts, Kubernetes, PlacedHost
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HostCommand, LaunchRequest
 from hetplanner.launchers.torchrun import checked_hosts, host_commands, network_warnings
-from hetplanner.plan.files import AnyPlan, plan_to_data
+from hetplanner.plan.files.plan_files import AnyPlan, plan_to_data
+from hetplanner.plan.files.train_files import config_to_data
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, planned_gpus
 from hetplanner.plan.train import TrainConfig
-from hetplanner.plan.train_files import config_to_data
 from hetplanner.units import short_bytes
 
 RUNS, SETTINGS = "/hetplanner", "/etc/hetplanner"

@@ -9,8 +9,8 @@ from pathlib import Path
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.isolate import isolated, why_open
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig, check_runnable
 from hetplanner.swarm.spec import spec_of
 

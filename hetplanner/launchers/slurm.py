@@ -14,7 +14,7 @@ from hetplanner.launchers.hosts_file import SLURM_NAME, PlacedHost, Slurm
 from hetplanner.launchers.interface import ATTEMPT_VARIABLE, HEAD_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.ssh import SshLauncher
 from hetplanner.launchers.torchrun import checked_hosts
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 
 JOB_MODULE = "hetplanner.hosts.slurm_job"

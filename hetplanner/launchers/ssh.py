@@ -8,8 +8,8 @@ from hetplanner.launchers.hosts_file import Hosts, PlacedHost, from_home, place_
 from hetplanner.launchers.interface import HEAD_MODULE, HostCommand, LaunchRequest
 from hetplanner.launchers.swarm_commands import AVERAGED, swarm_commands
 from hetplanner.launchers.torchrun import EMULATED, checked_hosts, host_commands, network_warnings
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.spec import spec_of
 

@@ -6,8 +6,8 @@ from hetplanner.errors import InvalidInput
 from hetplanner.launchers.hosts_file import Hosts, PlacedHost, is_public, place_hosts
 from hetplanner.launchers.interface import WORKER_MODULE, HostCommand, LaunchRequest
 from hetplanner.liveness.notices import NOTICE_VARIABLE
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE
 from hetplanner.plan.train import TrainConfig, check_runnable
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from hetplanner.cluster.catalog import DeviceKind, find_kind
 from hetplanner.cluster.measured import Measured, corrected
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.model import Plan
 
 HOST_VARIABLE = "HETPLANNER_HOST"

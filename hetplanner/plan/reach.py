@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hetplanner.cluster.spreadsheet import guarded
+from hetplanner.cluster.formats.spreadsheet import guarded
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.interface import OBJECTIVE_UNITS, Budget, Planner, SearchEvent, SearchResult, ShouldStop

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.bounds.lower_bounds import bound_cost, bound_step
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import explain_infeasible
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs
@@ -15,7 +15,6 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.model import Plan, Provenance
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.coarsen import LARGE
 from hetplanner.planners.interface import Progress, SearchResult
 from hetplanner.planners.layout import (
     Layout,
@@ -26,10 +25,11 @@ from hetplanner.planners.layout import (
     proportional_cut,
     value_of,
 )
+from hetplanner.planners.network.coarsen import LARGE
 from hetplanner.planners.pins import pin_placement
 from hetplanner.planners.shapes import feasible_shapes, fixed_shape, free_shapes
-from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import StepSpaces, even_layers, even_shares
+from hetplanner.planners.step_time.space import StepSpaces, even_layers, even_shares
+from hetplanner.planners.step_time.species import StepSpecies
 
 
 def fit_plan(placement_SR: NDArray[np.int64], model: CostModel) -> Plan:

@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.config import JsonDict
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.units import parse_seconds
 
 if TYPE_CHECKING:
-    from hetplanner.planners.ancestry import Ancestor
-    from hetplanner.planners.moments import Moment
-    from hetplanner.planners.tried import TriedShape
+    from hetplanner.planners.search.ancestry import Ancestor
+    from hetplanner.planners.search.moments import Moment
+    from hetplanner.planners.search.tried import TriedShape
 
 EVENT_INTERVAL_S = 0.1
 # A value this close to a bound (relative) meets it: sums in another order differ in the last digits.

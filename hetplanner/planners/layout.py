@@ -19,9 +19,9 @@ from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.codec_choice import choose_codecs, rough_objective
-from hetplanner.planners.local_steps import choose_local_steps
-from hetplanner.planners.reducer_choice import choose_reducer
+from hetplanner.planners.choices.codec import choose_codecs, rough_objective
+from hetplanner.planners.choices.local_steps import choose_local_steps
+from hetplanner.planners.choices.reducer import choose_reducer
 
 IntArray = NDArray[np.int64]
 

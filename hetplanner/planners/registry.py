@@ -11,15 +11,15 @@ if TYPE_CHECKING:  # the command line lists the names before it loads anything
     from hetplanner.planners.interface import Planner, PlannerSettings
 
 _PLANNERS = {
-    "evolution": ("hetplanner.planners.evolution", "EvolutionPlanner"),
-    "rank-order": ("hetplanner.planners.rank_order", "RankOrderPlanner"),
-    "random": ("hetplanner.planners.random_placement", "RandomPlanner"),
-    "pipeline-per-site": ("hetplanner.planners.pipeline_per_site", "PipelinePerSitePlanner"),
-    "opfence": ("hetplanner.planners.opfence", "OpFencePlanner"),
-    "swarm": ("hetplanner.planners.swarm", "SwarmPlanner"),
-    "exhaustive": ("hetplanner.planners.exhaustive", "ExhaustivePlanner"),
-    "gcma": ("hetplanner.planners.gcma", "GcmaPlanner"),
-    "cp-sat": ("hetplanner.planners.cp_sat", "CpSatPlanner"),
+    "evolution": ("hetplanner.planners.search.planner", "EvolutionPlanner"),
+    "rank-order": ("hetplanner.planners.baselines.rank_order", "RankOrderPlanner"),
+    "random": ("hetplanner.planners.baselines.random_placement", "RandomPlanner"),
+    "pipeline-per-site": ("hetplanner.planners.baselines.pipeline_per_site", "PipelinePerSitePlanner"),
+    "opfence": ("hetplanner.planners.baselines.opfence", "OpFencePlanner"),
+    "swarm": ("hetplanner.planners.baselines.swarm", "SwarmPlanner"),
+    "exhaustive": ("hetplanner.planners.exhaustive.planner", "ExhaustivePlanner"),
+    "gcma": ("hetplanner.planners.dtfm.gcma", "GcmaPlanner"),
+    "cp-sat": ("hetplanner.planners.dtfm.cp_sat", "CpSatPlanner"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.cost.advice import fitting_shape
+from hetplanner.cost.advice.feasibility import fitting_shape
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import check_problem, explain_infeasible
 from hetplanner.cost.estimate import CostModel

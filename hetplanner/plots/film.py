@@ -9,10 +9,10 @@ from typing import Any
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.plan.estimate import Estimate
-from hetplanner.planners.moments import Moment
+from hetplanner.planners.search.moments import Moment
 from hetplanner.plots.coastline import border_lines, land_rings
-from hetplanner.plots.data.costs import cost_columns, total_columns
-from hetplanner.plots.data.films import (
+from hetplanner.plots.data.search.costs import cost_columns, total_columns
+from hetplanner.plots.data.search.films import (
     BAR_BOX,
     CURVE_BOX,
     CURVE_HEIGHT,
@@ -27,7 +27,7 @@ from hetplanner.plots.data.films import (
     outline,
     shown_moments,
 )
-from hetplanner.plots.data.grid import shortened
+from hetplanner.plots.data.search.grid import shortened
 from hetplanner.plots.theme import LINE_COLOURS
 
 ROW_PX = 44

@@ -8,13 +8,13 @@ from hetplanner.cost.tables import CostTables
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.estimate import Estimate
 from hetplanner.plan.model import Plan
-from hetplanner.planners.attribution import CHOICE_WORDS, divide_gain
 from hetplanner.planners.layout import value_of
-from hetplanner.planners.moments import Moment, plan_moment
-from hetplanner.planners.tried import TriedShape
+from hetplanner.planners.search.moments import Moment, plan_moment
+from hetplanner.planners.search.tried import TriedShape
+from hetplanner.planners.variants.attribution import CHOICE_WORDS, divide_gain
 from hetplanner.plots.data.curves import tried_columns, value_text
-from hetplanner.plots.data.grid import ops_text
-from hetplanner.plots.data.maps import listed
+from hetplanner.plots.data.maps.maps import listed
+from hetplanner.plots.data.search.grid import ops_text
 from hetplanner.plots.film import film_html
 from hetplanner.plots.html_page import html_page, html_table
 from hetplanner.plots.report_parts import Fact, head, note

@@ -6,21 +6,21 @@ from html import escape
 
 from bokeh.plotting import figure
 
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plots.html_page import html_page, html_table
 from hetplanner.plots.live import Lifelines, LossCurve, RunMemory, RunTerms, StepTimes, ThroughputCurve, Timeline
-from hetplanner.plots.live.traffic_map import TrafficMap
+from hetplanner.plots.live.maps.traffic_map import TrafficMap
 from hetplanner.plots.report_parts import events_table, head, last_words, note, settings_table, state_facts
 from hetplanner.plots.swarm_report_page import swarm_report_page
 from hetplanner.reading import reader
-from hetplanner.runs.audit import audit_records
-from hetplanner.runs.comparison import WORDS
-from hetplanner.runs.events import RunEvent, life_spans, run_events
-from hetplanner.runs.loads import LinkLoad, link_loads, site_loads
-from hetplanner.runs.report import RunReport, report_run
+from hetplanner.runs.agent.audit import audit_records
+from hetplanner.runs.reading.events import RunEvent, life_spans, run_events
+from hetplanner.runs.reading.loads import LinkLoad, link_loads, site_loads
+from hetplanner.runs.reports.comparison import WORDS
+from hetplanner.runs.reports.report import RunReport, report_run
+from hetplanner.runs.reports.stragglers import stragglers
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
-from hetplanner.runs.stragglers import stragglers
 from hetplanner.units import short_bytes, short_rate, short_seconds
 
 TIMELINE_STEPS = 3

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from hetplanner.plots.html_page import MAX_ROWS, html_table
-from hetplanner.runs.reader import RunReader
+from hetplanner.runs.reading.reader import RunReader
 from hetplanner.runs.status import RunStatus
 
 Fact = tuple[str, str]

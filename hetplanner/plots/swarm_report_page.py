@@ -4,19 +4,19 @@ import time
 
 from bokeh.plotting import figure
 
-from hetplanner.cost.swarm_costs import expected_speeds
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plots.data.swarm_wiring import speed_text
+from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plots.data.swarms.swarm_wiring import speed_text
 from hetplanner.plots.html_page import html_page, html_table
 from hetplanner.plots.live import LossCurve, StagePeers, StepTimes, SwarmLife, SwarmWiring, ThroughputCurve
 from hetplanner.plots.report_parts import events_table, head, last_words, note, settings_table, state_facts
 from hetplanner.reading import reader
-from hetplanner.runs.audit import audit_records
-from hetplanner.runs.events import run_events
+from hetplanner.runs.agent.audit import audit_records
+from hetplanner.runs.reading.events import run_events
+from hetplanner.runs.reading.swarm_history import SwarmHistory
+from hetplanner.runs.reports.swarm_report import SwarmReport, report_swarm
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import RunStatus
-from hetplanner.runs.swarm_history import SwarmHistory
-from hetplanner.runs.swarm_report import SwarmReport, report_swarm
 from hetplanner.units import short_bytes, short_seconds
 
 WORDS = {

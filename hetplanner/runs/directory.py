@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.launch_file import LAUNCH_FILE, Launch, save_launch
-from hetplanner.plan.files import AnyPlan, save_plan
+from hetplanner.plan.files.plan_files import AnyPlan, save_plan
+from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
-from hetplanner.plan.train_files import save_config
 from hetplanner.runs.home import refuse_others, runs_directory
 
 RUN_ID = re.compile(r"^[0-9a-z][0-9a-z.-]{0,79}$")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import AnyPlan, load_any_plan, plan_to_data
+from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan, plan_to_data
 from hetplanner.runs.home import plans_directory
 
 MAX_KEPT = 100

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from hetplanner.launchers.launch_file import load_launch
-from hetplanner.plan.checkpoints import checkpoint_steps
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import AnyPlan
-from hetplanner.plan.resumable import check_resumable
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.checkpoints import checkpoint_steps
+from hetplanner.plan.files.plan_files import AnyPlan
+from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.beginning import check_swarm_resumable, refuse_another_run
-from hetplanner.swarm.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
+from hetplanner.swarm.peer.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
 
 
 def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.processes import is_same_process
 from hetplanner.plan.trace import Trace
-from hetplanner.runs.agent_keeper import AgentKeeper, agent_pid
+from hetplanner.runs.agent.keeper import AgentKeeper, agent_pid
 from hetplanner.runs.directory import find_run, list_run_ids
 from hetplanner.runs.home import home_directory
-from hetplanner.runs.reader import RunReader
+from hetplanner.runs.reading.reader import RunReader
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.swarm.asked import PeerAct
+from hetplanner.swarm.launch.requests import PeerAct
 
 
 class Run(RunReader):
@@ -59,7 +59,7 @@ class Run(RunReader):
         status = super().status()
         if status.is_over or not self.has_agent or is_same_process(status.pid, status.pid_created_unix_s):
             return status
-        from hetplanner.runs.client import ask_status
+        from hetplanner.runs.agent.connection import ask_status
 
         try:
             return ask_status(self.id, self.home)
@@ -86,15 +86,15 @@ class Run(RunReader):
         """Asks the agent to stop it and waits until its last process is gone (5 s). Raises RunError, InvalidInput."""
         if not self.has_agent:
             raise InvalidInput(f"run {self.id}: no agent started it; end it where it was started")
-        from hetplanner.runs.client import AgentClient  # the client knows runs; only this verb needs it back
+        from hetplanner.runs.agent.connection import AgentConnection  # httpx, which only this needs
 
-        return AgentClient(self.home).stop(self.id)
+        return AgentConnection(self.home).stop(self.id)
 
     def ask_peer(self, peer: str, act: PeerAct) -> RunStatus:
         """Has a peer of a running swarm leave (`drain`), kills it or brings it back (`rejoin`). Raises RunError."""
-        from hetplanner.runs.client import AgentClient
+        from hetplanner.runs.agent.connection import AgentConnection
 
-        return AgentClient(self.home, start=False).ask_peer(self.id, peer, act)
+        return AgentConnection(self.home, start=False).ask_peer(self.id, peer, act)
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -133,7 +133,7 @@ def true_status(status: RunStatus, home: Path | None) -> RunStatus:
         return status
     if not agent_lives(home):
         return as_it_is(status)
-    from hetplanner.runs.client import ask_status  # the client knows runs; only this question needs it back
+    from hetplanner.runs.agent.connection import ask_status  # httpx, which only this needs
 
     try:
         return ask_status(status.run, home)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hetplanner.errors import InvalidInput, RunError
 
-SAMPLER_MODULE = "hetplanner.runtime.sample"
+SAMPLER_MODULE = "hetplanner.runtime.model.sample"
 TIMEOUT_S = 120.0
 
 

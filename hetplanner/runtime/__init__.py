@@ -1,1 +1,5 @@
-"""runtime"""
+"""The executor of static plans: one process a rank, started by torchrun. Begin with `worker`, then `session`.
+
+`model` is a stage's tensors; `comm` all that ranks send each other; `train` the steps; `checkpoint` files of weights;
+`measure` profiles, the prediction and telemetry. torch is imported here; no package below imports this one.
+"""

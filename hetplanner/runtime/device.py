@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 
 from hetplanner.cluster.catalog import DeviceKind, find_kind
-from hetplanner.cluster.gpu_lists import Gpu, kind_of_gpu
+from hetplanner.cluster.formats.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.connect import Place
-from hetplanner.runtime.wire import CPU
+from hetplanner.runtime.comm.connect import Place
+from hetplanner.runtime.comm.wire import CPU
 
 
 def choose_device(plan: Plan, config: TrainConfig, place: Place) -> torch.device:

@@ -22,30 +22,30 @@ from hetplanner.data.registry import check_data
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.liveness.heartbeat import EVERYONE, Heartbeat
 from hetplanner.plan.durations import Durations
+from hetplanner.plan.files.train_files import resume_chain
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, check_runnable
-from hetplanner.plan.train_files import resume_chain
-from hetplanner.runtime.checkpoint import QUICK_S, Checkpoints, restore
-from hetplanner.runtime.chunk import build_chunks
-from hetplanner.runtime.clocks import ClockOffset, clock_offset
-from hetplanner.runtime.connect import Place, agree, claim_rank, join, open_store
-from hetplanner.runtime.data import Batches, open_batches
+from hetplanner.runtime.checkpoint.files import QUICK_S, Checkpoints, restore
+from hetplanner.runtime.checkpoint.save import join_parts, save_model, save_parts, write_info
+from hetplanner.runtime.comm.clocks import ClockOffset, clock_offset
+from hetplanner.runtime.comm.connect import Place, agree, claim_rank, join, open_store
+from hetplanner.runtime.comm.emulation import CLOCK_FILE, LinkEmulator, create_clocks
+from hetplanner.runtime.comm.link_probe import measure_links
+from hetplanner.runtime.comm.receive_order import sent_messages
+from hetplanner.runtime.comm.transport import Transport
+from hetplanner.runtime.comm.wire import HostWire, PairWire, Wire
 from hetplanner.runtime.device import choose_device, have_own_gpus
-from hetplanner.runtime.emulation import CLOCK_FILE, LinkEmulator, create_clocks
-from hetplanner.runtime.executor import Executor, StepStats
-from hetplanner.runtime.link_probe import measure_links
-from hetplanner.runtime.prediction import PREDICTION_FILE, predict, write_links, write_prediction
-from hetplanner.runtime.profile import durations_from, gather_profiles, profile_rank
-from hetplanner.runtime.receive_order import sent_messages
-from hetplanner.runtime.running import merge_running
-from hetplanner.runtime.save import join_parts, save_model, save_parts, write_info
-from hetplanner.runtime.stop_vote import StopVote
-from hetplanner.runtime.telemetry import Telemetry
-from hetplanner.runtime.transport import Transport
+from hetplanner.runtime.measure.prediction import PREDICTION_FILE, predict, write_links, write_prediction
+from hetplanner.runtime.measure.profile import durations_from, gather_profiles, profile_rank
+from hetplanner.runtime.measure.telemetry import Telemetry
+from hetplanner.runtime.model.chunk import build_chunks
+from hetplanner.runtime.model.running_statistics import merge_running
+from hetplanner.runtime.train.data import Batches, open_batches
+from hetplanner.runtime.train.executor import Executor, StepStats
+from hetplanner.runtime.train.stop_vote import StopVote
 from hetplanner.runtime.watch import Request, StopWatcher
-from hetplanner.runtime.wire import HostWire, PairWire, Wire
 from hetplanner.schedule.order import make_schedule
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
 from hetplanner.liveness.notices import CLOUDS, NOTICE_VARIABLE, NoticeWatcher
-from hetplanner.runtime.host_load import HostLoad
-from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.measure.host_load import HostLoad
+from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.watch import StopWatcher, block_signals
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def planned_rank(plan_file: Path) -> int:
     host = os.environ.get("HETPLANNER_HOST")
     if not host:
         return int(os.environ.get("RANK", "0"))
-    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.files.plan_files import load_plan
     from hetplanner.plan.placement import rank_on_host
 
     local_rank, num_processes = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
@@ -75,9 +75,9 @@ def run_directory(arguments: argparse.Namespace) -> Path:
 
 def read_settings(arguments: argparse.Namespace) -> "tuple[Plan, TrainConfig]":
     """Plan and settings: of run.json beside the plan, if there is one, but for what was typed. Raises InvalidInput."""
-    from hetplanner.plan.files import load_plan
+    from hetplanner.plan.files.plan_files import load_plan
+    from hetplanner.plan.files.train_files import load_config
     from hetplanner.plan.train import TrainConfig
-    from hetplanner.plan.train_files import load_config
     from hetplanner.schema import checked
 
     file = arguments.plan.resolve().parent / "run.json"
@@ -89,8 +89,8 @@ def read_settings(arguments: argparse.Namespace) -> "tuple[Plan, TrainConfig]":
 
 def write_settings(plan: "Plan", config: "TrainConfig", run_dir: Path) -> None:
     """plan.json and run.json of a run whose folder is not the plan's."""
-    from hetplanner.plan.files import save_plan
-    from hetplanner.plan.train_files import save_config
+    from hetplanner.plan.files.plan_files import save_plan
+    from hetplanner.plan.files.train_files import save_config
 
     save_plan(plan, run_dir / "plan.json")
     save_config(config, run_dir / "run.json")
@@ -195,7 +195,7 @@ def _run_rank(
         plan, config = read_settings(parsed)
         if rank == 0 and run_dir != parsed.plan.resolve().parent:
             write_settings(plan, config, run_dir)
-        from hetplanner.runtime.connect import place_from_environment
+        from hetplanner.runtime.comm.connect import place_from_environment
         from hetplanner.runtime.session import Session
 
         place = replace(place_from_environment(), rank=rank)

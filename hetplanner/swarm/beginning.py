@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hetplanner.atomic_files import drafted, remove_drafts
-from hetplanner.elastic.decisions import (
+from hetplanner.elastic.coordinator.decisions import (
     CheckpointSaved,
     Decision,
     Ledger,
@@ -23,15 +23,15 @@ from hetplanner.elastic.decisions import (
     replay_decisions,
     set_back_to_saved,
 )
-from hetplanner.elastic.identity import Version
+from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import HetplannerError, InvalidInput
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import load_elastic_plan
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.plan_files import load_elastic_plan
+from hetplanner.plan.files.train_files import load_config, resume_chain
 from hetplanner.plan.train import TrainConfig
-from hetplanner.plan.train_files import load_config, resume_chain
 from hetplanner.reading import reader
-from hetplanner.swarm.checkpoint_files import FOLDER, checkpoint_path, is_whole, lineage_of, of_first_lineage
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
+from hetplanner.swarm.peer.checkpoint_files import FOLDER, checkpoint_path, is_whole, lineage_of, of_first_lineage
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, get_args
 
-from hetplanner.elastic.coordinator import Coordinator
-from hetplanner.elastic.coordinator_events import (
+from hetplanner.elastic.coordinator.coordinator import Coordinator
+from hetplanner.elastic.coordinator.decisions import Committed, Decision, SetBack
+from hetplanner.elastic.coordinator.transaction import Phase
+from hetplanner.elastic.protocol.coordinator_events import (
     PeerFailed,
     Persist,
     Persisted,
@@ -19,9 +21,8 @@ from hetplanner.elastic.coordinator_events import (
     Received,
     TrainerFailed,
 )
-from hetplanner.elastic.decisions import Committed, Decision, SetBack
-from hetplanner.elastic.identity import Member
-from hetplanner.elastic.messages import (
+from hetplanner.elastic.protocol.identity import Member
+from hetplanner.elastic.protocol.messages import (
     Accuse,
     Ask,
     Become,
@@ -34,8 +35,7 @@ from hetplanner.elastic.messages import (
     Sent,
     TrainerToCoordinator,
 )
-from hetplanner.elastic.proposer import Proposer
-from hetplanner.elastic.transaction import Phase
+from hetplanner.elastic.rebalancing.proposer import Proposer
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 from hetplanner.swarm.driver import Driver, now_s

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from hetplanner.elastic.decisions import Decision, cut_torn_line, decode_decisions, encode_decision
+from hetplanner.elastic.coordinator.decisions import Decision, cut_torn_line, decode_decisions, encode_decision
 from hetplanner.errors import RunError
 from hetplanner.line_files import append_lines
 

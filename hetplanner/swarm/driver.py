@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from hetplanner.elastic.coordinator_events import Received, Tick
-from hetplanner.elastic.messages import Accuse, Message, Work
-from hetplanner.elastic.peer_events import CallLost
+from hetplanner.elastic.protocol.coordinator_events import Received, Tick
+from hetplanner.elastic.protocol.messages import Accuse, Message, Work
+from hetplanner.elastic.protocol.peer_events import CallLost
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
-from hetplanner.swarm.links import Links
+from hetplanner.swarm.launch.links import Links
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 from hetplanner.swarm.wire.frames import Frame, Part, encode_frame

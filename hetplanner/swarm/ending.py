@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.atomic_files import check_free, drafted
-from hetplanner.elastic.identity import Seat, Version, View
+from hetplanner.elastic.protocol.identity import Seat, Version, View
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.save import FORMAT, join_parts, part_file, saved_bytes
-from hetplanner.runtime.tensor_files import save_tensors
+from hetplanner.runtime.checkpoint.save import FORMAT, join_parts, part_file, saved_bytes
+from hetplanner.runtime.checkpoint.tensor_files import save_tensors
+from hetplanner.runtime.model.build import StageModel
 from hetplanner.schema import parse_json
+from hetplanner.swarm.peer.state import StageState, receive_state
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.swarm.state import StageState, receive_state
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 
 DIGEST_QUERY = b"digest"

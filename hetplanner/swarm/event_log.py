@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hetplanner.elastic.coordinator import Coordinator
-from hetplanner.elastic.decisions import Committed
-from hetplanner.elastic.identity import Member, Version
-from hetplanner.elastic.membership import PeerState
-from hetplanner.elastic.step_work import StepWork
-from hetplanner.elastic.transaction import Phase
+from hetplanner.elastic.coordinator.coordinator import Coordinator
+from hetplanner.elastic.coordinator.decisions import Committed
+from hetplanner.elastic.coordinator.membership import PeerState
+from hetplanner.elastic.coordinator.step_work import StepWork
+from hetplanner.elastic.coordinator.transaction import Phase
+from hetplanner.elastic.protocol.identity import Member, Version
 from hetplanner.line_files import LineFile
 from hetplanner.reading import DAMAGED
-from hetplanner.runtime.telemetry import Telemetry
+from hetplanner.runtime.measure.telemetry import Telemetry
 
 EVENTS_FILE = "events.jsonl"
 MAX_TOLD_PEERS, MAX_TOLD_PAIRS = 512, 2048

@@ -166,7 +166,7 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
     name = parsed.name or f"{parsed.role}-{secrets.token_hex(4)}"
     process: Driver
     if device is not None:
-        from hetplanner.swarm.links import Links
+        from hetplanner.swarm.launch.links import Links
         from hetplanner.swarm.peer_process import PeerProcess
 
         peer = process = PeerProcess(

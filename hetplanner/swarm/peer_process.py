@@ -12,11 +12,11 @@ from typing import Any, TypeVar, get_args
 
 import torch
 
-from hetplanner.elastic.coordinator_events import Received
-from hetplanner.elastic.identity import Stamp, Token
-from hetplanner.elastic.messages import CoordinatorToPeer, Ended, Message, Send, Sent, Work, Worked, WorkFailed
-from hetplanner.elastic.peer import Peer
-from hetplanner.elastic.peer_events import (
+from hetplanner.elastic.peer.peer import Peer
+from hetplanner.elastic.protocol.coordinator_events import Received
+from hetplanner.elastic.protocol.identity import Stamp, Token
+from hetplanner.elastic.protocol.messages import CoordinatorToPeer, Ended, Message, Send, Sent, Work, Worked, WorkFailed
+from hetplanner.elastic.protocol.peer_events import (
     ApplyUpdate,
     BackwardDone,
     CallKey,
@@ -41,19 +41,19 @@ from hetplanner.elastic.peer_events import (
     UpdateApplied,
 )
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.runtime.wire import CPU
-from hetplanner.swarm.averaging import Averager, Group, Meeting, Tied, reduce_beside
+from hetplanner.runtime.comm.wire import CPU
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.ending import DIGEST_QUERY
-from hetplanner.swarm.engine import StageEngine, Sum
-from hetplanner.swarm.links import Links
-from hetplanner.swarm.open_calls import OpenCalls
-from hetplanner.swarm.parts import check_finite, check_sizes
+from hetplanner.swarm.launch.links import Links
+from hetplanner.swarm.peer.averaging import Averager, Group, Meeting, Tied, reduce_beside
+from hetplanner.swarm.peer.engine import StageEngine, Sum
+from hetplanner.swarm.peer.open_calls import OpenCalls
+from hetplanner.swarm.peer.state_keeper import StateKeeper
+from hetplanner.swarm.peer.tensor_checks import check_finite, check_sizes
+from hetplanner.swarm.peer.work_thread import Turn, WorkThread
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.swarm.state_keeper import StateKeeper
 from hetplanner.swarm.wire.certificates import Credentials
 from hetplanner.swarm.wire.frames import Frame, encode_frame
-from hetplanner.swarm.work_thread import Turn, WorkThread
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from hetplanner.codecs.spec import NO_CODEC, Codec
-from hetplanner.elastic.settings import ElasticSettings, settings_of
+from hetplanner.elastic.protocol.settings import ElasticSettings, settings_of
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.elastic_settings import check_updates
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.elastic.rebalancing import Rebalancing
+from hetplanner.plan.elastic.settings import check_updates
 from hetplanner.plan.model import OuterOptimizer
-from hetplanner.plan.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.schema import Name, Noun, check_format, checked, parse_json

@@ -11,12 +11,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from hetplanner.elastic.coordinator_events import Received
-from hetplanner.elastic.messages import CoordinatorToTrainer, Ended, Send, Work, Worked, WorkFailed
-from hetplanner.elastic.peer_events import CancelWork, SendWork
-from hetplanner.elastic.trainer import Trainer
+from hetplanner.elastic.peer.trainer import Trainer
+from hetplanner.elastic.protocol.coordinator_events import Received
+from hetplanner.elastic.protocol.messages import CoordinatorToTrainer, Ended, Send, Work, Worked, WorkFailed
+from hetplanner.elastic.protocol.peer_events import CancelWork, SendWork
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.data import Batches, open_batches
+from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.swarm.driver import Driver, now_s
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.certificates import Credentials

@@ -1,4 +1,6 @@
-"""The dashboard: view-models (param, no Panel), thin Panel views, the access guard, the search worker.
+"""The dashboard. Begin with `serve`, then `shell`.
 
-Importing this package imports nothing else: the search worker lives in it and must start fast.
+A folder for each page (`cluster`, `settings`, `plan`, `simulate`, `run`, `export`) holds its view-models (`param`
+objects without Panel) and its views; `shell` is around the pages, `widgets` are shared components, `patches` is what
+the page changes in Bokeh and Panel. `jobs` does heavy work in other processes, `security` guards requests.
 """

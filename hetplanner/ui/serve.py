@@ -18,10 +18,10 @@ import psutil
 
 import hetplanner
 from hetplanner.errors import InvalidInput, RunError
-from hetplanner.ui.access import LOOPBACK_HOSTS, LaunchGuard, allowed_hosts, launch_token, new_token
+from hetplanner.ui.security.access import LOOPBACK_HOSTS, LaunchGuard, allowed_hosts, launch_token, new_token
 
 if TYPE_CHECKING:
-    from hetplanner.ui.gate import Gate
+    from hetplanner.ui.security.gate import Gate
 
 LOOPBACK = "127.0.0.1"
 MAX_MESSAGE_BYTES = 20 * 2**20
@@ -55,7 +55,7 @@ def serve_dashboard(
         InvalidInput: the host is no address of this machine.
         RunError: the port is taken.
     """
-    from hetplanner.ui.gate import Gate
+    from hetplanner.ui.security.gate import Gate
 
     port = _free_port(host, port)
     is_open = not is_loopback(host)
@@ -85,7 +85,7 @@ def serve_behind_login(path: Path, home: Path | None = None) -> None:
     Raises:
         InvalidInput: others may enter the folder.
     """
-    from hetplanner.ui.gate import Gate
+    from hetplanner.ui.security.gate import Gate
 
     info = path.parent.stat()
     if info.st_uid != os.getuid() or info.st_mode & 0o077:
@@ -102,9 +102,9 @@ def _make_server(gate: Gate, home: Path | None, **where: Any) -> Any:
     """Panel's server with a gate before all that it serves."""
     import panel as pn
 
-    from hetplanner.ui.gate import MAX_BODY_BYTES
-    from hetplanner.ui.views.run.away import COOKIE as SEEN_COOKIE
-    from hetplanner.ui.views.shell import planner_page
+    from hetplanner.ui.run.views.away import COOKIE as SEEN_COOKIE
+    from hetplanner.ui.security.gate import MAX_BODY_BYTES
+    from hetplanner.ui.shell.views.shell import planner_page
 
     def page() -> Any:
         return planner_page(

@@ -9,24 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from hetplanner.cost.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds
 from hetplanner.errors import HetplannerError
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.trace import Trace
+from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.annotations import Annotations, known_annotations
-from hetplanner.runs.audit import audit_records
-from hetplanner.runs.comparison import Comparer, Comparison
 from hetplanner.runs.directory import RunDirectory, list_run_ids
-from hetplanner.runs.events import LifeSpan, RunEvent, life_spans, run_events
 from hetplanner.runs.home import runs_directory
-from hetplanner.runs.loads import LinkLoad, SiteLoad, link_loads, site_loads
-from hetplanner.runs.reader import RunReader
+from hetplanner.runs.reading.events import LifeSpan, RunEvent, life_spans, run_events
+from hetplanner.runs.reading.loads import LinkLoad, SiteLoad, link_loads, site_loads
+from hetplanner.runs.reading.reader import RunReader
+from hetplanner.runs.reading.swarm_flow import NO_FLOW, SwarmFlow
+from hetplanner.runs.reading.swarm_history import SwarmHistory
+from hetplanner.runs.reports.comparison import Comparer, Comparison
+from hetplanner.runs.reports.stragglers import Straggler, stragglers
 from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.run import true_status
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.runs.stragglers import Straggler, stragglers
-from hetplanner.runs.swarm_flow import NO_FLOW, SwarmFlow
-from hetplanner.runs.swarm_history import SwarmHistory
 
 _log = logging.getLogger(__name__)
 

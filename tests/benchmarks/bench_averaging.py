@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 
 from hetplanner.codecs.spec import NO_CODEC
-from hetplanner.elastic.identity import Member, Seat, Stamp
-from hetplanner.swarm.averaging import Averager, Meeting
-from hetplanner.swarm.engine import Sum
+from hetplanner.elastic.protocol.identity import Member, Seat, Stamp
+from hetplanner.swarm.peer.averaging import Averager, Meeting
+from hetplanner.swarm.peer.engine import Sum
 
 ROUNDS, PEERS = 8, 3
 

@@ -22,7 +22,7 @@ import torch
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.transformer import BoundaryLayers
 from tests.benchmarks.bench_fusionllm import InOneProcess, config_of, gpt, step_bytes, with_codecs
 from tests.factories import chain_plan

@@ -20,7 +20,7 @@ import captured_models
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.huggingface import config_factory
-from hetplanner.runtime.build import StageModel
+from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.rng import RngKey
 
 ROUNDS, WARMUP = 60, 5

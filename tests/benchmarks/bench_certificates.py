@@ -11,12 +11,12 @@ import argparse
 import time
 from pathlib import Path
 
-from hetplanner.cluster.files import load_cluster
-from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cluster.formats.cluster_files import load_cluster
+from hetplanner.cost.bounds.lower_bounds import bound_cost, bound_step
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.problem import Constraints, Problem
-from hetplanner.planners.dtfm_exact import find_classes, prove_optimum
+from hetplanner.planners.dtfm.certificates import find_classes, prove_optimum
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset
 

@@ -21,13 +21,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.schedules import interleave
+from hetplanner.planners.variants.schedules import interleave
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset
 

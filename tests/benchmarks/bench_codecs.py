@@ -17,7 +17,7 @@ import torch
 
 from hetplanner.codecs.spec import WORK_AT_POSITIONS, Codec, Work
 from hetplanner.codecs.torch_codecs import AtPositions, TopK, tensor_codec
-from hetplanner.runtime.delta import ChangingEnd, SampleMemory
+from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 

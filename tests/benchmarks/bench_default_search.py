@@ -13,10 +13,10 @@ from bench_mixed import instance
 
 from hetplanner.errors import HetplannerError
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.pareto import search_front
 from hetplanner.planners.registry import make_planner
-from hetplanner.ui.models.front import WORTH_SAYING
-from hetplanner.ui.models.problem import default_shape
+from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.ui.plan.models.front import WORTH_SAYING
+from hetplanner.ui.settings.models.problem import default_shape
 
 
 def fixed(problem: Problem) -> Problem:

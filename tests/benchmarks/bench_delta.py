@@ -28,7 +28,7 @@ from hetplanner.data.text import standard_library
 from hetplanner.plan.action import Action
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.data import open_batches
+from hetplanner.runtime.train.data import open_batches
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.captured_models import Residual

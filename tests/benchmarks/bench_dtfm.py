@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.generators import GENERATORS
 from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners import interface
-from hetplanner.planners.dtfm_plan import dtfm_settings
-from hetplanner.planners.dtfm_search import dtfm_species
+from hetplanner.planners.dtfm.factory import dtfm_species
+from hetplanner.planners.dtfm.plan import dtfm_settings
 from hetplanner.planners.interface import Budget, Progress
-from hetplanner.planners.population import Evolution, EvolutionSettings, evolve
 from hetplanner.planners.registry import make_planner
+from hetplanner.planners.search.population import Evolution, EvolutionSettings, evolve
 from hetplanner.workload.presets import preset
 
 SAMPLES = Path(__file__).parents[2] / "sample_clusters"

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from elastic_ablations import ABLATIONS
 
-from hetplanner.elastic.settings import ElasticSettings
-from hetplanner.elastic.simulation import CALM, Faults, Simulation
-from hetplanner.plan.elastic_settings import WIRING_RULES
+from hetplanner.elastic.protocol.settings import ElasticSettings
+from hetplanner.elastic.simulation.simulation import CALM, Faults, Simulation
+from hetplanner.plan.elastic.settings import WIRING_RULES
 
 MEAN_JITTER = 1.05
 """Of the simulated compute times."""

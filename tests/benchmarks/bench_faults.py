@@ -36,7 +36,7 @@ import psutil
 from factories import chain_plan, slow_swarm, small_cluster
 from fault_injection import STATIC_KINDS, SWARM_KINDS, Scene, inject
 
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.workload.presets import preset
 
 DISK_BYTES = 2**28

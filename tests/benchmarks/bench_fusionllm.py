@@ -47,11 +47,11 @@ from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import LinkCodec, Plan, Role
 from hetplanner.plan.problem import Constraints
 from hetplanner.plan.train import TrainConfig
-from hetplanner.planners.codec_choice import choose_codecs
-from hetplanner.runtime.chunk import build_chunks
-from hetplanner.runtime.data import Batches, open_batches
-from hetplanner.runtime.precision import boundary_codec
+from hetplanner.planners.choices.codec import choose_codecs
+from hetplanner.runtime.model.chunk import build_chunks
+from hetplanner.runtime.model.precision import boundary_codec
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.schema import checked
 from hetplanner.simulator.timing import simulate_step_s
 from hetplanner.workload.presets import preset

@@ -39,13 +39,13 @@ from hosts.netns import processes
 from hosts.shaping import limit_connections
 from patience import HANG_S, until
 
-from hetplanner.cluster.files import load_cluster, save_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
 from hetplanner.cluster.model import Cluster
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ADDRESS_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.prediction import PREDICTION_FILE
+from hetplanner.runtime.measure.prediction import PREDICTION_FILE
 from hetplanner.workload.presets import preset
 from hetplanner.workload.workload import Workload
 from tests.benchmarks.bench_prediction import with_codec

@@ -21,7 +21,7 @@ from host_bed import HostBed, HostSpec
 from hosts.swarm_lab import SwarmLab
 
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.swarm_history import WAYS_TO_GO
+from hetplanner.runs.reading.swarm_history import WAYS_TO_GO
 
 MICRO_BATCHES, SPEED = 8, 8.0
 

@@ -34,17 +34,17 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
-from hetplanner.plan.files import load_plan, save_plan
+from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.adamw import FlatAdamW
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.chunk import build_chunks
-from hetplanner.runtime.connect import join, open_store, place_from_environment
-from hetplanner.runtime.data import Batches, open_batches
-from hetplanner.runtime.executor import Executor
-from hetplanner.runtime.telemetry import Telemetry
-from hetplanner.runtime.transport import Transport
+from hetplanner.runtime.comm.connect import join, open_store, place_from_environment
+from hetplanner.runtime.comm.transport import Transport
+from hetplanner.runtime.measure.telemetry import Telemetry
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.chunk import build_chunks
+from hetplanner.runtime.train.adamw import FlatAdamW
+from hetplanner.runtime.train.data import Batches, open_batches
+from hetplanner.runtime.train.executor import Executor
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.factories import chain_plan, small_cluster

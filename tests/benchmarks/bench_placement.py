@@ -20,13 +20,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.model import Cluster
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.train import TrainConfig
-from hetplanner.planners.codec_choice import choose_codecs
+from hetplanner.planners.choices.codec import choose_codecs
 from hetplanner.planners.finish import equal_plan, order_devices
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.codecs.spec import Codec
-from hetplanner.plan.files import load_plan
+from hetplanner.plan.files.plan_files import load_plan
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import checked

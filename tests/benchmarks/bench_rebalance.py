@@ -1,7 +1,7 @@
 """Rebalancing policies over preemption traces: 32 equal stages, 120 s of download, share of the optimal throughput.
 
 The optimum is a bound: the best placement of the peers that are alive, moves and downloads free. `of late`: our share
-of what the best placement of a download ago would hold, less who died since (`hetplanner.elastic.delayed`).
+of what the best placement of a download ago would hold, less who died since (`hetplanner.elastic.forecast.delayed`).
 Observed traces are of a dozen instances; a row of them is a fleet of so many zones, each from another moment on. The
 paper's column is the best of its four variants (period 300 or 60 s, joiners anywhere or at the neediest stage), chosen
 for each trace.
@@ -22,12 +22,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from hetplanner.elastic.delayed import delayed_throughput
-from hetplanner.elastic.fluid import simulate_swarm
-from hetplanner.elastic.preemption_generators import generate_preemptions, make_fleet
-from hetplanner.elastic.preemptions import PreemptionTrace, load_preemptions
-from hetplanner.elastic.swarm_run import SwarmRun
-from hetplanner.plan.rebalancing import Placement, Rebalancing
+from hetplanner.elastic.forecast.delayed import delayed_throughput
+from hetplanner.elastic.forecast.fluid import simulate_swarm
+from hetplanner.elastic.forecast.preemption_generators import generate_preemptions, make_fleet
+from hetplanner.elastic.forecast.preemptions import PreemptionTrace, load_preemptions
+from hetplanner.elastic.forecast.swarm_run import SwarmRun
+from hetplanner.plan.elastic.rebalancing import Placement, Rebalancing
 
 STAGES, DOWNLOAD_S, BAR, AIM = 32, 120.0, 0.95, 0.97
 EQUAL, MIXED = (1.0,), (1.0, 2.0, 4.0)

@@ -95,7 +95,7 @@ def measure(args, seed):
 
 def random_mean(costs, args):
     """Mean cost of random plans with their pipelines matched."""
-    from hetplanner.planners.dtfm_large_kernels import score_in_order
+    from hetplanner.planners.dtfm.large_kernels import score_in_order
 
     rng = np.random.default_rng(0)
     layouts = np.array([rng.permutation(args.devices) for _ in range(RANDOM_PLANS)])
@@ -106,7 +106,8 @@ def random_mean(costs, args):
 
 def flat_annealing(costs, args, seconds):
     """Best cost of annealing from a random plan in so many CPU seconds: matchings anew, matchings repaired."""
-    from hetplanner.planners import dtfm_kernels, dtfm_large_kernels
+    from hetplanner.planners.dtfm import kernels as dtfm_kernels
+    from hetplanner.planners.dtfm import large_kernels as dtfm_large_kernels
 
     layout, order = np.random.default_rng(1).permutation(args.devices), np.arange(args.stages)
 

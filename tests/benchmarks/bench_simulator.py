@@ -20,13 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.schedules import interleave
+from hetplanner.planners.variants.schedules import interleave
 from hetplanner.simulator.packing import order_plan, pack_plan
 from hetplanner.simulator.simulation import simulate, summarise_trace
 from hetplanner.simulator.timing import time_packed

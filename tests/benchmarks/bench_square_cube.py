@@ -35,10 +35,10 @@ from hetplanner.cost.square_cube import HEAD_DIM, SquareCubePoint
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.reader import RunReader
-from hetplanner.runs.utilisation import Utilisation, utilisation_of_run
-from hetplanner.runtime.prediction import NUM_STEPS
-from hetplanner.runtime.stage import StageRunner
+from hetplanner.runs.reading.reader import RunReader
+from hetplanner.runs.reports.utilisation import Utilisation, utilisation_of_run
+from hetplanner.runtime.measure.prediction import NUM_STEPS
+from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload

@@ -17,20 +17,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.generators import mixed_gpus
 from hetplanner.cost.estimate import CostModel
 from hetplanner.plan.problem import Problem
-from hetplanner.planners.ragged_search import RaggedSpecies
-from hetplanner.planners.step_search import StepSpecies
-from hetplanner.planners.step_space import StepSpaces
+from hetplanner.planners.step_time.ragged import RaggedSpecies
+from hetplanner.planners.step_time.space import StepSpaces
+from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.workload.presets import preset
 
 CLUSTER = Path(__file__).parents[2] / "sample_clusters" / "dtfm_5_worldwide.json"
 SHAPE = (8, 8)
 FIRST_EVENT = """
 import os, sys
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.registry import make_planner
 from hetplanner.workload.presets import preset

@@ -27,14 +27,14 @@ from factories import small_cluster, swarm_plan
 from static_restarts import run_static
 from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
-from hetplanner.cost.calm import calm_plan
-from hetplanner.cost.swarm_costs import expected_speeds
-from hetplanner.plan.elastic_settings import WiringSettings
+from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.swarm_costs import expected_speeds
+from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.simulator.simulation import simulate, summarise_trace
-from hetplanner.swarm.faults import MATE, Fault, Storm, draw_storm
-from hetplanner.swarm.network_proxy import NetworkProxy
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.launch.faults import MATE, Fault, Storm, draw_storm
+from hetplanner.swarm.launch.network_proxy import NetworkProxy
+from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.spec import spec_of
 
 UNLIKE = (3.0, 3.0, 3.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from factories import small_cluster
 from own_loop import finish
 
-from hetplanner.swarm.links import Links, create_links
+from hetplanner.swarm.launch.links import Links, create_links
 from hetplanner.swarm.wire.endpoint import Endpoint
 
 PIECES = 10

@@ -33,9 +33,10 @@ LEFT_OUT_S = 0.3
 
 def switch(rank: int, *, block: int, folder: str) -> None:
     """Turns a rank's telemetry off in every second block of steps; it notes when its steps end, by two clocks."""
-    from hetplanner.runtime import executor, session, update
-    from hetplanner.runtime.telemetry import Telemetry
-    from hetplanner.runtime.traffic import Traffic
+    from hetplanner.runtime import session
+    from hetplanner.runtime.comm.traffic import Traffic
+    from hetplanner.runtime.measure.telemetry import Telemetry
+    from hetplanner.runtime.train import executor, update
 
     ends: list[tuple[float, float]] = []
 

@@ -36,9 +36,9 @@ from playwright.sync_api import Browser, Page
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hetplanner.cluster.edits import add_devices
-from hetplanner.cluster.files import cluster_to_json, load_cluster
+from hetplanner.cluster.formats.cluster_files import cluster_to_json, load_cluster
 from hetplanner.cluster.model import Cluster
-from hetplanner.ui.models.session import PAGES
+from hetplanner.ui.shell.models.session import PAGES
 from tests.benchmarks.ui_actions import actions, button, show, stop_search
 from tests.benchmarks.ui_loads import grown, with_browser, with_client
 from tests.benchmarks.ui_page import REPOSITORY, chromium, latency_ms, opened, outside, sees, settle

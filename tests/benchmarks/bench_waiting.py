@@ -95,7 +95,7 @@ def open_page():
 def launch_and_stop():
     """Seconds from the launch to the first loss, and from the stop to the last process's end."""
     import hetplanner as hp
-    from hetplanner.runs.client import AgentClient
+    from hetplanner.runs.agent.client import AgentClient
 
     problem = hp.Problem(
         cluster=hp.load_cluster(LAB), workload=hp.preset("tiny-gpt"), constraints=hp.Constraints(stages=2, replicas=2)

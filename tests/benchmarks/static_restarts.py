@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from hetplanner.plan.checkpoints import checkpoint_steps
-from hetplanner.swarm.engine import FORWARD_SHARE
+from hetplanner.plan.files.checkpoints import checkpoint_steps
+from hetplanner.swarm.peer.engine import FORWARD_SHARE
 from tests.distributed.real_ranks import start_ranks
 from tests.factories import chain_plan, small_cluster
 
@@ -35,7 +35,7 @@ class Outcome:
 
 def pace(speed: float, rank: int) -> None:
     """Slows the stages of a rank down to so many micro-batches per second."""
-    from hetplanner.runtime.stage import StageRunner
+    from hetplanner.runtime.model.stage import StageRunner
 
     def slowed(compute, share):
         def run(*arguments):

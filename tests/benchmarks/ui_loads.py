@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 from playwright.sync_api import Browser
 
-from hetplanner.ui.models.session import PAGES
+from hetplanner.ui.shell.models.session import PAGES
 from tests.benchmarks.ui_actions import show
 from tests.benchmarks.ui_page import opened
 from tests.own_loop import finish

@@ -9,7 +9,8 @@ from find_browser import BrowserMissing, find_browser
 from playwright.sync_api import Browser, BrowserContext, expect
 from served_dashboard import PATIENCE_MS, REPOSITORY, Server, Visit
 
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from served_dashboard import Dashboard, Server, Visit
 
 from hetplanner import plots
-from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plots.report_page import report_page
 from hetplanner.runs.run import open_run
@@ -208,6 +208,6 @@ def test_the_page_works_with_bokeh_and_panel_as_published(tmp_path, visit, monke
     for page, words in shown.items():
         one.tab(page)
         one.sees(words)
-    assert "thrift" not in one.page.content()
+    assert "style_updates" not in one.page.content()
     one.leave()
     server.stop()

@@ -13,8 +13,8 @@ from other_user import CAN_BECOME, as_another_user, closed_to_others
 from playwright.sync_api import Browser, FrameLocator, Page
 from served_dashboard import PATIENCE_MS
 
-from hetplanner.ui import jupyter
-from hetplanner.ui.framed import JupyterDashboard, framed_html
+from hetplanner.ui.notebook import jupyter
+from hetplanner.ui.notebook.framed import JupyterDashboard, framed_html
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -79,7 +79,7 @@ def test_the_launcher_s_tile_opens_the_dashboard_for_who_is_logged_in_alone(lab:
             assert "hetplanner" not in answer.text.replace(f"{BASE}{path}", "")
 
     below = psutil.Process(lab.process.pid).children(recursive=True)
-    (server,) = [process for process in below if "hetplanner.ui.jupyter" in process.cmdline()]
+    (server,) = [process for process in below if "hetplanner.ui.notebook.jupyter" in process.cmdline()]
     assert not [one for one in server.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
     path = Path(server.cmdline()[-1])
     assert closed_to_others(path.parent)

@@ -12,7 +12,7 @@ from factories import sites_cluster
 from playwright.sync_api import Locator, Page, expect
 from served_dashboard import REPOSITORY, Visit
 
-from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.formats.cluster_files import cluster_to_json
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ import pytest
 from factories import sites_cluster
 from playwright.sync_api import expect
 
-from hetplanner.cluster.table_export import tables_of
+from hetplanner.cluster.formats.table_export import tables_of
 
 pytestmark = pytest.mark.browser
 

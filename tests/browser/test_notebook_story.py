@@ -9,7 +9,7 @@ from jupyter_lab import TOKEN, Lab, cell_of, is_done, run_cell
 from playwright.sync_api import Browser, expect
 from served_dashboard import PATIENCE_MS, REPOSITORY
 
-from hetplanner.ui.jupyter import HOME_VARIABLE
+from hetplanner.ui.notebook.jupyter import HOME_VARIABLE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -9,8 +9,8 @@ from playwright.sync_api import Page
 from served_dashboard import PATIENCE_MS
 from test_plan_story import budget, choose
 
-from hetplanner.ui.models.draft_files import DraftFiles
-from hetplanner.ui.models.drafts import Draft, Step
+from hetplanner.ui.cluster.models.draft_files import DraftFiles
+from hetplanner.ui.cluster.models.drafts import Draft, Step
 
 pytestmark = pytest.mark.browser
 

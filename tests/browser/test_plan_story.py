@@ -12,7 +12,7 @@ from factories import small_cluster
 from playwright.sync_api import expect
 from served_dashboard import PATIENCE_MS
 
-from hetplanner.cluster.files import cluster_to_json
+from hetplanner.cluster.formats.cluster_files import cluster_to_json
 from hetplanner.workload.files import workload_to_data
 
 pytestmark = pytest.mark.browser

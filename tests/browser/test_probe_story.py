@@ -14,7 +14,7 @@ from factories import sites_cluster
 from playwright.sync_api import expect
 from served_dashboard import TOKEN, Server
 
-from hetplanner.cluster.files import save_cluster
+from hetplanner.cluster.formats.cluster_files import save_cluster
 
 pytestmark = pytest.mark.browser
 

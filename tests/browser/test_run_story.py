@@ -17,10 +17,11 @@ from served_dashboard import TOKEN
 
 from hetplanner.liveness.processes import created_unix_s, processes_of_run
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.status import RunStatus, write_status
-from hetplanner.ui.models.export import plan_text
+from hetplanner.ui.export.model import plan_text
 
 pytestmark = pytest.mark.browser
 
@@ -178,7 +179,7 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
     one.page.get_by_role("button", name="Launch the swarm…").click()
     one.sees("Launch the swarm?")
     one.sees("layer.1.attention … layer.2.mlp: d2, d3, d4")
-    one.sees("hetplanner.swarm.rehearse")
+    one.sees("hetplanner.swarm.launch.rehearse")
     steps = one.page.get_by_label("Steps", exact=True).filter(visible=True).first
     steps.fill("10000")
     steps.press("Tab")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from factories import chain_plan
 
-from hetplanner.planners.derive import Derivation, derive_plan
-from hetplanner.ui.models.export import plan_text
+from hetplanner.planners.variants.derive import Derivation, derive_plan
+from hetplanner.ui.export.model import plan_text
 
 pytestmark = pytest.mark.browser
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from swarm_runs import small_spec, start_swarm
 
 from hetplanner.atomic_files import DRAFT_PATTERNS
-from hetplanner.elastic.decisions import Committed, decode_decisions
-from hetplanner.plan.checkpoints import checkpoint_steps, file_digest
+from hetplanner.elastic.coordinator.decisions import Committed, decode_decisions
+from hetplanner.plan.files.checkpoints import checkpoint_steps, file_digest
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.event_log import parse_events
 from tests.distributed.real_ranks import start_ranks

@@ -15,13 +15,15 @@ from typing import Any
 
 from patience import HANG_S, stretched, until
 
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.connect import store_at
+from hetplanner.runtime.comm.connect import store_at
 
 _CONTEXT = mp.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hetplanner.runtime.session", "hetplanner.plan.files"])
+_CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", "hetplanner.runtime.session", "hetplanner.plan.files.plan_files"]
+)
 
 
 @dataclass

@@ -20,9 +20,10 @@ from hetplanner.launchers.local import LocalLauncher
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.directory import create_run_directory
-from hetplanner.runs.reader import RunReader
+from hetplanner.runs.reading.reader import RunReader
 from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed

@@ -21,7 +21,7 @@ from served_dashboard import TOKEN, Dashboard, Server
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from hetplanner.runs.client import find_agent
+from hetplanner.runs.agent.connection import find_agent
 
 pytestmark = pytest.mark.distributed
 PATHS = ("/planner", "/planner/autoload.js?bokeh-autoload-element=1", "/planner/metadata", "/static/js/bokeh.min.js")

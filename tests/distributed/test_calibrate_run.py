@@ -8,7 +8,7 @@ from real_ranks import train
 from hetplanner.calibration.model import apply_calibration
 from hetplanner.calibration.trace_fit import calibrate_trace
 from hetplanner.cluster.catalog import resolve_device
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.notebook import calibrate
 from hetplanner.plan.problem import Constraints, Problem

@@ -15,11 +15,11 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.train import TrainConfig
-from hetplanner.planners.schedules import interleave
-from hetplanner.runtime.layout import running_buffers
-from hetplanner.runtime.reference import train_reference
-from hetplanner.runtime.sample import generate
-from hetplanner.runtime.sample import load_model as load_run
+from hetplanner.planners.variants.schedules import interleave
+from hetplanner.runtime.model.layout import running_buffers
+from hetplanner.runtime.model.sample import generate
+from hetplanner.runtime.model.sample import load_model as load_run
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import train
 from tests.factories import chain_plan, small_cluster

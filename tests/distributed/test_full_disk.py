@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetplanner.plan.checkpoints import checkpoint_steps, file_digest
+from hetplanner.plan.files.checkpoints import checkpoint_steps, file_digest
 from tests.distributed.full_disk_story import CONFIG, STEPS, static_plan
 from tests.distributed.real_ranks import start_ranks, train
 

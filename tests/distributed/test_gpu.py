@@ -9,12 +9,12 @@ from swarm_runs import check_end, small_spec
 
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.data import open_batches
-from hetplanner.runtime.reference import train_reference
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.stage import StageRunner
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.runtime.train.data import open_batches
+from hetplanner.runtime.train.reference import train_reference
+from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
 from tests.factories import chain_plan, small_cluster, tiny_workload

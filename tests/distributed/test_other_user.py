@@ -22,7 +22,8 @@ from swarm_runs import events_of, small_spec, start_swarm
 from hetplanner.launchers.isolate import CLONE_NEWNET, why_open
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.home import socket_path
 from hetplanner.runs.run import Run
 from hetplanner.swarm.wire.certificates import run_certificates

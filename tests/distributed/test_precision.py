@@ -12,11 +12,11 @@ from hetplanner.capture.assemble import capture_workload
 from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.planners.schedules import interleave
-from hetplanner.runtime.executor import Executor, StepStats
-from hetplanner.runtime.precision import LossScale
-from hetplanner.runtime.reference import train_reference
-from hetplanner.runtime.stage import StageRunner
+from hetplanner.planners.variants.schedules import interleave
+from hetplanner.runtime.model.precision import LossScale
+from hetplanner.runtime.model.stage import StageRunner
+from hetplanner.runtime.train.executor import Executor, StepStats
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train

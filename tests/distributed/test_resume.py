@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 from hetplanner.codecs.spec import Codec
-from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
+from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
 from hetplanner.plan.model import LinkCodec, OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
-from hetplanner.runtime.sample import load_model
+from hetplanner.runtime.model.sample import load_model
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, tiny_workload
 from tests.threaded_ranks import ThreadedRanks
@@ -118,7 +118,7 @@ def test_a_checkpoint_between_two_synchronisations_of_local_steps(tmp_path: Path
 
 def die_in_step(rank: int, *, victim: int, step: int, folder: str) -> None:
     """The scripted kill: one rank kills itself as it begins a step, once."""
-    from hetplanner.runtime import executor
+    from hetplanner.runtime.train import executor
 
     run_step, fired = executor.Executor.run_step, Path(folder) / "fired"
 

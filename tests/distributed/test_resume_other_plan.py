@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps, rank_file
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.run import Run
-from hetplanner.runtime.carry_over import carry_over
-from hetplanner.runtime.chunk import build_chunks
+from hetplanner.runtime.checkpoint.carry_over import carry_over
+from hetplanner.runtime.model.chunk import build_chunks
 from tests.distributed.real_ranks import finds_earlier_run, start_ranks, train
 from tests.factories import chain_plan, small_cluster, tiny_workload
 from tests.programs import residual_workload

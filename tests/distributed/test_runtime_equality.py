@@ -16,11 +16,12 @@ from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.schedules import interleave
-from hetplanner.runtime import session, wire
-from hetplanner.runtime.reference import train_reference
-from hetplanner.runtime.sample import generate, load_model
-from hetplanner.runtime.wire import PairWire
+from hetplanner.planners.variants.schedules import interleave
+from hetplanner.runtime import session
+from hetplanner.runtime.comm import wire
+from hetplanner.runtime.comm.wire import PairWire
+from hetplanner.runtime.model.sample import generate, load_model
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train

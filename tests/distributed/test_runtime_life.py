@@ -16,11 +16,11 @@ from patience import HANG_S, stretched
 
 from hetplanner.errors import InvalidInput, Preempted
 from hetplanner.launchers.local import free_loopback_port
-from hetplanner.plan.checkpoints import checkpoint_steps
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.checkpoints import checkpoint_steps
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runtime.build import StageModel
-from hetplanner.runtime.sample import load_model
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.sample import load_model
 from tests.distributed.real_ranks import start_ranks, train
 from tests.factories import chain_plan, hosted, small_cluster
 

@@ -14,10 +14,11 @@ from fake_launcher import processes_under, rank_of
 from patience import HANG_S, until
 
 from hetplanner.liveness.processes import processes_of_run
-from hetplanner.plan.checkpoints import checkpoint_folder, checkpoint_steps
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.checkpoints import checkpoint_folder, checkpoint_steps
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.client import AgentClient, find_agent
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.run import open_run
 
 pytestmark = pytest.mark.distributed

@@ -8,11 +8,11 @@ import torch
 from own_loop import finish
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm
 
-from hetplanner.elastic.identity import Version
-from hetplanner.elastic.messages import Ask, Hello, Refused, Work, WorkFailed
+from hetplanner.elastic.protocol.identity import Version
+from hetplanner.elastic.protocol.messages import Ask, Hello, Refused, Work, WorkFailed
 from hetplanner.swarm.driver import Driver
-from hetplanner.swarm.engine import StageEngine
-from hetplanner.swarm.faults import Storm
+from hetplanner.swarm.launch.faults import Storm
+from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer_process import PeerProcess
 from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import encode_frame, join_frame

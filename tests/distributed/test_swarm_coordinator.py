@@ -6,12 +6,12 @@ import os
 import pytest
 from swarm_runs import check_end, events_of, small_spec, start_swarm
 
-from hetplanner.elastic.decisions import Committed
-from hetplanner.elastic.transaction import Phase
+from hetplanner.elastic.coordinator.decisions import Committed
+from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.swarm.coordinator_process import CoordinatorProcess
 from hetplanner.swarm.decision_file import DecisionFile
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.launch.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.distributed
 

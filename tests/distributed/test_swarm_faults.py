@@ -12,14 +12,15 @@ from patience import HANG_S, until
 from swarm_runs import losses_of, small_spec
 
 from hetplanner.errors import Preempted
-from hetplanner.plan.rebalancing import Rebalancing
+from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.client import AgentClient, find_agent
-from hetplanner.runs.swarm_history import SwarmHistory
-from hetplanner.runtime.reference import train_reference
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
+from hetplanner.runs.reading.swarm_history import SwarmHistory
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.beginning import read_ledger
-from hetplanner.swarm.keeper import PROCESSES_FILE
-from hetplanner.swarm.rehearsal import Rehearsal
+from hetplanner.swarm.launch.rehearsal import Rehearsal
+from hetplanner.swarm.launch.restarts import PROCESSES_FILE
 
 pytestmark = pytest.mark.distributed
 

@@ -10,8 +10,8 @@ from own_loop import finish
 from swarm_runs import events_of, losses_of, small_spec, start_swarm
 
 from hetplanner.plan.model import OuterOptimizer
-from hetplanner.runtime.sample import load_model
-from hetplanner.swarm.faults import Fault, Storm
+from hetplanner.runtime.model.sample import load_model
+from hetplanner.swarm.launch.faults import Fault, Storm
 
 pytestmark = pytest.mark.distributed
 

@@ -13,10 +13,10 @@ from patience import HANG_S, stretched
 from swarm_runs import check_end, events_of, losses_of, reference_losses, small_spec, start_swarm, train_delayed
 
 from hetplanner.errors import InvalidInput
-from hetplanner.runtime.reference import train_reference
-from hetplanner.runtime.sample import load_model
-from hetplanner.swarm.faults import MATE, Fault, Storm
-from hetplanner.swarm.network_proxy import NetworkProxy
+from hetplanner.runtime.model.sample import load_model
+from hetplanner.runtime.train.reference import train_reference
+from hetplanner.swarm.launch.faults import MATE, Fault, Storm
+from hetplanner.swarm.launch.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.distributed
 

@@ -11,19 +11,20 @@ from fake_launcher import processes_under
 from patience import HANG_S, stretched
 from swarm_runs import events_of, losses_of
 
-from hetplanner.cost.swarm_costs import expected_speeds
+from hetplanner.cost.elastic.swarm_costs import expected_speeds
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.elastic_settings import WiringSettings
-from hetplanner.plan.files import save_plan
-from hetplanner.plan.rebalancing import Rebalancing
+from hetplanner.plan.elastic.rebalancing import Rebalancing
+from hetplanner.plan.elastic.settings import WiringSettings
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.report_page import report_page
-from hetplanner.runs.audit import audit_records
-from hetplanner.runs.client import AgentClient, find_agent
-from hetplanner.runs.swarm_history import WAYS_TO_GO, SwarmHistory
-from hetplanner.runs.swarm_report import report_swarm
-from hetplanner.runtime.reference import train_reference
-from hetplanner.runtime.sample import load_model
+from hetplanner.runs.agent.audit import audit_records
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
+from hetplanner.runs.reading.swarm_history import WAYS_TO_GO, SwarmHistory
+from hetplanner.runs.reports.swarm_report import report_swarm
+from hetplanner.runtime.model.sample import load_model
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed
@@ -135,7 +136,7 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
 
 
 def test_the_command_line_makes_certificates_and_joins_a_run(tmp_path):
-    from hetplanner.swarm.rehearsal import Rehearsal
+    from hetplanner.swarm.launch.rehearsal import Rehearsal
     from hetplanner.swarm.spec import spec_of
 
     hetplanner = [sys.executable, "-m", "hetplanner.cli"]

@@ -10,8 +10,8 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import Plan
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig
-from hetplanner.planners.schedules import interleave
-from hetplanner.runtime.reference import train_reference
+from hetplanner.planners.variants.schedules import interleave
+from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.workload import Workload
 from tests.distributed.real_ranks import Ranks, train
 from tests.distributed.test_runtime_equality import boundary_and_reduce_bytes, gpt, with_codec

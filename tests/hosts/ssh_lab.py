@@ -12,12 +12,12 @@ from host_bed import HEAD, HostBed
 from hosts import netns
 from patience import HANG_S, until
 
-from hetplanner.plan.files import AnyPlan, save_plan
+from hetplanner.plan.files.plan_files import AnyPlan, save_plan
 from hetplanner.runs.run import Run, open_run
 
 HOSTS = ("a", "b", "c", "d")
 HETPLANNER = str(Path(sys.executable).with_name("hetplanner"))
-END_AGENT = "from hetplanner.runs.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
+END_AGENT = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
 
 
 class Lab:

@@ -9,9 +9,9 @@ from host_bed import HostBed
 from hosts.cloud import Aws
 from patience import until
 
-from hetplanner.plan.elastic import ElasticPlan
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.swarm_history import SwarmHistory
+from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.swarm.main import SPEC_FILE
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import make_certificates

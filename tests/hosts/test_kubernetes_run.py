@@ -14,7 +14,7 @@ from hosts import netns
 from hosts.pod_bed import PodBed
 from patience import until
 
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import Run, open_run
 
 pytestmark = pytest.mark.distributed

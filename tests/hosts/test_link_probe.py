@@ -11,7 +11,7 @@ from host_bed import PORT, HostBed, HostSpec
 from hosts.shaping import limit_connections
 from patience import HANG_S, stretched
 
-from hetplanner.cluster.files import load_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measured, differences, load_measured
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ranks_by_host

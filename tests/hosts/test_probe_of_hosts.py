@@ -13,7 +13,7 @@ import pytest
 from host_bed import HEAD, HostBed, HostSpec
 from patience import HANG_S, stretched, until
 
-from hetplanner.cluster.files import load_cluster, save_cluster
+from hetplanner.cluster.formats.cluster_files import load_cluster, save_cluster
 
 pytestmark = pytest.mark.distributed
 

@@ -9,7 +9,7 @@ from host_bed import HEAD, HostBed, HostSpec
 from patience import until
 from test_probe_of_hosts import FRAMES, Lab
 
-from hetplanner.ui.probe_jobs import ProbeJob, ProbeJobs, ProbeRequest
+from hetplanner.ui.jobs.probe_jobs import ProbeJob, ProbeJobs, ProbeRequest
 
 pytestmark = pytest.mark.distributed
 
@@ -19,7 +19,7 @@ def page_of(lab: Lab, home: Path) -> ProbeJobs:
     (home / "agent.toml").write_text(f'[hosts]\nlab = "{lab.hosts_file}"\n')
     (home / "agent.toml").chmod(0o600)
     lab.hosts_file.chmod(0o600)
-    return ProbeJobs(home, lab.bed.command(HEAD, [sys.executable, "-m", "hetplanner.ui.probe_worker"]))
+    return ProbeJobs(home, lab.bed.command(HEAD, [sys.executable, "-m", "hetplanner.ui.jobs.probe_worker"]))
 
 
 def ended(job: ProbeJob) -> Callable[[], bool]:

@@ -17,7 +17,7 @@ from hosts import netns
 from hosts.slurm_bed import SlurmBed, hosts_file
 from patience import HANG_S, until
 
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import Run, open_run
 
 pytestmark = pytest.mark.distributed
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.distributed
 NODES = ("a", "b")
 HETPLANNER = str(Path(sys.executable).with_name("hetplanner"))
 LONG = "100000"
-END_AGENT = "from hetplanner.runs.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
+END_AGENT = "from hetplanner.runs.agent.client import AgentClient; AgentClient(start=False).shutdown(stop_runs=True)"
 
 
 class SlurmLab:

@@ -21,7 +21,7 @@ from patience import HANG_S, until
 
 from hetplanner.errors import Preempted
 from hetplanner.liveness.processes import RUN_MARK
-from hetplanner.plan.files import load_plan, save_plan
+from hetplanner.plan.files.plan_files import load_plan, save_plan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.runs.run import Run
 
@@ -169,8 +169,9 @@ def test_a_page_chooses_hosts_by_the_name_that_the_agent_offers(lab):
     (lab.home / "agent.toml").write_text(f'[hosts]\nlab = "{lab.hosts_file}"\n')
     (lab.home / "agent.toml").chmod(0o600)
     code = (
-        "import sys; from hetplanner.plan.files import load_plan; from hetplanner.plan.train import TrainConfig;"
-        "from hetplanner.runs.client import AgentClient; from hetplanner.runs.offers import Choice;"
+        "import sys; from hetplanner.plan.files.plan_files import load_plan;"
+        "from hetplanner.plan.train import TrainConfig;"
+        "from hetplanner.runs.agent.client import AgentClient; from hetplanner.runs.agent.allowed_paths import Choice;"
         "run = AgentClient().start(load_plan(sys.argv[1]), TrainConfig(steps=3), launcher='ssh',"
         " choice=Choice(hosts=sys.argv[2])); print(run.wait(600).state)"
     )
@@ -399,7 +400,7 @@ def test_an_agent_that_is_told_to_end_has_its_run_saved_and_the_next_one_goes_on
     assert "the next agent starts it again" in json.loads(run.directory.status_file.read_text())["message"]
     begin = [HETPLANNER, "runs", "stop", run.id]
     lab.bed.popen(
-        HEAD, [sys.executable, "-c", "from hetplanner.runs.client import AgentClient; AgentClient()"], env=lab.env
+        HEAD, [sys.executable, "-c", "from hetplanner.runs.agent.client import AgentClient; AgentClient()"], env=lab.env
     ).wait()
     until(lambda: run.status().state == "running", lambda: lab.words(run))
     run.read_all()
@@ -536,7 +537,7 @@ def test_nothing_secret_and_nothing_of_the_environment_is_in_arguments(lab):
     process = lab.begin("--steps", "100000")
     run = lab.reach(process, 1)
     words = [" ".join(p.cmdline()) for name in (HEAD, *HOSTS) for p in lab.on(name)]
-    assert any("hetplanner.hosts.node" in text for text in words)
+    assert any("hetplanner.hosts.on_host.node" in text for text in words)
     assert "do-not-tell" not in " ".join(words)
     assert all("do-not-tell" not in p.environ().values() for name in HOSTS for p in lab.on(name))
     assert any(p.environ().get(RUN_MARK) for p in lab.on("a"))

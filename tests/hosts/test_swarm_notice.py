@@ -11,8 +11,8 @@ from patience import HANG_S
 
 from hetplanner.errors import Preempted
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.swarm_history import WAYS_TO_GO
-from hetplanner.runtime.reference import train_reference
+from hetplanner.runs.reading.swarm_history import WAYS_TO_GO
+from hetplanner.runtime.train.reference import train_reference
 
 pytestmark = pytest.mark.distributed
 

@@ -15,12 +15,12 @@ from hosts import netns
 from hosts.ssh_lab import HETPLANNER, HOSTS, Lab
 from patience import until
 
-from hetplanner.plan.elastic import ElasticPlan, ElasticTimes
+from hetplanner.plan.elastic.model import ElasticPlan, ElasticTimes
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runs.run import Run
-from hetplanner.runs.swarm_history import SwarmHistory
-from hetplanner.runtime.reference import train_reference
-from hetplanner.swarm.checkpoint_files import steps_of_names
+from hetplanner.runtime.train.reference import train_reference
+from hetplanner.swarm.peer.checkpoint_files import steps_of_names
 from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed
@@ -170,7 +170,7 @@ def test_an_agent_that_is_told_to_end_has_the_swarm_saved_and_the_next_one_goes_
     saved = stage_files(lab, run)
     step = history_of(run).commits[-1].step
     assert {name.rpartition("-")[2] for name in saved} == {f"{step}.safetensors"}, saved
-    begin = [sys.executable, "-c", "from hetplanner.runs.client import AgentClient; AgentClient()"]
+    begin = [sys.executable, "-c", "from hetplanner.runs.agent.client import AgentClient; AgentClient()"]
     lab.bed.popen(HEAD, begin, env=lab.env).wait()
     until(lambda: commits(lab, run, step + 3), lambda: lab.words(run))
     stopped = lab.bed.run(HEAD, [HETPLANNER, "runs", "stop", run.id], env=lab.env)

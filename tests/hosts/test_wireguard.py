@@ -13,7 +13,7 @@ from hosts import packet_counts
 from hosts.host_tools import program
 from patience import HANG_S, until
 
-from hetplanner.plan.files import save_plan
+from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.run import open_run
 
 pytestmark = pytest.mark.distributed

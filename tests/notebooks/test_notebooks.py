@@ -57,7 +57,7 @@ def test_runs_from_a_clean_kernel(path, tmp_path, monkeypatch):
     try:
         NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(path.parent)}}).execute()
     finally:
-        from hetplanner.runs.client import AgentClient
+        from hetplanner.runs.agent.client import AgentClient
 
         AgentClient().shutdown()
     plots = [

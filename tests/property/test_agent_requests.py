@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import plan_to_data
-from hetplanner.runs.agent import read_start_request
+from hetplanner.plan.files.plan_files import plan_to_data
+from hetplanner.runs.agent.service import read_start_request
 
 GOOD = {"plan": plan_to_data(chain_plan(shares=(1,), cuts=(4,))), "config": {"steps": 1}, "launcher": "local"}
 JUNK = st.sampled_from(

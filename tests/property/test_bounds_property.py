@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
 from hetplanner.codecs.spec import NO_CODEC, Codec, least_topk_bytes, topk_of
-from hetplanner.cost.bounds import bound_cost, bound_step
+from hetplanner.cost.bounds.lower_bounds import bound_cost, bound_step
+from hetplanner.cost.bounds.reduction_bounds import ReductionBounds
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
@@ -19,12 +20,11 @@ from hetplanner.cost.durations import durations_of
 from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduce_seconds
-from hetplanner.cost.reduction_bounds import ReductionBounds
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
-from hetplanner.planners.dtfm_exact import find_classes, prove_optimum
+from hetplanner.planners.dtfm.certificates import find_classes, prove_optimum
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 

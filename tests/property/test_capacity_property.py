@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
-from hetplanner.cost.advice import advise
+from hetplanner.cost.advice.feasibility import advise
 from hetplanner.cost.capacity import Capacity, find_fit
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.tables import CostTables

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.cluster.catalog import resolve_device
-from hetplanner.cluster.files import cluster_from_json, cluster_to_json
-from hetplanner.cluster.table_export import tables_of
-from hetplanner.cluster.tables import (
+from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
+from hetplanner.cluster.formats.table_export import tables_of
+from hetplanner.cluster.formats.tables import (
     cluster_from_device_tables,
     cluster_from_site_json,
     cluster_from_site_tables,
 )
-from hetplanner.cluster.uploads import cluster_from_uploads, files_from_text
+from hetplanner.cluster.formats.uploads import cluster_from_uploads, files_from_text
 from hetplanner.errors import InvalidInput
 
 VALID = {

@@ -21,7 +21,7 @@ from hetplanner.plan.model import Provenance
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.planners.layout import dense_plan
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.simulator.simulation import simulate, summarise_trace
 
 seeds = st.integers(0, 2**32 - 1)

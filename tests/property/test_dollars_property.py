@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.codecs.spec import Codec
-from hetplanner.cost.bounds import bound_cost
+from hetplanner.cost.bounds.lower_bounds import bound_cost
 from hetplanner.cost.dollars import list_dollars
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import LinkCodec, Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.layout import dense_plan
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_time.species import StepSpecies
 
 MICRO_BATCHES = 12
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.elastic.decisions import (
+from hetplanner.elastic.coordinator.decisions import (
     Booted,
     CheckpointSaved,
     Committed,
@@ -16,13 +16,13 @@ from hetplanner.elastic.decisions import (
     encode_decision,
     replay_decisions,
 )
-from hetplanner.elastic.identity import Entry, Member, Seat, Stamp, Token, Version, View
-from hetplanner.elastic.journal import Journal
-from hetplanner.elastic.messages import Decide, Reduced
-from hetplanner.elastic.settings import ElasticSettings
-from hetplanner.elastic.simulation import Faults, Simulation
-from hetplanner.elastic.transaction import Phase, StepTransaction, Verdict
-from hetplanner.elastic.wiring import Wiring
+from hetplanner.elastic.coordinator.journal import Journal
+from hetplanner.elastic.coordinator.transaction import Phase, StepTransaction, Verdict
+from hetplanner.elastic.peer.wiring import Wiring
+from hetplanner.elastic.protocol.identity import Entry, Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.messages import Decide, Reduced
+from hetplanner.elastic.protocol.settings import ElasticSettings
+from hetplanner.elastic.simulation.simulation import Faults, Simulation
 from hetplanner.errors import RunError
 
 STAGES, MICRO_BATCHES = 2, 3

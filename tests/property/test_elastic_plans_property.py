@@ -9,17 +9,17 @@ from factories import swarm_plan, tied_workload, unlike_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.cost.calm import calm_plan, stage_seconds
 from hetplanner.cost.check import check_plan
+from hetplanner.cost.elastic.steady_step import calm_plan, stage_seconds
+from hetplanner.cost.elastic.swarm_costs import cost_swarm
 from hetplanner.cost.estimate import estimate_plan
-from hetplanner.cost.swarm_costs import cost_swarm
 from hetplanner.cost.tables import CostTables
-from hetplanner.elastic.forecast import forecast_plan
-from hetplanner.elastic.preemption_generators import generate_preemptions
-from hetplanner.elastic.settings import settings_of
-from hetplanner.plan.elastic import ElasticPlan
-from hetplanner.plan.files import any_plan_from_data, plan_to_data
-from hetplanner.plan.rebalancing import REBALANCER_NAMES
+from hetplanner.elastic.forecast.forecast import forecast_plan
+from hetplanner.elastic.forecast.preemption_generators import generate_preemptions
+from hetplanner.elastic.protocol.settings import settings_of
+from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.elastic.rebalancing import REBALANCER_NAMES
+from hetplanner.plan.files.plan_files import any_plan_from_data, plan_to_data
 from hetplanner.simulator.simulation import simulate
 
 SEEDS = st.integers(0, 2**31)

@@ -15,9 +15,9 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import try_plan
 from hetplanner.planners.layout import deepest_layout
-from hetplanner.planners.pareto import search_front
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
-from hetplanner.planners.step_space import even_layers
+from hetplanner.planners.step_time.pareto import search_front
+from hetplanner.planners.step_time.space import even_layers
 
 BUDGET = "2000 evaluations"
 FREE_OR_FIXED = st.booleans()

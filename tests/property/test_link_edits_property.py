@@ -5,7 +5,7 @@ from factories import sites_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.cluster.files import cluster_from_json, cluster_to_json
+from hetplanner.cluster.formats.cluster_files import cluster_from_json, cluster_to_json
 from hetplanner.cluster.link_edits import LinkEnds, fill_from_distance, make_symmetric, own_link, remove_link, set_link
 
 BASE = sites_cluster([2, 1, 2])

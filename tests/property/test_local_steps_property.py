@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import random_plan
 
-from hetplanner.cost.bounds import bound_step
+from hetplanner.cost.advice.reductions import advise_reductions
+from hetplanner.cost.bounds.lower_bounds import bound_step
 from hetplanner.cost.check import check_plan, peak_bytes
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.reduction import reduction_bytes
-from hetplanner.cost.reduction_advice import advise_reductions
 from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import OuterOptimizer, Plan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.planners.attribution import attribute_gain
 from hetplanner.planners.registry import make_planner
+from hetplanner.planners.variants.attribution import attribute_gain
 from hetplanner.simulator.simulation import simulate, summarise_plan, summarise_trace
 from hetplanner.simulator.timing import simulate_step_s, simulate_times
 

@@ -9,7 +9,7 @@ from mutations import ODD_VALUES, check_refusal, garbled, mutated
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.files import any_plan_from_data, load_any_plan, plan_from_json, plan_to_data, save_plan
+from hetplanner.plan.files.plan_files import any_plan_from_data, load_any_plan, plan_from_json, plan_to_data, save_plan
 from hetplanner.plan.model import LinkCodec
 from hetplanner.schema import parse_json
 

@@ -16,7 +16,7 @@ from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.finish import fit_plan
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner, planner_names, planner_type
-from hetplanner.planners.step_search import StepSpecies
+from hetplanner.planners.step_time.species import StepSpecies
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 

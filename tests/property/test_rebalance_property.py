@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetplanner.elastic import rebalance
-from hetplanner.elastic.capacity import bound_throughput, spread_peers
-from hetplanner.elastic.rebalance import propose_by_queue, propose_by_throughput
-from hetplanner.elastic.swarm_view import Move, SwarmView
-from hetplanner.plan.rebalancing import Rebalancing
+from hetplanner.elastic.rebalancing import policies as rebalance
+from hetplanner.elastic.rebalancing.capacity import bound_throughput, spread_peers
+from hetplanner.elastic.rebalancing.policies import propose_by_queue, propose_by_throughput
+from hetplanner.elastic.rebalancing.swarm_view import Move, SwarmView
+from hetplanner.plan.elastic.rebalancing import Rebalancing
 
 OURS = Rebalancing(hysteresis=0.0)
 CASES = settings(max_examples=150, deadline=None)

@@ -8,9 +8,9 @@ from fake_ranks import step_record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetplanner.runs.diagnosis import diagnose
 from hetplanner.runs.directory import RunDirectory
-from hetplanner.runs.telemetry import RankTelemetry
+from hetplanner.runs.reading.telemetry import RankTelemetry
+from hetplanner.runs.reports.diagnosis import diagnose
 
 WORDS = st.sampled_from(["phase", "profile", "origin", "span", "step", "links", "validation", "error", "x"])
 HUGE = st.sampled_from([10**400, float("inf"), -(2**70)])

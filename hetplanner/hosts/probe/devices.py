@@ -8,7 +8,7 @@ from typing import Any
 
 from hetplanner.errors import RunError
 
-MODULE = "hetplanner.runtime.device_probe"
+MODULE = "hetplanner.runtime.measure.device_probe"
 MAX_DEVICES = 64
 
 

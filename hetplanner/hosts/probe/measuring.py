@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple, TypeVar
 
 from hetplanner.cluster.catalog import find_kind
-from hetplanner.cluster.gpu_lists import Gpu, kind_of_gpu
+from hetplanner.cluster.formats.gpu_lists import Gpu, kind_of_gpu
 from hetplanner.cluster.model import Device
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.hosts.asking import at_once

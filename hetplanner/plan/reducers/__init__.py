@@ -6,5 +6,5 @@ what was taken in earlier ones, so programs cannot deadlock, and additions happe
 times exactly these transfers and the runtime performs exactly these.
 
 To add a reducer: its name in `names.py`, a file with its class beside the others, a line in `registry.py`, and how
-its bound reads in `hetplanner.cost.bounds`; the conformance tests then run over it.
+its bound reads in `hetplanner.cost.bounds.lower_bounds`; the conformance tests then run over it.
 """

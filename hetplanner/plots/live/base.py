@@ -13,7 +13,7 @@ from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, GlyphRenderer,
 from bokeh.models.axes import Axis
 from bokeh.plotting import figure
 
-from hetplanner.plots.data.fronts import log_ticks
+from hetplanner.plots.data.search.fronts import log_ticks
 from hetplanner.plots.theme import DARK_INK, LIGHT_INK, Look, look_of
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]

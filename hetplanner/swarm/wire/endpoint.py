@@ -23,7 +23,7 @@ from hetplanner.swarm.wire.frames import Frame, decode_frame
 from hetplanner.swarm.wire.tls_listener import TlsListener
 
 if TYPE_CHECKING:
-    from hetplanner.swarm.links import Links, Metadata
+    from hetplanner.swarm.launch.links import Links, Metadata
 
 SERVICE = "hetplanner.Swarm"
 FROM = "from-address"

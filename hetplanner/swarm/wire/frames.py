@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hetplanner.elastic.encoding import decode_message, encode_message
-from hetplanner.elastic.messages import Message
+from hetplanner.elastic.protocol.encoding import decode_message, encode_message
+from hetplanner.elastic.protocol.messages import Message
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import parse_json
 

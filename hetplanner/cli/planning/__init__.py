@@ -1,0 +1,1 @@
+"""Commands about plans: plan, compare, pareto, simulate, rehearse, calibrate."""

@@ -1,0 +1,1 @@
+"""Commands about runs: train, runs, peer."""

@@ -1,0 +1,313 @@
+"""hetplanner train: submit a plan to the agent and follow the run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hetplanner.cli.output import AsJson, console, notices, print_json_line
+from hetplanner.cli.planning.plan import PlanFile
+from hetplanner.cli.runs.train_options import (
+    Budget,
+    CheckpointEvery,
+    CheckpointsKept,
+    ClipNorm,
+    Connections,
+    Data,
+    DeltaCacheBytes,
+    Detach,
+    Device,
+    DryRun,
+    EmulateLinks,
+    HostsFile,
+    Launcher,
+    LearningRate,
+    LrFloor,
+    LrSchedule,
+    MaxRestarts,
+    Out,
+    Replan,
+    Resume,
+    Seed,
+    Steps,
+    WarmupSteps,
+    Without,
+)
+from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.units import short_bytes, short_seconds
+
+if TYPE_CHECKING:
+    from hetplanner.launchers.disk import DiskNeed
+    from hetplanner.launchers.hosts_file import Hosts
+    from hetplanner.launchers.interface import LaunchRequest
+    from hetplanner.plan.files.plan_files import AnyPlan
+    from hetplanner.plan.model import Plan
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.runs.run import Run
+
+POLL_S = 0.2
+MOST_CORRECTIONS = 6
+"""Of the cluster file that are told after a run; its summary in JSON has all."""
+
+
+def train(
+    context: typer.Context,
+    file: PlanFile,
+    launcher: Launcher = "local",
+    hosts: HostsFile = None,
+    emulate_links: EmulateLinks = False,
+    connections: Connections = 1,
+    steps: Steps = 100,
+    data: Data = None,
+    seed: Seed = 0,
+    learning_rate: LearningRate = 1e-3,
+    warmup_steps: WarmupSteps = 20,
+    lr_schedule: LrSchedule = "constant",
+    lr_floor: LrFloor = 0.1,
+    clip_norm: ClipNorm = None,
+    device: Device = "auto",
+    checkpoint_every: CheckpointEvery = None,
+    checkpoints_kept: CheckpointsKept = 2,
+    resume: Resume = None,
+    without: Without = None,
+    budget: Budget = None,
+    max_restarts: MaxRestarts = 0,
+    replan: Replan = False,
+    delta_cache_bytes: DeltaCacheBytes = 2**28,
+    detach: Detach = False,
+    dry_run: DryRun = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
+    from hetplanner.data.registry import check_data
+    from hetplanner.launchers.disk import disk_need, need_of_head
+    from hetplanner.launchers.hosts_file import read_hosts
+    from hetplanner.plan.files.plan_files import load_any_plan
+    from hetplanner.runs.agent.client import AgentClient
+
+    plan = load_any_plan(file)
+    if budget is not None and not without:
+        raise InvalidInput("budget: nothing is searched; it belongs to --without HOST")
+    if without:
+        plan = _planned_without(plan, without, seed, budget or "5s", resume if launcher != "local" else None)
+    config = _config(context, plan)
+    where = read_hosts(hosts) if hosts is not None else None
+    request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
+    if launcher == "local":
+        check_data(config.data, plan.problem.workload)
+    if dry_run:
+        _print_request(request, need, as_json)
+        return
+
+    request.command_here()  # refuses what can only be pasted
+    _print_warnings(request, need if launcher == "local" else need_of_head(need))
+    run = AgentClient().start(plan, config, out, launcher=launcher, hosts=where)
+    if as_json:
+        print_json_line({"run": str(run.path), "id": run.id})
+    else:
+        console.print(f"run {run.id} in {run.path}")
+    if not detach:
+        follow(run, as_json=as_json)
+
+
+def _print_warnings(request: LaunchRequest, need: DiskNeed) -> None:
+    """Warnings and what the run will write. Raises Infeasible where the disk is too small."""
+    from hetplanner.launchers.disk import check_disk
+
+    for warning in (*request.warnings, check_disk(need, request.run_dir)):
+        if warning:
+            notices.print(f"warning: {warning}")
+    notices.print(f"disk: {need}")
+
+
+def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
+    """The settings that the options give, on top of those of a run that is resumed. Raises InvalidInput."""
+    from hetplanner.plan.train import TrainConfig
+    from hetplanner.runs.agent.client import data_for
+    from hetplanner.schema import checked
+
+    given = context.params
+    fields = {name: value for name, value in given.items() if name in TrainConfig.model_fields}
+    fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
+    config = checked(TrainConfig, fields, "train")
+    return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the options that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _planned_without(plan: AnyPlan, hosts: Sequence[str], seed: int, budget: str, resume: str | None) -> Plan:
+    """The plan made anew for the devices of the other hosts, which have all weights of a run to go on from.
+
+    Raises:
+        InvalidInput, Infeasible: see `planners.without_hosts`.
+    """
+    from hetplanner.cli.planning.plan import solve
+    from hetplanner.cli.problem import budget_of
+    from hetplanner.plan.model import Plan
+    from hetplanner.planners.registry import make_planner
+    from hetplanner.planners.variants.without_hosts import plan_without_hosts
+    from hetplanner.runs.run import open_run
+
+    if not isinstance(plan, Plan):
+        raise InvalidInput("without: a swarm goes on without a host by itself; remove the option")
+    planner, limit = make_planner("evolution"), budget_of(budget, None)
+    earlier = open_run(resume).plan if resume is not None else None
+    found = plan_without_hosts(plan, hosts, earlier, lambda p, start: solve(planner, p, seed, limit, start).plan)
+    shape = f"{len(found.stages)} stage(s) on {len(found.ranks)} device(s)"
+    step = f", {short_seconds(found.estimate.step_s)} a step" if found.estimate is not None else ""
+    before = f" ({short_seconds(plan.estimate.step_s)} with all hosts)" if plan.estimate is not None else ""
+    notices.print(f"planned anew without {', '.join(hosts)}: {shape}{step}{before}")
+    return found
+
+
+def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> TrainConfig:
+    """The earlier run's settings, but for what was given. Raises InvalidInput if the plan cannot go on from it."""
+    from hetplanner.runs.resuming import check_resume
+    from hetplanner.runs.run import open_run
+
+    earlier = open_run(name)
+    typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
+    found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
+    check_resume(plan, found)
+    return found
+
+
+def _request(plan: AnyPlan, config: TrainConfig, launcher: str, hosts: Hosts | None, out: Path | None) -> LaunchRequest:
+    """What the launcher would run; the run's id is not known before the agent takes it."""
+    from hetplanner.launchers.registry import make_launcher
+    from hetplanner.runs.directory import new_run_id
+    from hetplanner.runs.home import home_directory
+
+    folder = out.absolute() if out is not None else home_directory() / "runs" / new_run_id(plan.problem.workload.name)
+    return make_launcher(launcher, hosts).request(plan, folder, config)
+
+
+def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> None:
+    from hetplanner.launchers.disk import check_disk
+
+    warnings = list(request.warnings)
+    try:
+        warnings += [text for text in [check_disk(need, request.run_dir)] if text]
+    except Infeasible as error:  # what would be refused can be looked at
+        warnings.append(str(error))
+    if as_json:
+        commands = [{"host": c.host, "argv": list(c.argv), "env": dict(c.env)} for c in request.commands]
+        disk = {f"{name}_bytes" if name != "kept" else name: value for name, value in asdict(need).items()}
+        file = {"file": request.file} if request.file else {}
+        print_json_line({"run": str(request.run_dir), "commands": commands, "warnings": warnings, "disk": disk} | file)
+    else:
+        for warning in warnings:
+            notices.print(f"warning: {warning}")
+        notices.print(f"disk: {need}")
+        sys.stdout.write(request.script())
+
+
+def follow(run: Run, *, as_json: bool) -> None:
+    """Shows a run until it ends. Ctrl-C stops the run, and is raised again then.
+
+    Raises:
+        RunError: it failed.
+        Preempted: it was told to end from outside.
+    """
+    from hetplanner.runs.status import raise_if_lost
+
+    interrupted = False
+    try:
+        _show_until_over(run)
+        while (successor := run.successor()) is not None:
+            notices.print(f"{run.status().message} ({successor.path})")
+            run = successor
+            _show_until_over(run)
+    except KeyboardInterrupt:
+        interrupted = True
+        notices.print("stopping the run …")
+        run.stop()
+        _show_until_over(run)
+    summary = run.summary()
+    status = run.status()
+    if as_json:
+        print_json_line(summary)
+    else:
+        _print_summary(run, summary)
+    raise_if_lost(run.id, status)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _show_until_over(run: Run) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from hetplanner.runs.agent.keeper import AgentKeeper
+
+    keeper = AgentKeeper(run.home)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("starting", total=run.config.steps)
+        told: tuple[str, ...] = ()
+        while not (status := run.followed_status(keeper)).is_over:
+            run.poll()
+            for text in status.degraded:
+                if text not in told:
+                    notices.print(f"warning: {text}")
+            told = status.degraded
+            mark = f", degraded: {len(told)} warning{'s' if len(told) > 1 else ''}" if told else ""
+            progress.update(task, completed=len(run.steps()), description=_line(run) + mark)
+            time.sleep(POLL_S)
+    run.read_all()
+
+
+def _line(run: Run) -> str:
+    losses = run.losses()
+    if not losses:
+        return run.phase() or run.status().state
+    step, loss = losses[-1]
+    measured, predicted = run.measured_step_s(), run.predicted_step_s()
+    times = f", {short_seconds(measured)} a step" if measured else ""
+    times += f" (predicted {short_seconds(predicted)})" if measured and predicted else ""
+    return f"step {step} loss {loss:.4f}{times}"
+
+
+def _print_summary(run: Run, summary: dict[str, Any]) -> None:
+    from hetplanner.cluster.measured import MEASURED_CLUSTER_FILE
+
+    measured, predicted = summary["measured_step_s"], summary["predicted_step_s"]
+    parts = [f"{summary['status']} after {summary['steps']} steps"]
+    if summary["final_loss"] is not None:
+        parts.append(f"loss {summary['final_loss']:.4f}")
+    if measured:
+        parts.append(f"{short_seconds(measured)} a step")
+    if measured and predicted:
+        parts.append(f"predicted {short_seconds(predicted)} ({measured / predicted - 1:+.1%})")
+    parts.append(f"{short_bytes(summary['bytes_boundary'])} between stages")
+    parts.append(f"{short_bytes(summary['bytes_reduce'])} for reductions")
+    console.print(", ".join(parts))
+    if summary["restarts"]:
+        step = summary["resumed_step"]
+        console.print(f"restarted from step {step} (restart {summary['restarts']})")
+    elif summary["resumed_step"] is not None:
+        console.print(f"resumed from step {summary['resumed_step']}")
+    for text in summary["checkpoints_skipped"]:
+        console.print(f"checkpoint skipped: {text}")
+    if summary["late"]:
+        console.print(f"{summary['late']} emulated deliveries were late, {short_seconds(summary['late_s'])} in all")
+    if summary["lost_lines"]:
+        console.print(f"{summary['lost_lines']} lines of telemetry lost: the disk did not take them")
+    for text in summary["cluster_corrections"][:MOST_CORRECTIONS]:
+        console.print(text)
+    if summary["cluster_corrections"]:
+        console.print(f"the cluster with the measured links: {run.path / MEASURED_CLUSTER_FILE}")
+    if run.directory.model_file.exists():
+        text = run.plan.problem.workload.reads_tokens
+        hint = f'; try: hetplanner runs sample {run.id} "def main("' if text else ""
+        console.print(f"model in {run.directory.model_file}{hint}")

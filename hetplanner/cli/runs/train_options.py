@@ -1,0 +1,74 @@
+"""The options of `hetplanner train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Launcher = Annotated[
+    str,
+    typer.Option(
+        help="Where to run: local (this machine), ssh (hosts), slurm (a job); with --dry-run kubernetes (a file)"
+        " and torchrun (lines to paste)."
+    ),
+]
+HostsFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="How the launcher reaches the plan's hosts; default: each by its own name."),
+]
+EmulateLinks = Annotated[
+    bool, typer.Option("--emulate-links", help="Delay every transfer as the plan's links and NICs would.")
+]
+Connections = Annotated[
+    int, typer.Option(help="TCP connections between two ranks; several fill a long path that one cannot.")
+]
+Steps = Annotated[int, typer.Option(help="Optimiser steps.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Text, token files (.bin), a saved Hugging Face data set, a folder of images, or 'digits'; default:"
+        " Python's own sources, digits for images."
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of initialisation and data order.")]
+LearningRate = Annotated[float, typer.Option(help="AdamW's learning rate.")]
+WarmupSteps = Annotated[int, typer.Option(help="Steps over which the learning rate rises.")]
+LrSchedule = Annotated[
+    str, typer.Option(help="How the learning rate falls after the warm-up: constant, linear or cosine.")
+]
+LrFloor = Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")]
+ClipNorm = Annotated[float | None, typer.Option(help="Greatest global gradient norm.")]
+Device = Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Steps between checkpoints; there is one after the last step too.")
+]
+CheckpointsKept = Annotated[int, typer.Option(help="How many of them stay.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="A host of the plan that is gone: the plan is made anew for the others."),
+]
+Budget = Annotated[str | None, typer.Option(help="Time for that search, such as 10s; default: 5s.")]
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        help="How often to start again: all ranks from the last checkpoint after a loss or a preemption, counted in"
+        " all; of a swarm each process that died."
+    ),
+]
+Replan = Annotated[
+    bool,
+    typer.Option(
+        "--replan",
+        help="Over ssh: go on without a lost host under a new plan, and with it when it is back.",
+    ),
+]
+DeltaCacheBytes = Annotated[
+    int, typer.Option(help="What each end of a boundary may remember of samples, where its codec has delta.")
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Run directory; default: under HETPLANNER_HOME.")]

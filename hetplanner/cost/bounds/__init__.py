@@ -1,0 +1,1 @@
+"""Lower bounds of a step, valid for every plan of a problem."""

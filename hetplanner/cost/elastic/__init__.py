@@ -1,0 +1,1 @@
+"""Elastic plans by the cost model: a steady-state step, speeds, loads."""

@@ -1,0 +1,1 @@
+"""The coordinator: membership, journal, leases, the step transaction. Begin with `coordinator`."""

@@ -1,0 +1,1 @@
+"""A swarm over preemption traces, without processes: what it would train. Begin with `forecast`."""

@@ -1,0 +1,1 @@
+"""Messages of coordinator, peers and trainers, their identities and time limits. Begin with `messages`."""

@@ -1,0 +1,95 @@
+"""What happens to a coordinator and what it wants done, beside the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hetplanner.elastic.coordinator.decisions import Decision
+from hetplanner.elastic.protocol.identity import Member
+from hetplanner.elastic.protocol.messages import Message, Send
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message has come from `address`."""
+
+    address: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; to be told several times per `ping_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The decision is on the disk."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class PersistFailed:
+    """The decision could not be written (a full disk); it may have been in part."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFailed:
+    """A call to the peer ended with an error that says it is gone, or it sent garbage; `reason` is counted."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFailed:
+    """A call to the trainer ended with an error that says it is gone."""
+
+    trainer: str
+
+
+CoordinatorEvent = Received | Tick | Persisted | PersistFailed | PeerFailed | TrainerFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Action: write the decision, flush it to the disk, then say Persisted."""
+
+    decision: Decision
+
+
+CoordinatorAction = Send | Persist
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmPeer:
+    """What a rebalancing policy is told of a live peer; `speed` in micro-batches per second."""
+
+    peer: str
+    stage: int
+    speed: float
+    serving: bool
+    draining: bool
+
+
+class ProposedMove(Protocol):
+    """What a policy wants: a peer serves another stage."""
+
+    @property
+    def peer(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def to_stage(self) -> int:
+        """Where it is to go."""
+        ...
+
+
+ProposeMove = Callable[[tuple[SwarmPeer, ...], float], ProposedMove | None]
+"""A rebalancing policy: from the live peers and the time in seconds to a move, asked at every step boundary."""

@@ -1,0 +1,1 @@
+"""The plan of mode elastic: which peers a swarm starts with, and its rules."""

@@ -1,0 +1,1 @@
+"""Files of plans, traces, settings and checkpoints: versioned, validated, naming no code."""

@@ -1,0 +1,32 @@
+"""Which reducer a plan uses: the allowed one that is best for the objective."""
+
+from __future__ import annotations
+
+from hetplanner.cost.estimate import CostModel
+from hetplanner.plan.model import Plan
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.plan.reducers.names import REDUCER_NAMES
+from hetplanner.planners.choices.codec import rough_objective
+
+# Another reducer must be better by this share than the one a planner prefers where all cost the same.
+WORTH_ANOTHER = 1e-6
+
+
+def choose_reducer(plan: Plan, model: CostModel) -> Plan:
+    """The plan with the allowed reducer of the least step time, or dollars; of equals the first of REDUCER_NAMES.
+
+    The objective `dtfm` knows the sharded parameter server alone; it is kept where it is allowed.
+    """
+    allowed = [name for name in REDUCER_NAMES if name in plan.problem.constraints.reducers]
+    if len(allowed) == 1 or plan.problem.objective == "dtfm" or not reduction_groups(plan):
+        return plan.replace(reducer=allowed[0])
+    best = plan.replace(reducer=allowed[0])
+    least = rough_objective(best, model)
+    for name in allowed[1:]:
+        if model.hurries(len(plan.ranks)):
+            break
+        trial = plan.replace(reducer=name)
+        value = rough_objective(trial, model)
+        if value < least * (1 - WORTH_ANOTHER):
+            best, least = trial, value
+    return best

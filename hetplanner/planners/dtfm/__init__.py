@@ -1,0 +1,1 @@
+"""DT-FM's objective: candidates (`species`), kernels, certificates of optimality, and the published search (`gcma`)."""

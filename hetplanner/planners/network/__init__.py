@@ -1,0 +1,1 @@
+"""Structure of the network that searches begin with: communities, near devices, linear orders."""

@@ -1,0 +1,1 @@
+"""The objective step time: tables (`space`), candidates (`species`), kernels, the whole search (`plan`), the front."""

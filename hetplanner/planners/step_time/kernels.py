@@ -1,0 +1,381 @@
+"""Compiled kernels of the closed form of a step. Importing this module imports numba: do it lazily.
+
+Legend of array suffixes: D devices, C device classes, K cut points (op boundaries where a stage may end, both ends
+included), H hosts, S stages, R replicas, N placed devices (S x R, stage by stage) plus spare ones.
+
+State: ``place_N`` (``place_N[s*R + p]`` serves stage s of pipeline p), ``cut_S`` (S + 1 indices into the cut points)
+and ``share_R`` (micro-batches of each pipeline). The numbers are those of `hetplanner.cost.closed_form`; a test holds
+the two equal. What an evaluation computes per stage and per pipeline stays in the work arrays; a search marks the
+parts that its move touched as stale, and :func:`update` computes only those anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetplanner.kernels import kernel
+from hetplanner.planners.step_time.space import Array, StepProblem, StepWork
+
+# A layout that does not fit costs this many steps per share of memory that is missing, so that the search leaves it.
+OVERFLOW_PENALTY = 20.0
+# So does a pinned device that is elsewhere.
+PIN_PENALTY = 20.0
+
+
+@kernel(forceinline=True)
+def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, num_replicas: int) -> tuple[int, float]:
+    """Micro-batches that every replica of a stage can hold, and the share of memory missing for even one."""
+    first, end = cut_S[stage], cut_S[stage + 1]
+    base = stage * num_replicas
+    return depth_of(problem, place_N, base, base + num_replicas, first, end)
+
+
+@kernel(forceinline=True)
+def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
+    """The same for the devices at some positions and the ops between two cut points."""
+    state = problem.state_KK[first, end]
+    buffers = 2.0 * (problem.boundary_K[first] + problem.boundary_K[end])
+    each = problem.kept_KK[first, end]
+    if problem.recompute:
+        buffers += each
+        each = problem.boundary_K[first]
+    least = np.inf
+    missing = 0.0
+    for i in range(begin, stop):
+        memory = problem.memory_D[place_N[i]]
+        room = memory - state - buffers
+        if room < each:
+            missing += min((each - room) / max(memory, 1.0), 10.0)
+        least = min(least, room)
+    if missing > 0:
+        return 1, missing
+    depth = 1 << 30 if each <= 0 else int(least / each)
+    return max(depth, 1), missing
+
+
+@kernel(forceinline=True)
+def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, num_bytes: float) -> float:
+    """Slowest link of one phase among ``count`` devices from position ``first``, each owning one shard."""
+    shard = num_bytes / count
+    worst = 0.0
+    for i in range(first, first + count):
+        a = place_N[i]
+        latency_D = problem.latency_DD[a]
+        rate_D = problem.reduce_rate_DD[a]
+        for j in range(first, first + count):
+            b = place_N[j]
+            # The diagonal is no link.
+            if i != j:
+                worst = max(worst, latency_D[b] + shard * rate_D[b])
+    return worst
+
+
+@kernel(forceinline=True)
+def refresh_stage(
+    problem: StepProblem, place_N: Array, cut_S: Array, s: int, num_replicas: int, work: StepWork
+) -> None:
+    """Depth, memory, reduction and optimizer of a stage."""
+    first, end = cut_S[s], cut_S[s + 1]
+    base = s * num_replicas
+    depth, missing = depth_of(problem, place_N, base, base + num_replicas, first, end)
+    if depth != work.depth_S[s]:
+        work.depth_S[s] = depth
+        work.nic_R[:] = -1.0
+    work.missing_S[s] = missing
+    params = problem.state_KK[first, end] / 16.0
+    optimizer = 0.0
+    adding = 0.0
+    for p in range(num_replicas):
+        a = place_N[base + p]
+        optimizer = max(optimizer, problem.optimizer_rate_D[a])
+        adding = max(adding, problem.add_rate_D[a])
+    work.optimizer_S[s] = params * optimizer
+    work.phase_S[s] = 0.0
+    work.adding_S[s] = 0.0
+    reduced = problem.reduced_KK[first, end]
+    if num_replicas > 1 and reduced > 0:
+        work.adding_S[s] = params * adding
+        work.phase_S[s] = reduce_phase(problem, place_N, base, num_replicas, reduced)
+
+
+@kernel(forceinline=True)
+def refresh_route(
+    problem: StepProblem, place_N: Array, cut_S: Array, p: int, num_replicas: int, rest: int, work: StepWork
+) -> None:
+    """Round trips, drains and the busiest device or link of pipeline p, which has ``rest`` + 1 micro-batches."""
+    num_stages = len(cut_S) - 1
+    slowest = 0.0
+    drain = 0.0
+    before = -1
+    for s in range(num_stages):
+        a = place_N[s * num_replicas + p]
+        row = problem.class_D[a]
+        back = problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
+        seconds = problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]] + back
+        hop = 0.0
+        if s:
+            size = problem.boundary_K[cut_S[s]]
+            there, home = problem.pipe_rate_DD[before, a], problem.pipe_rate_DD[a, before]
+            slowest = max(slowest, size * max(there, home))
+            hop = problem.latency_DD[a, before] + size * home
+            drain += hop
+            hop += problem.latency_DD[before, a] + size * there
+        work.drain_SR[s, p] = drain
+        drain += back
+        slowest = max(slowest, seconds)
+        # For now each stage's own part with the hop before it; the suffix sums follow.
+        work.trip_SR[s, p] = seconds
+        if s:
+            work.trip_SR[s - 1, p] += hop
+        before = a
+    for s in range(num_stages - 2, -1, -1):
+        work.trip_SR[s, p] += work.trip_SR[s + 1, p]
+    work.load_R[p] = rest * slowest
+    work.nic_R[p] = -1.0
+
+
+@kernel(forceinline=True)
+def route_end(p: int, rest: int, nic_s: float, work: StepWork) -> float:
+    """End of pipeline p's last backward."""
+    more = max(work.load_R[p], nic_s)
+    base = more
+    slowest = more / max(rest, 1)
+    for s in range(len(work.depth_S)):
+        depth = work.depth_S[s]
+        if rest >= depth:
+            rounds = rest // depth
+            base = max(base, rounds * work.trip_SR[s, p] + (rest - rounds * depth) * slowest)
+    return work.trip_SR[0, p] + base
+
+
+@kernel(forceinline=True)
+def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> None:
+    """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of the stages' reductions.
+
+    Activations out are gradients in, and a sharded reduction sends what it takes, so both ways carry the same.
+    """
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    work.pipe_H[:] = 0.0
+    work.reduce_H[:] = 0.0
+    for s in range(num_stages):
+        base = s * num_replicas
+        size = problem.boundary_K[cut_S[s]]
+        for p in range(num_replicas):
+            host = problem.host_D[place_N[base + p]]
+            work.count_H[host] += 1
+            if s:
+                other = problem.host_D[place_N[base - num_replicas + p]]
+                if host != other:
+                    work.pipe_H[host] += size * share_R[p]
+                    work.pipe_H[other] += size * share_R[p]
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / num_replicas
+        for p in range(num_replicas):
+            host = problem.host_D[place_N[base + p]]
+            work.reduce_H[host] += shard * (num_replicas - work.count_H[host])
+        for p in range(num_replicas):
+            work.count_H[problem.host_D[place_N[base + p]]] = 0
+    for h in range(len(work.pipe_H)):
+        slower = max(problem.nic_out_H[h], problem.nic_in_H[h])
+        work.pipe_H[h] *= slower
+        work.reduce_H[h] *= slower
+
+
+@kernel
+def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> float:
+    """Dollars for bytes that leave a site in one step."""
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    total = 0.0
+    for s in range(num_stages):
+        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / num_replicas
+        for p in range(num_replicas):
+            a = place_N[s * num_replicas + p]
+            if s:
+                b = place_N[(s - 1) * num_replicas + p]
+                size = problem.boundary_K[cut_S[s]] * share_R[p]
+                total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
+            for q in range(num_replicas):
+                total += 2.0 * problem.reduce_share * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
+    for g in range(len(problem.tied_bytes_G)):
+        count = tied_members(problem, place_N, cut_S, g, num_replicas, work.member_N)
+        total += tied_egress_usd(problem, work.member_N, count, problem.tied_bytes_G[g])
+    return total
+
+
+@kernel
+def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes: float) -> float:
+    """Dollars for the reduction of a weight that so many devices hold."""
+    usd = 0.0
+    for i in range(count):
+        for j in range(count):
+            usd += problem.egress_DD[member_N[i], member_N[j]]
+    return usd * 2.0 * num_bytes * problem.reduce_share / max(count, 1)
+
+
+@kernel(forceinline=True)
+def next_user(problem: StepProblem, cut_S: Array, group: int, user: int, stage: int) -> int:
+    """Stage of a user of a tied weight, not before that of the user before it; -1 if there are no more users."""
+    place = problem.tied_GM[group, user]
+    if place < 0:
+        return -1
+    while cut_S[stage + 1] <= place:
+        stage += 1
+    return stage
+
+
+@kernel(forceinline=True)
+def after_tied(problem: StepProblem, cut_S: Array, group: int, reduction: float, done_S: Array) -> float:
+    """When a tied weight is summed that waits for all its stages; `done_S` becomes that in them, as the next waits."""
+    ready = 0.0
+    for pass_ in range(2):
+        stage = 0
+        for user in range(problem.tied_GM.shape[1]):
+            stage = next_user(problem, cut_S, group, user, stage)
+            if stage < 0:
+                break
+            if pass_ == 0:
+                ready = max(ready, done_S[stage] + reduction)
+            else:
+                done_S[stage] = ready
+    return ready
+
+
+@kernel(forceinline=True)
+def tied_members(
+    problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, member_N: Array
+) -> int:
+    """The devices of all stages that use a tied weight; returns how many, 0 if it is one stage alone."""
+    count = 0
+    before = -1
+    for user in range(problem.tied_GM.shape[1]):
+        stage = next_user(problem, cut_S, group, user, max(before, 0))
+        if stage < 0:
+            break
+        if stage != before:
+            for p in range(num_replicas):
+                member_N[count] = place_N[stage * num_replicas + p]
+                count += 1
+        before = stage
+    return count if count > num_replicas else 0
+
+
+@kernel
+def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
+    """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides."""
+    work.stale_S[:] = True
+    work.stale_R[:] = True
+    return update(problem, place_N, cut_S, share_R, work)
+
+
+@kernel(forceinline=True)
+def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
+    """The same where only stale stages and pipelines have changed since the last call; leaves nothing stale."""
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    for g in range(len(problem.tied_bytes_G)):
+        refresh_tied(problem, place_N, cut_S, g, num_replicas, work)
+    for s in range(num_stages):
+        if work.stale_S[s]:
+            refresh_stage(problem, place_N, cut_S, s, num_replicas, work)
+            work.stale_S[s] = False
+    if problem.has_nics:
+        load_nics(problem, place_N, cut_S, share_R, work)
+    soft = 0.0
+    for p in range(num_replicas):
+        nic_s = 0.0
+        if problem.has_nics:
+            for s in range(num_stages):
+                nic_s = max(nic_s, work.pipe_H[problem.host_D[place_N[s * num_replicas + p]]])
+            nic_s *= 1.0 - 1.0 / share_R[p]
+        if work.stale_R[p]:
+            refresh_route(problem, place_N, cut_S, p, num_replicas, share_R[p] - 1, work)
+            work.stale_R[p] = False
+        # A changed depth or NIC moves the end though the pipeline is the same.
+        if nic_s != work.nic_R[p]:
+            work.nic_R[p] = nic_s
+            work.end_R[p] = route_end(p, share_R[p] - 1, nic_s, work)
+        soft += work.end_R[p]
+    soft /= num_replicas
+    step = 0.0
+    optimizer = 0.0
+    missing = 0.0
+    for s in range(num_stages):
+        end = 0.0
+        for p in range(num_replicas):
+            end = max(end, work.end_R[p] - work.drain_SR[s, p])
+        phase = work.phase_S[s]
+        if problem.has_nics and num_replicas > 1 and problem.reduced_KK[cut_S[s], cut_S[s + 1]] > 0:
+            for p in range(num_replicas):
+                phase = max(phase, work.reduce_H[problem.host_D[place_N[s * num_replicas + p]]])
+        reduction = (2.0 * phase + work.adding_S[s]) * problem.reduce_share
+        soft += reduction / num_stages
+        work.done_S[s] = end + reduction
+        step = max(step, end + reduction)
+        optimizer = max(optimizer, work.optimizer_S[s])
+        missing += work.missing_S[s]
+    for g in range(len(problem.tied_bytes_G)):
+        reduction = 2.0 * work.tied_G[g] * problem.reduce_share
+        step = max(step, after_tied(problem, cut_S, g, reduction, work.done_S))
+    value = step + optimizer
+    if problem.priced:
+        price = 0.0
+        for i in range(num_stages * num_replicas):
+            price += problem.price_D[place_N[i]]
+        egress = egress_usd(problem, place_N, cut_S, share_R, work)
+        value = value * price + egress
+        soft = soft * price + egress
+    penalty = 1.0 + OVERFLOW_PENALTY * missing
+    if problem.has_pins:
+        penalty += PIN_PENALTY * misplaced(problem, place_N, num_stages, num_replicas)
+    return value * penalty, soft * penalty
+
+
+@kernel
+def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int) -> int:
+    """How many pinned devices do not serve their stage."""
+    count = 0
+    for i in range(len(place_N)):
+        pin = problem.pin_D[place_N[i]]
+        if pin >= 0 and i // num_replicas != pin:
+            count += 1
+    return count
+
+
+@kernel(forceinline=True)
+def refresh_tied(
+    problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, work: StepWork
+) -> None:
+    """One phase of the reduction of a tied weight, if a stage that uses it changed."""
+    stage = 0
+    for user in range(problem.tied_GM.shape[1]):
+        stage = next_user(problem, cut_S, group, user, stage)
+        if stage < 0:
+            return
+        if work.stale_S[stage]:
+            count = tied_members(problem, place_N, cut_S, group, num_replicas, work.member_N)
+            work.tied_G[group] = tied_phase(problem, work.member_N, count, problem.tied_bytes_G[group], work.count_H)
+            return
+
+
+@kernel(forceinline=True)
+def tied_phase(problem: StepProblem, member_N: Array, count: int, num_bytes: float, count_H: Array) -> float:
+    """Slowest link or NIC of one phase in which so many devices reduce a weight that all of them hold.
+
+    Tied weights follow when their stages are through, so they have the NICs to themselves.
+    """
+    shard = num_bytes / max(count, 1)
+    worst = 0.0
+    for i in range(1, count):
+        a = member_N[i]
+        for j in range(i):
+            b = member_N[j]
+            worst = max(worst, problem.latency_DD[a, b] + shard * problem.reduce_rate_DD[a, b])
+            worst = max(worst, problem.latency_DD[b, a] + shard * problem.reduce_rate_DD[b, a])
+    if problem.has_nics:
+        for i in range(count):
+            count_H[problem.host_D[member_N[i]]] += 1
+        for i in range(count):
+            host = problem.host_D[member_N[i]]
+            slower = max(problem.nic_out_H[host], problem.nic_in_H[host])
+            worst = max(worst, shard * count_H[host] * (count - count_H[host]) * slower)
+        for i in range(count):
+            count_H[problem.host_D[member_N[i]]] = 0
+    return worst

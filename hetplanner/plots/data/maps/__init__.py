@@ -1,0 +1,1 @@
+"""Columns for maps and the matrix of links."""

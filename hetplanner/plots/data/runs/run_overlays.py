@@ -1,0 +1,35 @@
+"""Lines of several runs in one figure: what was reached over what was spent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from hetplanner.plots.data.curves import Columns, rolling_median, series_columns, thinned
+
+Over = Literal["steps", "seconds", "bytes", "dollars"]
+Value = Literal["loss", "throughput"]
+AXES: dict[str, str] = {
+    "steps": "step",
+    "seconds": "seconds since the first step began",
+    "bytes": "MB sent by all ranks",
+    "dollars": "dollars at the cluster's prices",
+}
+VALUES: dict[str, str] = {"loss": "loss (nats a token)", "throughput": "tokens/s, running median"}
+_SPENT = {"steps": "step", "seconds": "seconds", "bytes": "bytes", "dollars": "dollars"}
+_REACHED = {"loss": "loss", "throughput": "tokens_per_s"}
+
+
+def overlay_columns(steps: Mapping[str, Sequence[float | None]], value: str, over: str) -> Columns:
+    """x and y of a run; steps at which either is not known are left out.
+
+    Args:
+        steps: columns as `hetplanner.runs.reading.series.step_columns` gives them.
+        value: of VALUES.
+        over: of AXES; bytes become megabytes.
+    """
+    scale = 1e-6 if over == "bytes" else 1.0
+    pairs = zip(steps[_SPENT[over]], steps[_REACHED[value]], strict=True)
+    known = [(x * scale, y) for x, y in pairs if x is not None and y is not None]
+    y = [y for _, y in known]
+    y = rolling_median(y) if value == "throughput" else y
+    chosen = thinned(len(known))
+    return series_columns([known[i][0] for i in chosen], [y[i] for i in chosen])

@@ -1,0 +1,1 @@
+"""Columns for a search, its plans and the model."""

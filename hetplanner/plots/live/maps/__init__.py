@@ -1,0 +1,1 @@
+"""Figures of the network: maps and the matrix of links."""

@@ -1,0 +1,1 @@
+"""Figures of a run: curves over steps, life, memory, hosts."""

@@ -1,0 +1,1 @@
+"""Figures of a search and its plan: convergence, allocation, costs, replay."""

@@ -1,0 +1,138 @@
+"""The front of step time and dollars as it grows, and the plan on it that one looks at."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+
+from hetplanner.plots.data.search.fronts import COLUMNS, front_columns, log_ticks, point_columns
+from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
+from hetplanner.plots.theme import LINE_COLOURS
+
+ROOM = 0.06
+"""Free share of each axis beside the outermost points."""
+LEAST_RATIO = 1.05
+"""An axis spans at least this much, or a single point would stand on a meaningless scale."""
+
+
+class FrontCurve(LiveFigure):
+    """Step time against dollars, both logarithmic; bounds dotted, the chosen plan ringed, the plan in hand a star."""
+
+    def __init__(self, *, dark: bool = False, height: int = 320) -> None:
+        super().__init__(
+            dark=dark,
+            height=height,
+            x_axis_type="log",
+            y_axis_type="log",
+            x_range=Range1d(1, 10),
+            y_range=Range1d(1, 10),
+            x_axis_label="step time (s)",
+            y_axis_label="$ per million tokens",
+        )
+        self.source = empty_source(*COLUMNS)
+        self.chosen_source = empty_source("x", "y")
+        self.own_source = empty_source("x", "y")
+        self.bound_x, self.bound_y = empty_source("x"), empty_source("y")
+        step = self.figure.step(
+            "step_s", "usd_per_mtoken", source=self.source, mode="after", line_width=2, alpha=0.5, color=LINE_COLOURS[0]
+        )
+        points = self.figure.scatter("step_s", "usd_per_mtoken", source=self.source, size=9, color=LINE_COLOURS[0])
+        self._ring = self.figure.scatter("x", "y", source=self.chosen_source, size=17, fill_color=None, line_width=2.5)
+        own = self.figure.scatter("x", "y", source=self.own_source, marker="star", size=17, color=LINE_COLOURS[1])
+        lines = {"line_dash": "dotted", "line_width": 1.6}
+        self._bounds = [
+            self.figure.vspan(x="x", source=self.bound_x, **lines),
+            self.figure.hspan(y="y", source=self.bound_y, **lines),
+        ]
+        self._add_legend(
+            [
+                ("plans, none beaten in both", [step, points]),
+                ("plan in hand", [own]),
+                ("lower bounds", self._bounds[1:]),
+            ]
+        )
+        self.figure.add_tools(
+            HoverTool(
+                renderers=[points],
+                tooltips=[
+                    ("step", "@step"),
+                    ("price", "@price"),
+                    ("left out", "@left_out"),
+                    ("plan", "@text"),
+                ],
+                visible=False,
+            )
+        )
+        for axis in (self.figure.xaxis, self.figure.yaxis):
+            axis.formatter = NumeralTickFormatter(format="0,0.[0000]")
+            axis.ticker = FixedTicker(ticks=[])
+        self._recolour()
+        self.update([])
+
+    def _recolour(self) -> None:
+        super()._recolour()
+        for bound in self._bounds:
+            bound.glyph.line_color = "#44BB99" if self.look.is_dark else "#228833"
+        self._ring.glyph.line_color = self.look.text
+
+    def update(
+        self,
+        points: Sequence[tuple[float, float]],
+        rows: Sequence[dict[str, Any]] = (),
+        least: tuple[float, float] | None = None,
+        chosen: int | None = None,
+        own: tuple[float, float] | None = None,
+        left_out: str = "",
+    ) -> None:
+        """Shows a front.
+
+        Args:
+            points: seconds of a step and dollars per million tokens, the fastest first.
+            rows: facts about the same points once their plans are made.
+            least: no plan has less of either.
+            chosen: the point that is looked at.
+            own: the plan in hand.
+            left_out: what the dollars do not count, see `left_out_of`.
+        """
+        self.figure.yaxis[0].axis_label = ", ".join(filter(None, ("$ per million tokens", left_out)))
+        columns = front_columns(rows) if rows else point_columns(points)
+        put(self.source, {name: columns[name] for name in COLUMNS})
+        put(self.chosen_source, _one(points[chosen] if chosen is not None and chosen < len(points) else None))
+        put(self.own_source, _one(own))
+        put(self.bound_x, {"x": [least[0]] if least else []})
+        put(self.bound_y, {"y": [least[1]] if least else []})
+        shown = [*points, *([own] if own else [])]
+        axes = ((self.figure.x_range, self.figure.xaxis[0]), (self.figure.y_range, self.figure.yaxis[0]))
+        for k, (target, axis) in enumerate(axes):
+            ends = _ends([point[k] for point in shown])
+            set_range(target, *ends)
+            axis.ticker.ticks = log_ticks(*ends)
+        self._say("" if points else "find the front to see what time costs")
+
+    def nearest(self, x: float, y: float) -> int | None:
+        """The point next to a place in the figure, in shares of its axes; None where none is near."""
+        spans = [math.log(target.end / target.start) or 1.0 for target in (self.figure.x_range, self.figure.y_range)]
+        if x <= 0 or y <= 0:
+            return None
+        pairs = zip(self.source.data["step_s"], self.source.data["usd_per_mtoken"], strict=True)
+        far = [
+            math.hypot(math.log(x / step_s) / spans[0], math.log(y / usd) / spans[1]) if step_s > 0 < usd else math.inf
+            for step_s, usd in pairs
+        ]
+        best = min(range(len(far)), key=far.__getitem__, default=None)
+        return best if best is not None and far[best] < ROOM else None
+
+
+def _one(point: tuple[float, float] | None) -> dict[str, list[float]]:
+    return {"x": [point[0]], "y": [point[1]]} if point else {"x": [], "y": []}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    known = [value for value in values if value > 0]
+    if not known:
+        return 1.0, 10.0
+    low, high = min(known), max(known)
+    ratio = max(high / low, LEAST_RATIO)
+    middle = math.sqrt(low * high)
+    return middle / ratio ** (0.5 + ROOM), middle * ratio ** (0.5 + ROOM)

@@ -1,0 +1,1 @@
+"""Figures of a swarm: life, wiring, peers by stage."""

@@ -1,0 +1,1 @@
+"""Notebook plots of runs, calibrations and swarms."""

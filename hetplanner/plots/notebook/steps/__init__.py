@@ -1,0 +1,1 @@
+"""Notebook plots of simulated steps."""

@@ -1,0 +1,1 @@
+"""Reading a run while it grows: telemetry, events, logs, series. Begin with `reader`."""

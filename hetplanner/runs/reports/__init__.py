@@ -1,0 +1,1 @@
+"""What became of a run: against its prediction, how it ended, what it went on without."""

@@ -1,0 +1,1 @@
+"""Files of weights: checkpoints, the saved model, going on under another plan."""

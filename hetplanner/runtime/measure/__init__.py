@@ -1,0 +1,1 @@
+"""What a rank measures and tells: profile, prediction, load of the host, telemetry."""

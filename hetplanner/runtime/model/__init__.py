@@ -1,0 +1,1 @@
+"""A stage of the model: from ops to tensors. Begin with `build`."""

@@ -1,0 +1,200 @@
+"""From ops to a trainable stage: weights and gradients are views into one flat buffer each.
+
+One flat buffer makes the reduction of gradients a matter of slices. Its layout, agreed by all replicas of a
+stage, is: the stage's own weights in op order, then every weight that is tied across stages. What crosses a
+boundary is flat too: one float32 tensor, whatever the ops in front of it give.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hetplanner.plan.train import check_trainable
+from hetplanner.runtime.model.captured import ProgramStage
+from hetplanner.runtime.model.layout import ModelWeight, Weight, crossing_tensors, saved_tensors, stage_weights
+from hetplanner.runtime.model.transformer_stage import TransformerStage
+from hetplanner.runtime.rng import RngKey
+from hetplanner.workload.model import Op
+from hetplanner.workload.workload import Workload
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and labels of one micro-batch."""
+
+
+class StageOps(Protocol):
+    """The ops of one stage, wherever they come from, without storage for their weights.
+
+    Attributes:
+        reads: what they read of a micro-batch: inputs, labels, both or neither.
+        running: statistics that training moves without gradients (batch norm's), by name in a saved model.
+    """
+
+    reads: frozenset[str]
+    running: dict[str, Tensor]
+
+    def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
+        """Puts a weight where the stage's ops use it."""
+
+    def fill(self, weight: ModelWeight, values: Tensor, seed: int) -> None:
+        """Writes initial values: a function of (seed, name), so the same in every stage that holds the weight."""
+
+    def compute(
+        self, inputs: list[Tensor], batch: Batch | None, key: RngKey | None, *, again: bool = False
+    ) -> list[Tensor]:
+        """The crossing tensors behind the stage, or the loss sum, from those in front of it.
+
+        Args:
+            inputs: in the boundary's order, none on the first stage.
+            batch: given where the stage `reads` of it; what it does not read is empty.
+            key: what random calls draw from; None evaluates.
+            again: the same micro-batch a second time (recompute): `running` is left alone.
+        """
+
+
+class StageModel:
+    """The ops of one stage. `seed` None leaves the weights unset, to be loaded.
+
+    Args:
+        workload: what is trained; a transformer or a captured model with its program.
+        first_op, end_op: the stage's range of ops.
+        seed: of initial weights.
+        device: where weights live and calls compute.
+
+    Attributes:
+        weights: every weight once, in the flat buffer's order; `op_index` is its owner's.
+        parameters: the same as leaves of autograd, their gradients views into `flat_grad`.
+        flat, flat_grad: values and gradients of all weights, float32, 1-D.
+        own_end: elements in front of it are the stage's own; what follows is tied across stages.
+        tied: owner's name -> element range of the weights of that op that are tied across stages.
+        running: statistics that training moves without gradients, by name in a saved model.
+        counted: those that count, as they were when all replicas were last equal.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        first_op: int,
+        end_op: int,
+        seed: int | None,
+        device: torch.device | None = None,
+    ) -> None:
+        check_trainable(workload)
+        self.device = device or torch.device("cpu")
+        self.workload, self.first_op, self.end_op = workload, first_op, end_op
+        self.ops: tuple[Op, ...] = workload.graph.ops[first_op:end_op]
+        self.stage_ops: StageOps = (
+            ProgramStage(workload, first_op, end_op, self.device)
+            if workload.program is not None
+            else TransformerStage(workload, first_op, end_op)
+        )
+        self.running = self.stage_ops.running
+        self.counted: dict[str, Tensor] = {}
+        self._note_counters()
+        self.tied: dict[str, tuple[int, int]] = {}
+        self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
+        self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
+        self._lay_out(seed)
+
+    # -- weights ----------------------------------------------------------------------------------
+
+    def _lay_out(self, seed: int | None) -> None:
+        layout = stage_weights(self.workload, self.first_op, self.end_op)
+        self.weights = tuple(weight for _, weight in layout)
+        end = self.weights[-1].end if self.weights else 0
+        self.own_end = next((weight.first for weight in self.weights if weight.is_tied), end)
+        self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
+        self.parameters: list[nn.Parameter] = []
+        for w, weight in layout:
+            self.parameters.append(self._parameter(weight))
+            self.stage_ops.bind(w, self.parameters[-1])
+            if seed is not None:
+                self._fill(w, weight, seed)
+            if weight.is_tied:
+                owner = self.workload.graph.ops[weight.op_index].name
+                self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
+
+    def _parameter(self, weight: Weight) -> nn.Parameter:
+        parameter = nn.Parameter(self.flat[weight.first : weight.end].view(weight.shape))
+        parameter.grad = self.flat_grad[weight.first : weight.end].view(weight.shape)
+        return parameter
+
+    def _fill(self, weight: ModelWeight, place: Weight, seed: int) -> None:
+        values = torch.empty(weight.shape)  # drawn on the CPU: the same numbers on every device
+        self.stage_ops.fill(weight, values, seed)
+        self.flat[place.first : place.end].copy_(values.view(-1))
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Views of all weights by the name they have in a saved model."""
+        return {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
+
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """What this stage saves, in the saved model's order: running statistics, and all weights but replicas of
+        another stage's.
+        """
+        held = self.named_weights() | self.running
+        mine = (t for t in saved_tensors(self.workload) if self.first_op <= t.op < self.end_op)
+        return {t.name: held[t.name] for t in mine}
+
+    @torch.no_grad()
+    def load_running(self, values: Mapping[str, Tensor]) -> None:
+        """Sets the running statistics, as all replicas of the stage hold them."""
+        for name, tensor in self.running.items():
+            tensor.copy_(values[name])
+        self._note_counters()
+
+    def _note_counters(self) -> None:
+        self.counted = {name: t.clone() for name, t in self.running.items() if not t.is_floating_point()}
+
+    # -- computing --------------------------------------------------------------------------------
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no stage is in front of it."""
+        return self.first_op == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage ends in the loss."""
+        return self.end_op == len(self.workload.graph.ops)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the stage reads of a micro-batch: inputs, labels, both or neither."""
+        return self.stage_ops.reads
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether it reads a micro-batch's inputs or labels."""
+        return bool(self.reads)
+
+    def forward(
+        self, x_N: Tensor | None, batch: Batch | None, key: RngKey | None = None, *, again: bool = False
+    ) -> Tensor:
+        """The next boundary's flat tensor (float32, 1-D), or the loss sum on the last stage.
+
+        Args:
+            x_N: the flat tensor of the boundary in front; None on the first stage.
+            batch: inputs and labels, where the stage `needs_batch`.
+            key: what random calls draw from; None evaluates (no dropout, running statistics).
+            again: the same micro-batch a second time (recompute): running statistics do not move.
+        """
+        inputs = [] if x_N is None else self._unpacked(x_N)
+        outputs = self.stage_ops.compute(inputs, batch, key, again=again)
+        if self.is_last:
+            return outputs[0]
+        if len(outputs) == 1:
+            return outputs[0].reshape(-1).float()
+        return torch.cat([output.reshape(-1).float() for output in outputs])
+
+    def _unpacked(self, x_N: Tensor) -> list[Tensor]:
+        if len(self._input_shapes) == 1:
+            return [x_N.view(self._input_shapes[0])]
+        pieces = x_N.split(self._input_sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._input_shapes, strict=True)]
+
+
+def boundary_elements(workload: Workload, boundary: int) -> int:
+    """Elements of one micro-batch's flat tensor in front of op `boundary`."""
+    return sum(t.num_elements for t in crossing_tensors(workload, boundary))

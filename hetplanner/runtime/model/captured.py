@@ -1,0 +1,289 @@
+"""The ops of a captured model's stage: its calls, performed one after the other on a list of values.
+
+Everything that a program fixes is looked up once: a call becomes (function, where its arguments are, where its
+result goes, what nobody reads any more). Free calls that depend on no batch are performed once, when the stage is
+built. A random call draws from (seed, step, micro-batch, its name): the same whatever the cut, and on recompute.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hetplanner.runtime.model.aten import DTYPES, AtenCall, aten_call, drawing
+from hetplanner.runtime.model.initial import fill_program_weight
+from hetplanner.runtime.model.layout import ModelWeight, crossing_tensors, running_buffers
+from hetplanner.runtime.rng import RngKey
+from hetplanner.workload.calls import EVALUATED_WITH, RANDOM_CALLS, STATISTICS_CALLS
+from hetplanner.workload.program import Buffer, Node, Program, references
+from hetplanner.workload.workload import Workload
+
+_EVALUATION = RngKey(0, 0, 0)
+"""What calls draw from in evaluation that have no other meaning there (`rand`, `bernoulli`)."""
+_TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
+
+Env = list[Any]
+_Pick = Callable[[Env], tuple[Any, ...]]
+_Step = tuple[Callable[..., Any], _Pick, int, tuple[int, ...]]
+"""Function, its arguments from the values, where the result goes, places that nobody reads behind it."""
+
+
+@dataclass(slots=True)
+class _Places:
+    """Every value that calls read has a place in one list; `values` is the list before the first call."""
+
+    values: Env = field(default_factory=list)
+    _of: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def of(self, kind: str, name: str) -> int:
+        """The place of a tensor."""
+        if (kind, name) not in self._of:
+            self._of[kind, name] = self.hold(None)
+        return self._of[kind, name]
+
+    def hold(self, value: Any) -> int:
+        """A new place that holds a value."""
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def pick(self, arguments: list[Any]) -> _Pick:
+        """Takes a call's arguments from the values."""
+        places = [self._place(argument) for argument in arguments]
+        if not all(isinstance(place, int) for place in places):
+            return lambda env: tuple(env[p] if isinstance(p, int) else p(env) for p in places)
+        if len(places) > 1:
+            return itemgetter(*places)
+        return (lambda env: (env[places[0]],)) if places else lambda env: ()
+
+    def _place(self, argument: Any) -> Any:
+        """A place, or for a list with tensors in it a function that makes the list."""
+        if isinstance(argument, dict):
+            ((kind, name),) = argument.items()
+            if kind in _TENSORS:
+                return self.of(kind, name)
+        if isinstance(argument, list | tuple) and any(isinstance(part, dict | list | tuple) for part in argument):
+            parts = [self._place(part) for part in argument]
+            return lambda env: [env[p] if isinstance(p, int) else p(env) for p in parts]
+        return self.hold(_decoded(argument))
+
+
+def _decoded(argument: Any) -> Any:
+    """A constant as torch takes it."""
+    if isinstance(argument, dict):
+        ((kind, text),) = argument.items()
+        return DTYPES[text] if kind == "dtype" else float(text)
+    return list(argument) if isinstance(argument, tuple) else argument
+
+
+class ProgramStage:
+    """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`."""
+
+    def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
+        assert workload.program is not None
+        self.program, self.device = workload.program, device
+        self._casts = workload.dtype != "float32"
+        self._nodes = _nodes_of(workload, self.program, first_op, end_op)
+        self._inputs = [t.node for t in crossing_tensors(workload, first_op)]
+        self._outputs = [t.node for t in crossing_tensors(workload, end_op)]
+        if end_op == len(workload.graph.ops):
+            self._outputs = [self.program.loss]
+        read = {reference for node in self._nodes for reference in references(node)}
+        self.reads = frozenset(name for kind, name in read if kind == "batch")
+        self._places = _Places()
+        self.running: dict[str, Tensor] = {}
+        self._hold_buffers(workload, {name for kind, name in read if kind == "buffer"}, first_op, end_op)
+        self._key, self._again = _EVALUATION, False
+        self._perform_fixed_calls()
+        self._batch_places = [self._places.of("batch", name) for name in ("inputs", "labels")]
+        self._input_places = [self._places.of("node", name) for name in self._inputs]
+        self._output_places = [self._places.of("node", name) for name in self._outputs]
+        dtypes = {node.name: DTYPES[node.dtype or "float32"] for node in self.program.nodes}
+        self._input_dtypes = [dtypes[name] for name in self._inputs]
+        self._steps = {training: self._make_steps(training=training) for training in (True, False)}
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def _hold_buffers(self, workload: Workload, read: set[str], first_op: int, end_op: int) -> None:
+        moving = {b.name for b in running_buffers(workload) if first_op <= b.op < end_op}
+        for name, buffer in self.program.buffers.items():
+            if name in read or name in moving:
+                tensor = _tensor_of(buffer, self.device)
+                self._places.values[self._places.of("buffer", name)] = tensor
+                if name in moving:
+                    self.running[name] = tensor
+
+    def _perform_fixed_calls(self) -> None:
+        """Free calls that read neither weight, batch nor chance give the same every time."""
+        moving = {("batch", "inputs"), ("batch", "labels"), *(("node", name) for name in self._inputs)}
+        moving |= {("buffer", name) for name, buffer in self.program.buffers.items() if buffer.running}
+        kept = []
+        for node in self._nodes:
+            if node.op is not None or node.call in RANDOM_CALLS or moving & set(references(node)):
+                moving.add(("node", node.name))
+                kept.append(node)
+                continue
+            with torch.no_grad():
+                function, pick = self._bound(node, training=True)
+                self._places.values[self._places.of("node", node.name)] = function(*pick(self._places.values))
+        self._nodes = kept
+
+    def _make_steps(self, *, training: bool) -> list[_Step]:
+        steps = []
+        for node, dead in zip(self._nodes, self._dead_after(), strict=True):
+            steps.append((*self._bound(node, training=training), self._places.of("node", node.name), dead))
+        return steps
+
+    def _dead_after(self) -> list[tuple[int, ...]]:
+        """By call, the places that no later call reads; outputs and what was there before all calls stay."""
+        mortal = ({node.name for node in self._nodes} | set(self._inputs)) - set(self._outputs)
+        last: dict[str, int] = {}
+        for i, node in enumerate(self._nodes):
+            last |= {name: i for kind, name in (*references(node), ("node", node.name)) if kind == "node"}
+        dead: list[list[int]] = [[] for _ in self._nodes]
+        for name in mortal & last.keys():
+            dead[last[name]].append(self._places.of("node", name))
+        return [tuple(places) for places in dead]
+
+    def _bound(self, node: Node, *, training: bool) -> tuple[Callable[..., Any], _Pick]:
+        """The function of a call, and how it takes its arguments from the values."""
+        call = aten_call(node.call)
+        given = _by_name(node, call)
+        if not training:
+            _evaluate(node.call, given)
+        if "device" in call.keyword and self.device.type != "cpu" and "self" not in given:
+            given["device"] = self.device
+        names = [name for name, _ in call.positional]
+        count = max((i + 1 for i, name in enumerate(names) if name in given), default=0)
+        arguments = [given.pop(name, default) for name, default in call.positional[:count]]
+        function = call.function
+        if given:
+            function = partial(function, **{name: _decoded(value) for name, value in given.items()})
+        everything = dict(zip(names, arguments, strict=False))
+        if node.call in STATISTICS_CALLS:
+            mean = everything.get("running_mean")
+            if training and everything.get(EVALUATED_WITH[node.call][0]) and isinstance(mean, dict):
+                function = self._counted(function, str(mean.get("buffer")))
+        elif node.call in RANDOM_CALLS and _draws(node.call, everything):
+            function = self._drawn(function, node)
+        if node.op is None and self._casts:
+            function = self._in_float32(function)
+        return function, self._places.pick(arguments)
+
+    def _in_float32(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Free calls are computed as they are written, outside of autocast."""
+
+        def call(*arguments: Any) -> Any:
+            with torch.autocast(self.device.type, enabled=False):
+                return function(*arguments)
+
+        return call
+
+    def _drawn(self, function: Callable[..., Any], node: Node) -> Callable[..., Any]:
+        # Numbers are drawn in the order of memory, and what has crossed a boundary lies in another order than before.
+        # Attention draws for its scores, which are its own.
+        in_order = node.call != "scaled_dot_product_attention.default"
+
+        def call(*arguments: Any) -> Any:
+            if in_order:
+                arguments = tuple(a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+            with drawing(self._key, node.name, self.device):
+                return function(*arguments)
+
+        return call
+
+    def _counted(self, function: Callable[..., Any], running_mean: str) -> Callable[..., Any]:
+        """Batch norm that moves its statistics the first time only."""
+        counter = self.running.get(running_mean.removesuffix("running_mean") + "num_batches_tracked")
+
+        def call(x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Any:
+            if self._again:
+                mean = variance = None
+            elif counter is not None:
+                counter.add_(1)
+            return function(x, weight, bias, mean, variance, *rest)
+
+        return call
+
+    # -- weights ----------------------------------------------------------------------------------
+
+    def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:
+        """Puts a weight where calls read it."""
+        self._places.values[self._places.of("parameter", weight.name)] = parameter
+
+    def fill(self, weight: ModelWeight, values: Tensor, seed: int) -> None:
+        """Initial values by the calls that filled the weight when the model was built."""
+        fill_program_weight(values, weight.name, self.program.parameters[weight.name], seed)
+
+    # -- computing --------------------------------------------------------------------------------
+
+    def compute(
+        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
+    ) -> list[Tensor]:
+        """Performs the calls."""
+        env = self._env(inputs, batch)
+        self._key, self._again = key or _EVALUATION, again
+        for function, pick, place, dead in self._steps[key is not None]:
+            env[place] = function(*pick(env))
+            for i in dead:
+                env[i] = None
+        return [env[place] for place in self._output_places]
+
+    def value_of(self, node: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """What a call of a whole model gives in evaluation."""
+        env, wanted, self._key = self._env([], batch), self._places.of("node", node), _EVALUATION
+        for function, pick, place, _ in self._steps[False]:
+            env[place] = function(*pick(env))
+            if place == wanted:
+                break
+        value: Tensor = env[wanted]
+        return value
+
+    def _env(self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None) -> Env:
+        env = self._places.values.copy()
+        for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
+            env[place] = x if x.dtype == dtype else x.to(dtype)
+        if batch is not None:
+            for place, tensor in zip(self._batch_places, batch, strict=True):
+                env[place] = tensor
+        return env
+
+
+def _tensor_of(buffer: Buffer, device: torch.device) -> Tensor:
+    return torch.tensor(buffer.values, dtype=DTYPES[buffer.dtype], device=device).view(buffer.shape)
+
+
+def _nodes_of(workload: Workload, program: Program, first_op: int, end_op: int) -> list[Node]:
+    """The calls of a range of ops and the free calls that they need, in order."""
+    mine = {op.name for op in workload.graph.ops[first_op:end_op]}
+    wanted = {program.loss}
+    chosen = []
+    for node in reversed(program.nodes):
+        if node.op in mine or (node.op is None and node.name in wanted):
+            chosen.append(node)
+            wanted |= {name for kind, name in references(node) if kind == "node"}
+    return chosen[::-1]
+
+
+def _by_name(node: Node, call: AtenCall) -> dict[str, Any]:
+    names = [name for name, _ in call.positional]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def _evaluate(name: str, given: dict[str, Any]) -> None:
+    """Sets what the call does otherwise in evaluation; without running statistics those of the batch stay."""
+    if name not in EVALUATED_WITH:
+        return
+    argument, value = EVALUATED_WITH[name]
+    if argument in given and not (name in STATISTICS_CALLS and given.get("running_mean") is None):
+        given[argument] = value
+
+
+def _draws(name: str, arguments: dict[str, Any]) -> bool:
+    """Whether a random call draws with these arguments."""
+    switch = EVALUATED_WITH.get(name, ("", True))[0]
+    shares = [arguments[share] for share in ("p", "dropout", "dropout_p") if share in arguments]
+    return bool(arguments.get(switch, not switch or switch == "dropout_p")) and all(shares or [True])

@@ -1,0 +1,80 @@
+"""What a rank holds of one stage: one chunk a rank, several when the plan is interleaved."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hetplanner.plan.model import Plan
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.comm.wire import CPU
+from hetplanner.runtime.model.build import StageModel
+from hetplanner.runtime.model.stage import StageRunner
+from hetplanner.runtime.train.adamw import FlatAdamW
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stage's weights on one rank, its micro-batches in flight, and its optimiser.
+
+    Attributes:
+        stage, replica: its place in the plan.
+    """
+
+    stage: int
+    replica: int
+    model: StageModel
+    runner: StageRunner
+    optimizer: FlatAdamW
+
+    @staticmethod
+    def build(plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device) -> "Chunk":
+        """The chunk of (stage, replica), with initial weights."""
+        stage, workload = plan.stages[place[0]], plan.problem.workload
+        model = StageModel(workload, stage.first_op, stage.end_op, config.seed, device)
+        return Chunk(
+            *place,
+            model,
+            StageRunner(model, recompute=stage.recompute or workload.recompute),
+            FlatAdamW(
+                model.flat,
+                model.flat_grad,
+                [w for w in model.named_weights().values() if w.ndim >= 2],
+                betas=config.betas,
+                weight_decay=config.weight_decay,
+            ),
+        )
+
+    def tied_gradient(self, owner: str) -> Tensor:
+        """This chunk's gradient of a weight that is tied across stages, by the name of the op that owns it."""
+        first, end = self.model.tied[owner]
+        return self.model.flat_grad[first:end]
+
+    def counted_gradients(self) -> list[Tensor]:
+        """Gradients of what the stage's ops own: a weight tied across stages counts for its owner's stage alone."""
+        model = self.model
+        own_names = {op.name for op in model.ops}
+        owned = [self.tied_gradient(name) for name in model.tied if name in own_names]
+        return [model.flat_grad[: model.own_end], *owned]
+
+
+def build_chunks(plan: Plan, rank: int, config: TrainConfig, device: torch.device = CPU) -> tuple[Chunk, ...]:
+    """All chunks of a rank, in stage order."""
+    return tuple(Chunk.build(plan, place, config, device) for place in plan.places_of_rank[rank])
+
+
+def tied_gradients(chunks: Sequence[Chunk], owner: str) -> list[Tensor]:
+    """The gradients of a weight tied across stages, of every chunk that holds it."""
+    return [chunk.tied_gradient(owner) for chunk in chunks if owner in chunk.model.tied]
+
+
+@contextmanager
+def added_up(buckets: Sequence[Tensor]) -> Iterator[None]:
+    """Gradients of one weight, held several times: the first is their sum inside, afterwards all are as the first."""
+    for other in buckets[1:]:
+        buckets[0].add_(other)
+    yield
+    for other in buckets[1:]:
+        other.copy_(buckets[0])

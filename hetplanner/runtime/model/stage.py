@@ -1,0 +1,76 @@
+"""A stage's micro-batches in flight: remote autodiff, local autograd between two boundaries."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hetplanner.runtime.model.build import Batch, StageModel
+from hetplanner.runtime.model.precision import autocast
+from hetplanner.runtime.rng import RngKey
+
+
+@dataclass(slots=True)
+class _Live:
+    """What backward needs of one micro-batch; with recompute the output is computed again."""
+
+    inputs: Tensor | None
+    batch: Batch | None
+    key: RngKey
+    output: Tensor | None
+
+
+class StageRunner:
+    """Forward and backward of micro-batches through one stage.
+
+    Args:
+        model: the stage.
+        recompute: keep only the stage's input and compute the rest again in backward.
+    """
+
+    def __init__(self, model: StageModel, *, recompute: bool = False) -> None:
+        self.model, self.recompute = model, recompute
+        self._dtype, self._device_type = model.workload.dtype, model.device.type
+        self._live: dict[int, _Live] = {}
+
+    def forward(self, micro_batch: int, x: Tensor | None, batch: Batch | None, key: RngKey) -> Tensor:
+        """The stage's output, detached: the next boundary's flat tensor, or the loss sum on the last stage.
+
+        Args:
+            micro_batch: its index.
+            x: the flat tensor of the boundary in front; None on the first stage.
+            batch: inputs and labels, where the model `needs_batch`.
+            key: what random calls draw from.
+        """
+        if x is not None:
+            x.requires_grad_(True)
+        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype, self._device_type):
+            output = self.model.forward(x, batch, key)
+        self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
+        return output.detach()
+
+    def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
+        """Adds to the weights' gradients; returns the flat gradient of the stage's input (None on the first stage).
+
+        Args:
+            micro_batch: one that went forward.
+            gradient: of the stage's output, flat; on the last stage, whose output is the loss, the factor by which
+                the loss counts, or None for 1.
+        """
+        live = self._live.pop(micro_batch)
+        output = live.output
+        if output is None:
+            with autocast(self._dtype, self._device_type):
+                output = self.model.forward(live.inputs, live.batch, live.key, again=True)
+        torch.autograd.backward(output, gradient)
+        return None if live.inputs is None else live.inputs.grad
+
+    def forget(self, micro_batch: int) -> None:
+        """Drops a micro-batch that went forward and will not come back."""
+        self._live.pop(micro_batch, None)
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor | None, batch: Batch | None) -> Tensor:
+        """The output without dropout and by running statistics, nothing kept."""
+        with autocast(self._dtype, self._device_type):
+            return self.model.forward(x, batch)

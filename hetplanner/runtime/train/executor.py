@@ -1,0 +1,403 @@
+"""The executor: performs one rank's actions of the plan's schedule, in order, on real tensors.
+
+Nothing here decides anything: what to do, with whom and in which order comes from `make_schedule(plan)`, which
+the simulator times too. A SEND returns at once (gloo's own threads transfer), a RECV waits for its message.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
+from hetplanner.data.order import SampleOrder
+from hetplanner.errors import RunError
+from hetplanner.liveness.heartbeat import Heartbeat
+from hetplanner.plan.action import Action, Kind
+from hetplanner.plan.model import Plan, Role
+from hetplanner.plan.train import TrainConfig
+from hetplanner.runtime.comm.delta import ChangingEnd, SampleMemory
+from hetplanner.runtime.comm.receive_order import TOPIC, message_index, proofs_of_delivery, receive_order, sent_messages
+from hetplanner.runtime.comm.reductions import Reductions
+from hetplanner.runtime.comm.transport import Expected, Topic, Transport
+from hetplanner.runtime.measure.telemetry import Telemetry, keeps_spans
+from hetplanner.runtime.model.build import Batch
+from hetplanner.runtime.model.chunk import Chunk
+from hetplanner.runtime.model.precision import boundary_codec
+from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.train.data import Batches
+from hetplanner.runtime.train.update import Update
+from hetplanner.schedule.order import make_schedule
+
+
+@dataclass
+class StepStats:
+    """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
+
+    Attributes:
+        grad_norm: global, before clipping; known where it is clipped by.
+        grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
+        in_flight: most micro-batches that were forward and not yet backward.
+        held: most messages whose buffers were kept.
+        skipped: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
+    """
+
+    start_s: float = 0.0
+    end_s: float = 0.0
+    loss_sum: float | None = None
+    num_tokens: int = 0
+    boundary_bytes: int = 0
+    reduce_bytes: int = 0
+    grad_norm: float | None = None
+    grad_square: float = 0.0
+    in_flight: int = 0
+    held: int = 0
+    loss_scale: float | None = None
+    skipped: bool = False
+
+
+class Executor:
+    """One rank at work.
+
+    Attributes:
+        chunks: what the rank holds, in stage order: one stage, or several when the plan is interleaved.
+        actions: this rank's, in order.
+        heartbeat: is told of every action done.
+        reductions: what it adds up and averages with others.
+        completed_steps: steps whose update is in the weights.
+        updating: held while the weights change; whoever takes it from another thread freezes them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        config: TrainConfig,
+        chunks: tuple[Chunk, ...],
+        transport: Transport,
+        batches: Batches | None,
+        telemetry: Telemetry,
+        order: SampleOrder | None = None,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        self.plan, self.rank, self.config, self.chunks = plan, rank, config, chunks
+        self.transport, self.batches, self.telemetry = transport, batches, telemetry
+        self.heartbeat = heartbeat or Heartbeat()
+        self._order = order  # of training samples; wanted where a codec has `delta`
+        self.completed_steps, self.updating = 0, threading.Lock()
+        self.stats, self._step = StepStats(), 0
+        self._in_flight = 0
+        self._recording = True  # False in validation and in steps that leave no spans
+        self._num_micro_batches = plan.problem.workload.num_micro_batches
+        # By topic, boundary and micro-batch: what has arrived or waits to be sent.
+        self._tensors: dict[tuple[Topic, int, int], Tensor] = {}
+        # By boundary and micro-batch: where top-k's activations were, for the gradients that follow.
+        self._positions: dict[tuple[int, int], Tensor] = {}
+        # By boundary, sender and receiver: what this rank's end remembers of samples.
+        self.memories: dict[tuple[int, int, int], SampleMemory] = {}
+        self._losses: list[Tensor] = []
+        schedule = make_schedule(plan)
+        self.actions = actions = schedule.of_rank(rank)
+        self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
+        reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
+        self.reductions = Reductions(plan, rank, chunks, transport, reduces)
+        self.update = Update(plan, rank, config, chunks, transport)
+        self._has_stepped = False
+        self._sent = sent_messages(schedule.actions, self.reductions.groups, self._num_micro_batches)
+        # Between synchronisations replicas that take local steps leave out what they exchange.
+        bound = [(action, self._bound(action)) for action in actions]
+        self._expected, self._program = {}, {}
+        for fragment in {plan.fragment_at(step) for step, _ in plan.kinds_of_step}:
+            due = [(action, act) for action, act in bound if self.reductions.is_due(action, fragment)]
+            self._expected[fragment] = self._posted([action for action, _ in due])
+            self._program[fragment] = [act for _, act in due]
+        ahead = [a for a in actions if a.role == "activation" or a.kind is Kind.FORWARD]
+        self._expected_ahead = self._posted(ahead)
+        self._program_ahead = [self._bound(a, training=False) for a in ahead]
+
+    def chunk_of(self, stage: int) -> Chunk:
+        """The rank's chunk of a stage."""
+        return next(chunk for chunk in self.chunks if chunk.stage == stage)
+
+    @property
+    def has_last_stage(self) -> bool:
+        """Whether losses are computed here."""
+        return self.chunks[-1].model.is_last
+
+    def _messages_of(self, action: Action) -> list[Expected]:
+        """What a rank takes from the network in an action."""
+        if action.kind is Kind.RECV:
+            num_bytes = self.plan.boundary_bytes(action.stage, action.peer, self.rank, role_of(action))
+            index = message_index(action, self._num_micro_batches)
+            return [Expected(action.peer, TOPIC[action.role], index, num_bytes)]
+        if action.kind is Kind.REDUCE:
+            return self.reductions.reducers[action.group].expected
+        if action.kind is Kind.STEP:
+            return self.update.expected
+        return []
+
+    def _posted(self, actions: Sequence[Action]) -> list[Expected]:
+        """What the rank takes in these actions, in the order in which receives are posted."""
+        order: list[Expected] = []
+        # Every rank has agreed on the step before it sends what is averaged behind it.
+        for behind in (False, True):
+            taken = [a for a in actions if self.reductions.follows_step(a) is behind]
+            messages = [m for action in taken for m in self._messages_of(action)]
+            order += receive_order(messages, lambda peer: self._sent[peer, self.rank])
+        return order
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def run_step(self, step: int) -> StepStats:
+        """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
+        self._step, self._recording = step, keeps_spans(step)
+        self.stats = stats = StepStats(start_s=time.monotonic())
+        fragment = self.plan.fragment_at(step)
+        self.transport.expect(self._expected[fragment])
+        advance = self.heartbeat.advance
+        for act in self._program[fragment]:
+            act()
+            advance()
+        self.transport.end_step()
+        if self.has_last_stage:
+            self._take_loss()
+        stats.end_s = time.monotonic()
+        return stats
+
+    def meet(self) -> None:
+        """Makes replicas equal that are in the middle of their local steps: their mean, without the outer optimizer.
+
+        All ranks must call it.
+        """
+        # With several fragments some are always on their way.
+        if self.reductions.local is None or (
+            self.plan.fragments == 1 and self.completed_steps % self.plan.local_steps == 0
+        ):
+            return
+        self.reductions.average_finely()
+        with self.updating:
+            self.reductions.take_mean()
+
+    def run_validation(self) -> tuple[float, int]:
+        """Loss sum and tokens of one global batch of the validation split, forward only."""
+        self._step, self._recording = 0, False
+        self.transport.expect(self._expected_ahead)
+        for act in self._program_ahead:
+            act()
+            self.heartbeat.advance()
+        self.transport.end_step()
+        losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
+        self._losses = []
+        return float(losses.sum()), self._tokens(len(losses))
+
+    def _tokens(self, num_micro_batches: int) -> int:
+        workload = self.plan.problem.workload
+        return num_micro_batches * workload.micro_batch * workload.seq_len
+
+    def _take_loss(self) -> None:
+        self.stats.num_tokens = self._tokens(len(self._losses))
+        self.stats.loss_sum = float(torch.stack(self._losses).sum())
+        self._losses = []
+        if not math.isfinite(self.stats.loss_sum):
+            raise RunError(
+                f"rank {self.rank}: the loss of step {self._step} is {self.stats.loss_sum}; lower the learning rate"
+            )
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def _bound(self, action: Action, *, training: bool = True) -> Callable[[], None]:
+        """The action as a call without arguments; everything the plan fixes is looked up once."""
+        match action.kind:
+            case Kind.FORWARD:
+                return self._forward(action, training=training)
+            case Kind.BACKWARD:
+                return self._backward(action)
+            case Kind.SEND:
+                return self._send(action, training=training)
+            case Kind.RECV:
+                return self._receive(action, training=training)
+            case Kind.REDUCE:
+                return self._reduce(action)
+            case Kind.STEP:
+                return self._end(action)
+
+    def _span(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
+        if not self._recording:
+            return
+        depth = None
+        if action.kind is Kind.FORWARD or action.kind is Kind.BACKWARD:
+            depth = self._in_flight, self.transport.num_posted, self.transport.num_held
+        self.telemetry.span(
+            action.kind.value, self._step, action.micro_batch, start_s, end_s,
+            num_bytes=num_bytes, peer=action.peer, stage=action.stage, role=action.role, depth=depth,
+        )  # fmt: skip
+
+    def _note_depth(self, change: int) -> None:
+        """A micro-batch went forward (+1) or backward (-1) through a chunk."""
+        self._in_flight += change
+        self.stats.in_flight = max(self.stats.in_flight, self._in_flight)
+        self.stats.held = max(self.stats.held, self.transport.num_held)
+
+    def _forward(self, action: Action, *, training: bool) -> Callable[[], None]:
+        chunk, m = self.chunk_of(action.stage), action.micro_batch
+        source, target = (Topic.ACTIVATION, chunk.stage - 1, m), (Topic.ACTIVATION, chunk.stage, m)
+
+        def act() -> None:
+            start = time.monotonic()
+            batch = self.draw(chunk, m, training=training)
+            x = None if chunk.model.is_first else self._tensors.pop(source)
+            if training:
+                y = chunk.runner.forward(m, x, batch, RngKey(self.config.seed, self._step, m))
+            else:
+                y = chunk.runner.evaluate(x, batch)
+            if chunk.model.is_last:
+                self._losses.append(y)
+            else:
+                self._tensors[target] = y
+            if training:
+                self._note_depth(+1)
+            self._span(action, start, time.monotonic())
+
+        return act
+
+    def draw(self, chunk: Chunk, m: int, *, training: bool = True) -> Batch | None:
+        """Inputs and labels of a micro-batch, where the chunk reads them."""
+        if not chunk.model.needs_batch:
+            return None
+        assert self.batches is not None
+        model = chunk.model
+        inputs, labels = self.batches.draw(self._step, m, "train" if training else "validation", reads=model.reads)
+        return inputs.to(model.device, non_blocking=True), labels.to(model.device, non_blocking=True)
+
+    def _backward(self, action: Action) -> Callable[[], None]:
+        chunk, m = self.chunk_of(action.stage), action.micro_batch
+        source, target = (Topic.GRADIENT, chunk.stage, m), (Topic.GRADIENT, chunk.stage - 1, m)
+
+        def act() -> None:
+            start = time.monotonic()
+            above = self.update.loss_factor if chunk.model.is_last else self._tensors.pop(source)
+            gradient = chunk.runner.backward(m, above)
+            if gradient is not None:
+                self._tensors[target] = gradient
+            self._note_depth(-1)
+            self._span(action, start, time.monotonic())
+
+        return act
+
+    def _send(self, action: Action, *, training: bool) -> Callable[[], None]:
+        topic, peer, role = TOPIC[action.role], action.peer, role_of(action)
+        codec = self._link_codec(action, self.rank, peer, training=training)
+        num_bytes = self.plan.boundary_bytes(action.stage, self.rank, peer, role)
+        key, index = (topic, action.stage, action.micro_batch), message_index(action, self._num_micro_batches)
+
+        def act() -> None:
+            message = self.transport.buffer(num_bytes)
+            self._codec_now(codec, action).encode(self._tensors.pop(key), self.transport.payload(message))
+            if training:
+                self._note_positions(codec, action)
+            sent = self.transport.send(message, peer, topic, index)
+            self.stats.boundary_bytes += num_bytes
+            self._span(action, sent.start_s, sent.arrival_s, num_bytes)
+
+        return act
+
+    def _receive(self, action: Action, *, training: bool) -> Callable[[], None]:
+        topic, peer = TOPIC[action.role], action.peer
+        codec = self._link_codec(action, peer, self.rank, training=training)
+        (message,) = self._messages_of(action)
+        proven = self._proofs.get((peer, topic, message.index), []) if training else []
+        elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
+
+        def act() -> None:
+            start = time.monotonic()
+            data = self.transport.receive(message)
+            self.transport.release(proven)
+            self._tensors[key] = self._codec_now(codec, action).decode(data, elements)
+            if training:
+                self._note_positions(codec, action)
+            self._span(action, start, time.monotonic(), message.num_bytes)
+
+        return act
+
+    def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
+        """The codec of a message; validation has samples of its own, which nobody remembers."""
+        workload, stage = self.plan.problem.workload, action.stage
+        spec = self.plan.codec_between(source, target, role_of(action))
+        codec = boundary_codec(spec, workload.dtype)
+        if not (spec.delta and training):
+            return codec
+        assert self._order is not None
+        key = stage, source, target
+        if key not in self.memories:
+            size, device = self.config.delta_cache_bytes, self.transport.device
+            boundary = self.plan.stages[stage].end_op
+            self.memories[key] = SampleMemory(workload, boundary, self._order.num_samples, size, device)
+        return ChangingEnd(codec, self.memories[key])
+
+    def _codec_now(self, codec: TensorCodec | ChangingEnd, action: Action) -> TensorCodec:
+        """Top-k's gradients travel at the positions that the activations came with; changes are those of samples."""
+        if isinstance(codec, ChangingEnd):
+            assert self._order is not None
+            return codec.visit(self._order.ids(self._step, action.micro_batch))
+        if isinstance(codec, TopK) and action.role == "gradient":
+            return AtPositions(self._positions.pop((action.stage, action.micro_batch)))
+        return codec
+
+    def _note_positions(self, codec: TensorCodec | ChangingEnd, action: Action) -> None:
+        if isinstance(codec, TopK) and action.role == "activation":
+            self._positions[action.stage, action.micro_batch] = codec.position_M
+
+    def _reduce(self, action: Action) -> Callable[[], None]:
+        def act() -> None:
+            if self.reductions.follows_step(action):
+                self._step_once()
+            start = time.monotonic()
+            sent = self.reductions.perform(action.group)
+            self.stats.reduce_bytes += sent
+            self._span(action, start, time.monotonic(), sent)
+
+        return act
+
+    def _end(self, action: Action) -> Callable[[], None]:
+        def act() -> None:
+            start = time.monotonic()
+            self._step_once()
+            self._has_stepped = False
+            fragment = self.plan.fragment_at(self._step)
+            if self.reductions.local and fragment is not None:
+                with self.updating:
+                    self.reductions.take(fragment)
+            self._span(action, start, time.monotonic())
+
+        return act
+
+    def _step_once(self) -> None:
+        """The optimiser's step, if it was not taken yet."""
+        if self._has_stepped:
+            return
+        self._has_stepped = True
+        self.stats.loss_scale = self.update.scale.value if self.update.scale else None
+        self.stats.grad_norm = self._agree()
+        self.stats.grad_square = self.update.grad_square
+        self.stats.skipped = self.update.overflowed
+        with self.updating:
+            self.update.apply(self._step)
+            self.completed_steps = self._step + 1
+
+    def _agree(self) -> float | None:
+        scale = self.update.scale
+        self.stats.loss_scale = scale.value if scale else None
+        before = scale.value if scale else 1.0
+        norm = self.update.agree()
+        if scale and scale.value != before:
+            self.reductions.rescale(scale.value / before)
+        return norm
+
+
+def role_of(action: Action) -> Role:
+    """Role of a SEND or RECV."""
+    return "activation" if action.role == "activation" else "gradient"

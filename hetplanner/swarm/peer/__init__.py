@@ -1,0 +1,1 @@
+"""Inside a peer's process: tensors, state, averaging, checkpoints. Begin with `state_keeper`."""

@@ -1,0 +1,1 @@
+"""View-models of the Cluster page. Begin with `cluster` and `editor`."""

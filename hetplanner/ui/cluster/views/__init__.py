@@ -1,0 +1,1 @@
+"""Views of the Cluster page. Begin with `cluster`."""

@@ -1,0 +1,1 @@
+"""The Export page: `model` is its state, `view` what is seen."""

@@ -1,0 +1,1 @@
+"""Work outside the server process: searches, computations, probes, compilation. Begin with `jobs`."""

@@ -1,0 +1,1 @@
+"""What the page changes in Bokeh and Panel as published: scripts, and a switch for each in `patches`."""

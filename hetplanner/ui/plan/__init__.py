@@ -1,0 +1,1 @@
+"""The Plan page: the search, its plan, and why it is good."""

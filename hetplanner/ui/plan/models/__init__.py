@@ -1,0 +1,1 @@
+"""View-models of the Plan page. Begin with `plan`."""

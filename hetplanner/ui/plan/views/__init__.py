@@ -1,0 +1,1 @@
+"""Views of the Plan page. Begin with `plan`."""

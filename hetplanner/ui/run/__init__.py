@@ -1,0 +1,1 @@
+"""The Run page: start runs and watch them."""

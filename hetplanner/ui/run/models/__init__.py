@@ -1,0 +1,1 @@
+"""View-models of the Run page. Begin with `run` and `launch`."""

@@ -1,0 +1,88 @@
+"""Peers of a running swarm that a person has leave, kills or brings back. The agent does it, as it does a stop."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import param
+
+from hetplanner.swarm.launch.requests import PeerAct
+from hetplanner.ui.shell.models.calls import Calls
+from hetplanner.ui.shell.models.session import Session
+from hetplanner.ui.watch import RunDetail
+
+_log = logging.getLogger(__name__)
+
+LOCKED = "type the launch token first; it is printed in the server's terminal"
+MAX_NAMES = 500
+SAID = {"drain": "leaves between two steps", "kill": "is killed", "rejoin": "comes back"}
+
+
+class PeersModel(param.Parameterized):
+    """The peers that are there now, one of them chosen, and what became of the last request.
+
+    Attributes:
+        stage_of: stage of every peer that is there.
+    """
+
+    names = param.List(default=[], doc="Peers that are there, by stage.")
+    gone = param.List(default=[], doc="Peers that were there and can come back.")
+    peer = param.String(default="", doc="The chosen one; '' if none.")
+    words = param.String(default="", doc="What was done last.")
+    refusal = param.String(default="", doc="Why it was not.")
+    asking = param.Boolean(default=False)
+
+    def __init__(self, session: Session, agent: Callable[[], Any], **params: Any) -> None:
+        super().__init__(**params)
+        self._session, self._agent = session, agent
+        self._calls = Calls(session)
+        self._run = ""
+        self.stage_of: dict[str, int] = {}
+
+    def open(self, run_id: str) -> None:
+        """Another run is shown."""
+        self._run = run_id
+        self.see(None)
+        self.param.update(words="", refusal="")
+
+    def see(self, detail: RunDetail | None) -> None:
+        """Who is there now."""
+        history = detail.swarm if detail is not None else None
+        now = list(history.now.values())[:MAX_NAMES] if history is not None and not history.is_over else []
+        self.stage_of = {stay.peer: stay.stage for stay in sorted(now, key=lambda stay: (stay.stage, stay.peer))}
+        names = list(self.stage_of)
+        before = [] if history is None or history.is_over else [stay.peer for stay in history.stays]
+        gone = sorted(set(before) & set(detail.expected if detail else ()) - set(names))[:MAX_NAMES]
+        self.param.update(names=names, gone=gone, peer=self.peer if self.peer in (*names, *gone) else "")
+
+    @property
+    def warning(self) -> str:
+        """What the chosen peer's going means where it is the only one of its stage."""
+        stage = self.stage_of.get(self.peer)
+        if stage is None or list(self.stage_of.values()).count(stage) > 1:
+            return ""
+        return f"The only peer of stage {stage}: it leaves when another serves there; killed, the swarm waits for one."
+
+    def ask(self, act: PeerAct) -> None:
+        """Asks the agent. The lock is checked here, in the server, not only in the page."""
+        peer, run_id = self.peer, self._run
+        known = self.gone if act == "rejoin" else self.stage_of
+        if peer not in known or not run_id or self.asking:  # what a page chooses may be anything
+            return
+        if not self._session.unlocked:
+            self.param.update(refusal=f"{act}: {LOCKED}", words="")
+            return
+        _log.info("%s of %s: %s", peer, run_id, act)
+        self.param.update(asking=True, refusal="", words="")
+        self._calls.make(
+            lambda: self._agent().ask_peer(run_id, peer, act),
+            lambda _: self._answered(words=f"{peer} {SAID[act]}."),
+            lambda text: self._answered(refusal=text),
+        )
+
+    def _answered(self, words: str = "", refusal: str = "") -> None:
+        self.param.update(asking=False, words=words, refusal=refusal)
+
+    def take(self) -> None:
+        """Takes the agent's answer."""
+        self._calls.take()

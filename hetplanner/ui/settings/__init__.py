@@ -1,0 +1,1 @@
+"""The side bar: which problem to plan for."""

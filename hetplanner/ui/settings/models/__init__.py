@@ -1,0 +1,1 @@
+"""View-models of the side bar. Begin with `problem`."""

@@ -1,0 +1,1 @@
+"""What is around the pages: header, tabs, notices, address, session."""

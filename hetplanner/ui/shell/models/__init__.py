@@ -1,0 +1,1 @@
+"""A browser session as data. Begin with `app`."""

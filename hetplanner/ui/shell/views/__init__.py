@@ -1,0 +1,1 @@
+"""The page around the pages. Begin with `shell`."""

@@ -1,0 +1,1 @@
+"""The Simulate page: `model` is its state, `view` what is seen."""

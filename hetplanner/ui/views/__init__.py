@@ -1,1 +1,0 @@
-"""Thin Panel views: widgets and figures of each page, bound to a view-model."""

@@ -1,0 +1,1 @@
+"""Components that several pages use, and their bindings to view-models."""

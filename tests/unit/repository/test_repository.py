@@ -1,0 +1,172 @@
+"""The repository's promises about itself."""
+
+import ast
+import importlib
+import json
+import operator
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from documentation import README, ROOT, blocks, commands
+
+import hetplanner
+from hetplanner.cluster.formats.cluster_files import load_cluster
+from hetplanner.launchers.hosts_file import read_hosts
+from hetplanner.runs.agent.allowed_paths import offers_file, read_offers
+
+PACKAGE = ROOT / "hetplanner"
+
+
+def test_ci_runs_the_readmes_test_command():
+    last = (ROOT / ".ci" / "run").read_text().strip().splitlines()[-1]
+    assert last in README.splitlines()
+    assert all(part in commands() for part in last.split(" && "))
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) <= 900
+
+
+LONGEST = 60
+"""Lines of a function; compiled kernels cannot be taken apart as freely."""
+
+
+def test_functions_are_short():
+    found = [
+        f"{path.relative_to(PACKAGE)}: {node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST
+        and not any("kernel" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    assert found == []
+
+
+MOST_FILES = 16
+
+
+def test_folders_are_small():
+    folders = [PACKAGE, *(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    counts = {str(folder.relative_to(PACKAGE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_every_package_says_what_it_holds():
+    silent = [path for path in PACKAGE.rglob("__init__.py") if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_the_readme_names_only_files_that_exist():
+    for link in re.findall(r"\]\((?!https?://|#)([^)]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_documented_cluster_file_loads(tmp_path):
+    for number, text in enumerate(blocks("json")):
+        path = tmp_path / f"{number}.json"
+        path.write_text(text)
+        assert load_cluster(path).devices
+
+
+def test_the_documented_agent_file_loads(tmp_path):
+    *_, agent_toml = blocks("toml")
+    offers_file(tmp_path).write_text(agent_toml)
+    offers_file(tmp_path).chmod(0o600)
+    offers = read_offers(tmp_path)
+    assert offers.data_names
+    assert offers.output_names
+
+
+def test_the_documented_hosts_files_load(tmp_path):
+    for text, table in zip(blocks("toml"), ("ssh", "slurm", "kubernetes"), strict=False):
+        (tmp_path / "hosts.toml").write_text(text)
+        hosts = read_hosts(tmp_path / "hosts.toml")
+        assert hosts.hosts
+        assert (hosts.slurm is not None, hosts.kubernetes is not None) == (table == "slurm", table == "kubernetes")
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_documented_python_names_what_there_is(number):
+    tree = ast.parse(blocks("python")[number])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert all(hasattr(importlib.import_module(node.module), name.name) for name in node.names)
+        elif isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            if dotted.startswith("hp.") and "(" not in dotted:
+                assert operator.attrgetter(dotted.removeprefix("hp."))(hetplanner)
+
+
+def test_import_contracts_hold():
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "what", ["hetplanner.cli", "hetplanner.planners.interface", "hetplanner.plots", "hetplanner.runs.agent.client"]
+)
+def test_planning_imports_no_torch_and_no_panel(what):
+    code = f"import sys, {what}; print([m for m in ('torch', 'panel', 'numba') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_public_function_bears_a_modules_name():
+    clashes = []
+    modules = [m.name for m in pkgutil.walk_packages(hetplanner.__path__, "hetplanner.")]
+    for name in modules:
+        parent_name, _, leaf = name.rpartition(".")
+        parent = importlib.import_module(parent_name)
+        importlib.import_module(name)
+        if not hasattr(getattr(parent, leaf), "__path__") and not hasattr(getattr(parent, leaf), "__spec__"):
+            clashes.append(name)
+    assert not clashes
+
+
+def test_the_facade_offers_what_it_names():
+    for name in hetplanner.__all__:
+        assert getattr(hetplanner, name) is not None
+
+
+def test_sample_clusters_are_declared_and_parse():
+    samples = sorted((ROOT / "sample_clusters").glob("*.json"))
+    assert len(samples) >= 9
+    for sample in samples:
+        assert json.loads(sample.read_text())["format"] == "hetplanner/cluster@1"
+
+
+def test_torch_is_pinned_to_what_the_runtime_was_tried_with():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "torch>=2.11,<2.14" in project["dependencies"]
+
+
+def test_a_process_of_tests_takes_one_thread():
+    import numba
+    import torch
+
+    assert torch.get_num_threads() == 1
+    assert numba.config.NUMBA_NUM_THREADS == 1
+
+
+def test_tests_that_start_processes_are_dealt_out_by_files():
+    files = [
+        "tests/distributed/test_gpu.py",
+        "tests/distributed/test_documented_commands.py",
+        "tests/unit/repository/test_find_browser.py",
+    ]
+    words = ["-n", "2", "-m", "", "-vv", "-k", "only_installs or gpu or hangs"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    workers: dict[str, set[str]] = {path: set() for path in files}
+    for name, path in re.findall(r"\[(gw\d)\].*? (tests/\S+\.py)::", done.stdout):
+        workers[path].add(name)
+    assert all(workers.values()), done.stdout
+    assert len(workers[files[0]]) == len(workers[files[1]]) == 1
