@@ -49,9 +49,9 @@ class Outer:
 def train_local(spec: SwarmSpec, paths: Paths) -> tuple[list[torch.Tensor], list[float]]:
     """Weights of every stage after the last outer step, and the mean loss of every step."""
     workload, config = spec.workload, spec.train
-    seats = sorted({(s, peer) for step in paths for path in step.values() for s, peer in enumerate(path)})
-    models = {seat: StageModel(workload, *spec.ops_of(seat[0]), config.seed) for seat in seats}
-    optimizers = {seat: _adamw(model, spec) for seat, model in models.items()}
+    replicas = sorted({(s, peer) for step in paths for path in step.values() for s, peer in enumerate(path)})
+    models = {replica: StageModel(workload, *spec.ops_of(replica[0]), config.seed) for replica in replicas}
+    optimizers = {replica: _adamw(model, spec) for replica, model in models.items()}
     outers = [Outer(StageModel(workload, *spec.ops_of(s), config.seed).flat, spec) for s in range(spec.num_stages)]
     batches, losses = open_batches(config, workload), []
     worked: Counter[tuple[int, str]] = Counter()
@@ -61,28 +61,28 @@ def train_local(spec: SwarmSpec, paths: Paths) -> tuple[list[torch.Tensor], list
         loss_sum = 0.0
         for m, path in sorted(by_micro_batch.items()):
             x, batch = None, batches.draw(step, m)
-            for seat in enumerate(path):
-                x = models[seat].forward(x, batch, RngKey(config.seed, step, m))
-                now[seat] += 1
+            for replica in enumerate(path):
+                x = models[replica].forward(x, batch, RngKey(config.seed, step, m))
+                now[replica] += 1
             assert x is not None
             x.backward()
             loss_sum += float(x.detach())
         losses.append(loss_sum / workload.tokens_per_step)
-        for seat, count in now.items():
-            models[seat].flat_grad.div_(count * workload.micro_batch * workload.seq_len)
-            for group in optimizers[seat].param_groups:
+        for replica, count in now.items():
+            models[replica].flat_grad.div_(count * workload.micro_batch * workload.seq_len)
+            for group in optimizers[replica].param_groups:
                 group["lr"] = config.learning_rate_at(step)
-            optimizers[seat].step()
-            models[seat].flat_grad.zero_()
+            optimizers[replica].step()
+            models[replica].flat_grad.zero_()
         worked += now
         if (step + 1) % spec.local_steps == 0:
             for s, outer in enumerate(outers):
-                here = {seat: count for seat, count in worked.items() if seat[0] == s}
-                changes = [(models[seat].flat - outer.anchor.detach()) * count for seat, count in here.items()]
+                here = {replica: count for replica, count in worked.items() if replica[0] == s}
+                changes = [(models[replica].flat - outer.anchor.detach()) * count for replica, count in here.items()]
                 weights = outer.step(torch.stack(changes).sum(0) / sum(here.values()))
-                for seat in seats:
-                    if seat[0] == s:
-                        models[seat].flat.copy_(weights)
+                for replica in replicas:
+                    if replica[0] == s:
+                        models[replica].flat.copy_(weights)
             worked.clear()
     return [outer.anchor.detach() for outer in outers], losses
 

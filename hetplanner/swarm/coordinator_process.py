@@ -23,14 +23,14 @@ from hetplanner.elastic.protocol.coordinator_events import (
 )
 from hetplanner.elastic.protocol.identity import Member
 from hetplanner.elastic.protocol.messages import (
-    Accuse,
     Ask,
-    Become,
+    AssignStage,
     Ended,
     Hello,
     Message,
     PeerToCoordinator,
     Refused,
+    ReportGarbage,
     Send,
     Sent,
     TrainerToCoordinator,
@@ -251,7 +251,7 @@ class CoordinatorProcess(Driver):
     def handle(self, event: Any) -> None:
         """See Driver."""
         match event:
-            case Received(address=address, message=Accuse() as accusation):
+            case Received(address=address, message=ReportGarbage() as accusation):
                 return self._accuse(address, accusation)
             case Received(message=Sent(boundary_bytes=boundary, reduce_bytes=reduce)):
                 return self.event_log.sent(boundary, reduce)
@@ -282,7 +282,7 @@ class CoordinatorProcess(Driver):
                 case Persist(decision=decision):
                     self.spawn(self._persist(decision))
                 case Send(address=address, message=message):
-                    if isinstance(message, Become):
+                    if isinstance(message, AssignStage):
                         self._members[address] = message.member
                         self._watch(address)
                     if isinstance(message, Refused):
@@ -346,7 +346,7 @@ class CoordinatorProcess(Driver):
         """See Driver."""
         self._gone(address, "unreachable")
 
-    def _accuse(self, accuser: str, accusation: Accuse) -> None:
+    def _accuse(self, accuser: str, accusation: ReportGarbage) -> None:
         """Somebody got garbage from a peer: after some such times it is cut off, after some more for good."""
         member = self._members.get(accusation.address)
         if member is None or accuser not in (*self._members, *self._trainers):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from typing import Any
 
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
-from hetplanner.elastic.protocol.messages import Accuse, Message, Work
+from hetplanner.elastic.protocol.messages import Message, ReportGarbage, Work
 from hetplanner.elastic.protocol.peer_events import CallLost
 from hetplanner.errors import InvalidInput
 from hetplanner.liveness.heartbeat import Heartbeat
@@ -119,7 +119,7 @@ class Driver:
         """What came from an address was garbage: counted here, and told to the coordinator."""
         self.on_garbage(address, str(error))
         if address != coordinator:
-            self.tell(coordinator, Accuse(address, str(error)[:MAX_REASON]))
+            self.tell(coordinator, ReportGarbage(address, str(error)[:MAX_REASON]))
 
     def tell(self, address: str, message: Message, parts: Sequence[Part] = ()) -> None:
         """Sends a message beside what else is done."""

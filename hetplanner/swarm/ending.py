@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.atomic_files import check_free, drafted
-from hetplanner.elastic.protocol.identity import Seat, Version, View
+from hetplanner.elastic.protocol.identity import Replica, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.checkpoint.save import FORMAT, join_parts, part_file, saved_bytes
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
@@ -26,16 +26,16 @@ DIGEST_S, FETCH_S = 10.0, 600.0
 async def compare_replicas(endpoint: Endpoint, view: View, version: Version) -> list[dict[str, Any]]:
     """By stage: how many replicas answered for `version`, and how many different digests they gave (1: all equal)."""
     found = []
-    for stage, seats in enumerate(view.stages):
-        answers = await asyncio.gather(*(_digest_of(endpoint, seat) for seat in seats))
+    for stage, replicas in enumerate(view.stages):
+        answers = await asyncio.gather(*(_digest_of(endpoint, replica) for replica in replicas))
         digests = [a[2] for a in answers if isinstance(a, list) and len(a) == 3 and a[:2] == [stage, list(version)]]
         found.append({"stage": stage, "replicas": len(digests), "different": len(set(map(str, digests)))})
     return found
 
 
-async def _digest_of(endpoint: Endpoint, seat: Seat) -> Any:
+async def _digest_of(endpoint: Endpoint, replica: Replica) -> Any:
     try:
-        return parse_json((await endpoint.query(seat.address, DIGEST_QUERY, DIGEST_S))[:1000], "digest")
+        return parse_json((await endpoint.query(replica.address, DIGEST_QUERY, DIGEST_S))[:1000], "digest")
     except (Lost, InvalidInput):
         return None
 
@@ -57,9 +57,9 @@ async def save_model(endpoint: Endpoint, spec: SwarmSpec, view: View, version: V
 
 
 async def _save_stages(endpoint: Endpoint, spec: SwarmSpec, view: View, version: Version, run_dir: Path) -> None:
-    for stage, seats in enumerate(view.stages):
+    for stage, replicas in enumerate(view.stages):
         model = await asyncio.to_thread(StageModel, spec.workload, *spec.ops_of(stage), None)
-        pieces = endpoint.state(seats[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
+        pieces = endpoint.state(replicas[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
         state = await receive_state(pieces, stage, model.flat.numel(), spec.state_names)
         if state.version != version:
             raise InvalidInput(f"state of stage {stage}: is of version {state.version}, not {version}")

@@ -42,7 +42,7 @@ class EventLog:
         self.telemetry = Telemetry(path, 0, self._attempt)
         self._path = run_dir / EVENTS_FILE
         self._events = LineFile(self._path, lambda lost: _line("lost", {"lines": lost}))
-        self._seats: dict[str, tuple[Member, int, PeerState]] = {}
+        self._replicas: dict[str, tuple[Member, int, PeerState]] = {}
         self._draining: set[str] = set()
         self._failures: dict[str, int] = {}
         self._paused: tuple[int, ...] = ()
@@ -143,24 +143,24 @@ class EventLog:
             self.event("failures", counts=self._failures)
         for by, other in machine.cut_links.take_news():
             self.event("cut", peer=other.peer, by=by.peer)
-        seats = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
-        if seats != self._seats:
-            self._tell_changes(seats, machine.departed)
-            self._seats = seats
+        replicas = {r.member.peer: (r.member, r.stage, r.state) for r in machine.membership.everyone()}
+        if replicas != self._replicas:
+            self._tell_changes(replicas, machine.departed)
+            self._replicas = replicas
         draining = {r.member.peer for r in machine.membership.everyone() if r.draining}
         for peer in sorted(draining - self._draining):
-            self.event("draining", peer=peer, stage=seats[peer][1])
+            self.event("draining", peer=peer, stage=replicas[peer][1])
         self._draining = draining
         paused = tuple(machine.paused)
         if paused != self._paused:
             self._paused = paused
             self.event("paused" if paused else "resumed", stages=list(paused))
 
-    def _tell_changes(self, seats: dict[str, tuple[Member, int, PeerState]], departed: Mapping[str, str]) -> None:
-        for peer in self._seats.keys() - seats.keys():
-            self.event("gone", peer=peer, stage=self._seats[peer][1], **_farewell(departed.get(peer)))
-        for peer, (member, stage, state) in seats.items():
-            before = self._seats.get(peer)
+    def _tell_changes(self, replicas: dict[str, tuple[Member, int, PeerState]], departed: Mapping[str, str]) -> None:
+        for peer in self._replicas.keys() - replicas.keys():
+            self.event("gone", peer=peer, stage=self._replicas[peer][1], **_farewell(departed.get(peer)))
+        for peer, (member, stage, state) in replicas.items():
+            before = self._replicas.get(peer)
             if before is None or before[2] is not state or before[1] != stage:
                 kind = "move" if before is not None and before[1] != stage else state.value
                 self.event(kind, peer=peer, stage=stage, incarnation=list(member.incarnation))

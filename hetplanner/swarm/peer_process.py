@@ -404,7 +404,7 @@ class PeerProcess(Driver):
         """This stage's weights that other stages hold as well, and who sums them."""
         held = self.engine.model.tied
         return tuple(
-            Tied(owner, *held[owner], tuple(seat for s in stages for seat in everyone[s]))
+            Tied(owner, *held[owner], tuple(replica for s in stages for replica in everyone[s]))
             for owner, stages in self.spec.tied_stages.items()
             if owner in held
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from hetplanner.codecs.spec import NO_CODEC
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp
 from hetplanner.swarm.peer.averaging import Averager, Meeting
 from hetplanner.swarm.peer.engine import Sum
 
@@ -53,11 +53,11 @@ def work(rank, size, ports, results, barrier, aborted):
         for _ in range(PEERS - 1):
             ports.put(averager.open_store())
     port = averager.open_store() if rank == 0 else ports.get()
-    seats = tuple(Seat(Member(f"p{r}", Stamp(1, r)), f"127.0.0.1:{r + 1}", False) for r in range(PEERS))
+    replicas = tuple(Replica(Member(f"p{r}", Stamp(1, r)), f"127.0.0.1:{r + 1}", False) for r in range(PEERS))
 
     def reduce(number, group, found):
         mine = Sum(drawn(size, number, rank), 1, 0.0)
-        meeting = Meeting(Stamp(1, number), seats[rank].member, group, (), size, lambda address: port)
+        meeting = Meeting(Stamp(1, number), replicas[rank].member, group, (), size, lambda address: port)
         try:
             found.append(averager.reduce(mine, meeting))
         except RuntimeError:
@@ -68,7 +68,7 @@ def work(rank, size, ports, results, barrier, aborted):
         began_s = time.monotonic()
         if number == ROUNDS and rank == PEERS - 1:
             end(results, 9)  # the others are in the middle of their all-reduce with it
-        group, at, found = seats, number, []
+        group, at, found = replicas, number, []
         thread = threading.Thread(target=reduce, args=(at, group, found), daemon=True)
         thread.start()
         while not found and not aborted.is_set():
@@ -76,7 +76,7 @@ def work(rank, size, ports, results, barrier, aborted):
         text = ""
         if not found:
             text = f"noticed after {time.monotonic() - began_s:.2f} s"
-            group, at = seats[:-1], number + 1  # the coordinator names another attempt, without whom is gone
+            group, at = replicas[:-1], number + 1  # the coordinator names another attempt, without whom is gone
             averager.drop()
             reduce(at, group, found)
         took_s = time.monotonic() - began_s

@@ -96,8 +96,8 @@ def test_all_copies_of_a_stage_lost_inside_a_round_go_back_to_the_last_outer_ste
     spec = small_spec(steps=6, stages=2, local_steps=2, outer=DILOCO, checkpoint_steps=2, restore_s=0.5, **PATIENT)
     with start_swarm(spec, tmp_path, peers=3, speed=10.0) as rehearsal:
         finish(_events(tmp_path, "serving", 3))
-        seats = {e["peer"]: e["stage"] for e in events_of(tmp_path, "serving")}
-        (lone,) = (peer for peer, stage in seats.items() if list(seats.values()).count(stage) == 1)
+        replicas = {e["peer"]: e["stage"] for e in events_of(tmp_path, "serving")}
+        (lone,) = (peer for peer, stage in replicas.items() if list(replicas.values()).count(stage) == 1)
         faults = [Fault(3, "kill", 0.0, peer=lone), Fault(3, "join", 0.3, "joiner-0", speed=10.0)]
         Storm(rehearsal, faults).run(240)
     (back,) = events_of(tmp_path, "set back")

@@ -19,7 +19,7 @@ from hetplanner.elastic.coordinator.decisions import (
 from hetplanner.elastic.coordinator.journal import Journal
 from hetplanner.elastic.coordinator.transaction import Phase, StepTransaction, Verdict
 from hetplanner.elastic.peer.wiring import Wiring
-from hetplanner.elastic.protocol.identity import Entry, Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import Entry, Member, Replica, Stamp, Token, Version, View
 from hetplanner.elastic.protocol.messages import Decide, Reduced
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation.simulation import Faults, Simulation
@@ -136,13 +136,13 @@ def test_the_journal_counts_each_contribution_of_the_living_once(operations):
     st.lists(st.tuples(st.sampled_from(("prepared", "reduced", "decided", "lost", "old")), small, small), max_size=40)
 )
 def test_a_transaction_decides_only_when_all_hold_all_and_all_counted_all(answers):
-    seats = [Seat(Member(str(i), Stamp(1, i)), f"{i}:1", False) for i in range(4)]
+    replicas = [Replica(Member(str(i), Stamp(1, i)), f"{i}:1", False) for i in range(4)]
     settings_ = ElasticSettings(stages=STAGES, micro_batches=MICRO_BATCHES)
     machine, attempt = StepTransaction(settings_), Stamp(1, 9)
-    machine.begin(attempt, Version(0, 0), View(Stamp(1, 0), (tuple(seats[:2]), tuple(seats[2:]))), {}, 0.0)
+    machine.begin(attempt, Version(0, 0), View(Stamp(1, 0), (tuple(replicas[:2]), tuple(replicas[2:]))), {}, 0.0)
     good, lost, counted = set(), set(), {}
     for kind, who, value in answers:
-        member, phase = seats[who % 4].member, machine.phase
+        member, phase = replicas[who % 4].member, machine.phase
         stamp = Stamp(1, 8) if kind == "old" else attempt
         sends, verdict = [], Verdict.NOTHING
         if kind == "prepared":
@@ -161,7 +161,7 @@ def test_a_transaction_decides_only_when_all_hold_all_and_all_counted_all(answer
         assert not any(isinstance(send.message, Decide) and send.message.commit for send in sends)
         if verdict is Verdict.DECIDED:
             assert not lost
-            assert good == set(counted) == {seat.member for seat in seats}
+            assert good == set(counted) == {replica.member for replica in replicas}
             assert set(counted.values()) == {MICRO_BATCHES}
             commits = machine.persisted(Version(0, 1), 0.0)
             assert [send.message for send in commits] == [Decide(attempt, True, Version(0, 1))] * 4
@@ -171,22 +171,22 @@ def test_a_transaction_decides_only_when_all_hold_all_and_all_counted_all(answer
 @given(st.lists(st.tuples(st.sampled_from(("choose", "fail", "success", "view", "wait")), small), max_size=60))
 def test_wiring_never_chooses_the_banned_or_gone(operations):
     settings_ = ElasticSettings(stages=STAGES, micro_batches=MICRO_BATCHES)
-    wiring, now_s, seats, banned = Wiring(settings_, Random(0)), 0.0, [], {}
+    wiring, now_s, replicas, banned = Wiring(settings_, Random(0)), 0.0, [], {}
     for kind, value in operations:
         member = Member(str(value), Stamp(1, 1))
         if kind == "choose":
-            seat = wiring.choose(now_s, tried={member})
-            free = [s for s in seats if s.member != member and banned.get(s.member, 0.0) <= now_s]
-            assert (seat in free) if free else seat is None
+            replica = wiring.choose(now_s, tried={member})
+            free = [s for s in replicas if s.member != member and banned.get(s.member, 0.0) <= now_s]
+            assert (replica in free) if free else replica is None
         elif kind == "fail":
             wiring.failed(member, now_s)
-            if any(s.member == member for s in seats):
+            if any(s.member == member for s in replicas):
                 banned[member] = now_s + settings_.ban_s
         elif kind == "success":
             wiring.succeeded(member, 0.1 * value)
         elif kind == "view":
-            seats = [Seat(Member(str(i), Stamp(1, 1)), f"{i}:1", False) for i in range(value)]
-            wiring.see(seats)
+            replicas = [Replica(Member(str(i), Stamp(1, 1)), f"{i}:1", False) for i in range(value)]
+            wiring.see(replicas)
             banned.clear()
         else:
             now_s += value

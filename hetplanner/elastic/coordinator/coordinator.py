@@ -44,13 +44,14 @@ from hetplanner.elastic.protocol.coordinator_events import (
 from hetplanner.elastic.protocol.identity import Holding, Stamp, Version
 from hetplanner.elastic.protocol.messages import (
     Ask,
+    CannotReach,
     Decide,
     Decided,
     Done,
-    GaveUp,
     Hello,
     Leave,
     Message,
+    NotDone,
     Ping,
     Prepared,
     Ready,
@@ -60,8 +61,7 @@ from hetplanner.elastic.protocol.messages import (
     Save,
     Saved,
     Send,
-    Unreached,
-    WhoAreYou,
+    UnknownPeer,
 )
 from hetplanner.elastic.protocol.settings import ElasticSettings
 
@@ -158,8 +158,10 @@ class Coordinator:
             return []
         saved = self.ledger.checkpoints.get(self.version.step, {})
         most = None if self.settings.all_save else 1
-        stages = [seats[:most] for stage, seats in enumerate(self.membership.view.stages) if stage not in saved]
-        return [Send(seat.address, Save(seat.member, self.version)) for seats in stages for seat in seats]
+        stages = [replicas[:most] for stage, replicas in enumerate(self.membership.view.stages) if stage not in saved]
+        return [
+            Send(replica.address, Save(replica.member, self.version)) for replicas in stages for replica in replicas
+        ]
 
     def conclude(self) -> list[CoordinatorAction]:
         """The model of the last commit is saved."""
@@ -212,12 +214,12 @@ class Coordinator:
                     self._out.append(Send(address, self.membership.view))
             case Done(trainer=trainer, lease=lease, manifest=manifest):
                 self._out.append(self._leasing.settle(address, trainer, lease, manifest))
-            case GaveUp(trainer=trainer, lease=lease):
+            case NotDone(trainer=trainer, lease=lease):
                 self._out.append(self._leasing.give_up(address, trainer, lease))
-            case Ping() | Ready() | Prepared() | Reduced() | Decided() | Leave() | Saved() | Unreached():
+            case Ping() | Ready() | Prepared() | Reduced() | Decided() | Leave() | Saved() | CannotReach():
                 record = self.membership.find(message.member)
                 if record is None:
-                    self._out.append(Send(address, WhoAreYou(self.boot)))
+                    self._out.append(Send(address, UnknownPeer(self.boot)))
                 else:
                     self._peers_heard.hear(record.member.peer, now_s)
                     self._member_says(record, message, now_s)
@@ -225,7 +227,7 @@ class Coordinator:
     def _member_says(
         self,
         record: PeerRecord,
-        message: Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Unreached,
+        message: Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | CannotReach,
         now_s: float,
     ) -> None:
         match message:
@@ -252,7 +254,7 @@ class Coordinator:
                 self._conclude(*self.transaction.reduced(message, now_s), now_s)
             case Decided(attempt=attempt, version=version):
                 self._conclude(self.transaction.decided(record.member, attempt, version), [], now_s)
-            case Unreached(member=member, other=other) if self.membership.find(other) is not None:
+            case CannotReach(member=member, other=other) if self.membership.find(other) is not None:
                 self.cut_links.report(member, other, now_s)
             case Leave() if not record.draining:
                 self.membership.drain(record)
@@ -414,7 +416,7 @@ class Coordinator:
                 self._assignment.forget_places()
                 self.journal.begin_step()
                 self.transaction.give_up()
-                self._out += self._assignment.reseat_everyone()
+                self._out += self._assignment.reassign_all()
 
     def _watch_lost_stages(self, now_s: float) -> None:
         """A stage without a live copy: after a while all stages are set back to what all of them have saved."""

@@ -8,22 +8,26 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+
+import msgspec
 
 from hetplanner.elastic.protocol.identity import Stamp, Version
 from hetplanner.errors import RunError
 from hetplanner.reading import DAMAGED
 
 
-@dataclass(frozen=True, slots=True)
-class Booted:
+class LogLine(msgspec.Struct, frozen=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
+    """A decision; on the disk a JSON object with its class in `kind`."""
+
+
+class Booted(LogLine, frozen=True):
     """A coordinator took over; whatever an earlier one writes after this line does not count."""
 
     boot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(LogLine, frozen=True):
     """An attempt is committed: every stage that counted every micro-batch is at `version` from now on.
 
     Attributes:
@@ -38,16 +42,14 @@ class Committed:
     grad_norm: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SetBack:
+class SetBack(LogLine, frozen=True):
     """Every stage starts again as `version`, from its checkpoint of as many steps."""
 
     boot: int
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSaved:
+class CheckpointSaved(LogLine, frozen=True):
     """The state of one stage is durable outside the peers."""
 
     boot: int
@@ -55,8 +57,7 @@ class CheckpointSaved:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointLost:
+class CheckpointLost(LogLine, frozen=True):
     """Nobody can read this checkpoint of a stage any more."""
 
     boot: int
@@ -64,8 +65,7 @@ class CheckpointLost:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(LogLine, frozen=True):
     """The swarm begins with the checkpoints of another run, which follow as CheckpointSaved: it has none of its own.
 
     Attributes:
@@ -77,8 +77,7 @@ class Resumed:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(LogLine, frozen=True):
     """The model of this version is saved: of a run of so many steps nothing is left to do."""
 
     boot: int
@@ -86,9 +85,6 @@ class Finished:
 
 
 Decision = Booted | Committed | SetBack | CheckpointSaved | CheckpointLost | Resumed | Finished
-KINDS: dict[str, type[Decision]] = {
-    kind.__name__: kind for kind in (Booted, Committed, SetBack, CheckpointSaved, CheckpointLost, Resumed, Finished)
-}
 
 
 @dataclass
@@ -195,8 +191,7 @@ def set_back_to_saved(ledger: Ledger, stages: int) -> list[SetBack]:
 
 def encode_decision(decision: Decision) -> bytes:
     """One line: checksum, then JSON."""
-    body = {"kind": type(decision).__name__} | {f.name: getattr(decision, f.name) for f in fields(decision)}
-    text = json.dumps(body, separators=(",", ":")).encode()
+    text = json.dumps(msgspec.to_builtins(decision), separators=(",", ":")).encode()  # a loss may be no number
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
@@ -226,12 +221,6 @@ def _decode_line(line: bytes) -> Decision | None:
     if checksum != b"%08x" % zlib.crc32(text):
         return None
     try:
-        body = json.loads(text)
-        kind = KINDS[body.pop("kind")]
-        if "version" in body:
-            body["version"] = Version(*body["version"])
-        if "attempt" in body:
-            body["attempt"] = Stamp(*body["attempt"])
-        return kind(**body)
-    except DAMAGED:  # whole, but none of our decisions
+        return msgspec.convert(json.loads(text), Decision)
+    except (msgspec.ValidationError, *DAMAGED):  # whole, but none of our decisions
         return None

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp, Version, View
-from hetplanner.elastic.protocol.messages import Become
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp, Version, View
+from hetplanner.elastic.protocol.messages import AssignStage
 
 
 class PeerState(Enum):
@@ -26,7 +26,7 @@ class PeerRecord:
         member: id and incarnation; a waiting peer's incarnation is not in force.
         process: tells it from another process with the same id.
         speed: micro-batches per second, as measured before it joined, then while it serves.
-        become: the order it joins by, sent again when it asks again.
+        assignment: the order it joins by, sent again when it asks again.
         held: the version it says to hold while joining.
         fetches: how often it has been sent for its stage's state.
         queue: micro-batches that wait or are worked on there, as it said last.
@@ -40,16 +40,16 @@ class PeerRecord:
     stage: int
     state: PeerState
     draining: bool = False
-    become: Become | None = None
+    assignment: AssignStage | None = None
     held: Version | None = None
     fetches: int = 1
     queue: int = 0
     hold_until_s: float | None = None
 
     @property
-    def seat(self) -> Seat:
+    def replica(self) -> Replica:
         """As its callers see it."""
-        return Seat(self.member, self.address, self.draining)
+        return Replica(self.member, self.address, self.draining)
 
 
 class Membership:
@@ -120,5 +120,5 @@ class Membership:
 
     def _renew(self) -> None:
         serving = self.in_state(PeerState.SERVING)
-        by_stage = tuple(tuple(r.seat for r in serving if r.stage == s) for s in range(self.stages))
+        by_stage = tuple(tuple(r.replica for r in serving if r.stage == s) for s in range(self.stages))
         self.view = View(self._stamp(), by_stage)

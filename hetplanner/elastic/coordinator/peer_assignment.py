@@ -13,12 +13,12 @@ from hetplanner.elastic.coordinator.decisions import Ledger
 from hetplanner.elastic.coordinator.membership import Membership, PeerRecord, PeerState
 from hetplanner.elastic.protocol.identity import Member, Stamp, Version
 from hetplanner.elastic.protocol.messages import (
-    Become,
+    AlreadyHeld,
+    AssignStage,
     FromCheckpoint,
     FromPeer,
     FromSeed,
     Hello,
-    Kept,
     Refused,
     Send,
     Source,
@@ -51,14 +51,14 @@ class PeerAssignment:
         """A peer joins or returns; one that is joining already gets its order again."""
         record = self._members.get(hello.peer)
         if record is not None:
-            return [Send(record.address, record.become)] if record.become is not None else []
+            return [Send(record.address, record.assignment)] if record.assignment is not None else []
         held, stage, source = hello.holding, self._stage_for(hello.peer), None
         if held is not None and held.version == self._ledger.version and 0 <= held.stage < self._settings.stages:
-            stage, source = held.stage, Kept()
+            stage, source = held.stage, AlreadyHeld()
         member = Member(hello.peer, self._stamp())
         record = PeerRecord(member, address, hello.process, hello.speed, stage, PeerState.WAITING)
         self._members.put(record)
-        return self._seat(record, stage, source or self._find_source(stage, member))
+        return self._assign(record, stage, source or self._find_source(stage, member))
 
     def _stage_for(self, peer: str) -> int:
         """Where it was planned to be as long as all begin together, later where it is needed most."""
@@ -66,14 +66,14 @@ class PeerAssignment:
         return self._members.neediest_stage() if planned is None else planned
 
     def ready(self, record: PeerRecord, version: Version | None, now_s: float) -> list[Send]:
-        """A joiner has its stage's state, of some version; or could not get it and is seated again."""
+        """A joiner has its stage's state, of some version; or could not get it and is assigned again."""
         if record.state is not PeerState.JOINING:
             return []
         if version is None:
-            source = record.become.source if record.become is not None else None
+            source = record.assignment.source if record.assignment is not None else None
             if isinstance(source, FromCheckpoint):
                 self._unread.setdefault((record.stage, source.version), set()).add(record.member.peer)
-            return self._seat(record, record.stage, self._find_source(record.stage, record.member))
+            return self._assign(record, record.stage, self._find_source(record.stage, record.member))
         record.held = version
         return []
 
@@ -98,7 +98,7 @@ class PeerAssignment:
         self._places = {}
 
     def admit(self, is_running: bool, now_s: float) -> list[Send]:
-        """Lets joiners with the current version serve, the others fetch again; seats those who wait for a source.
+        """Lets joiners with the current version serve, the others fetch again; assigns those who wait for a source.
 
         Args:
             is_running: no attempt to close the step is under way, so that the group of it does not change.
@@ -114,7 +114,7 @@ class PeerAssignment:
                 self._members.serve(record)
         for record in self._members.in_state(PeerState.WAITING):
             source = self._find_source(record.stage, record.member)
-            sends += self._seat(record, record.stage, source) if source is not None else []
+            sends += self._assign(record, record.stage, source) if source is not None else []
         return sends
 
     def holds_step(self, now_s: float) -> bool:
@@ -131,7 +131,7 @@ class PeerAssignment:
         others = [r for r in self._members.in_state(PeerState.SERVING, record.stage) if r.member != record.member]
         if source is None or all(other.draining for other in others):
             return []
-        return self._seat(record, to_stage, source)
+        return self._assign(record, to_stage, source)
 
     def is_last(self, record: PeerRecord) -> bool:
         """Whether nobody else serves the peer's stage; such a peer never leaves it."""
@@ -141,12 +141,12 @@ class PeerAssignment:
         """Joiners that fetch from a dead or departed peer fetch elsewhere."""
         sends = []
         for record in self._members.in_state(PeerState.JOINING):
-            source = record.become.source if record.become is not None else None
-            if record.held is None and isinstance(source, FromPeer) and source.seat.member == member:
-                sends += self._seat(record, record.stage, self._find_source(record.stage, record.member))
+            source = record.assignment.source if record.assignment is not None else None
+            if record.held is None and isinstance(source, FromPeer) and source.replica.member == member:
+                sends += self._assign(record, record.stage, self._find_source(record.stage, record.member))
         return sends
 
-    def reseat_everyone(self) -> list[Send]:
+    def reassign_all(self) -> list[Send]:
         """All stages were set back: every peer loads the checkpoint, and a stage nobody is at gets somebody."""
         records = self._members.everyone()
         at = {s: [r for r in records if r.stage == s] for s in range(self._settings.stages)}
@@ -158,7 +158,7 @@ class PeerAssignment:
             send
             for stage, here in at.items()
             for record in here
-            for send in self._seat(record, stage, self._saved_source(stage))
+            for send in self._assign(record, stage, self._saved_source(stage))
         ]
 
     def _saved_source(self, stage: int) -> Source | None:
@@ -171,7 +171,7 @@ class PeerAssignment:
     def _find_source(self, stage: int, joiner: Member) -> Source | None:
         serving = [r for r in self._members.in_state(PeerState.SERVING, stage) if r.member.peer != joiner.peer]
         if serving and self._ledger.version.step > 0:
-            return FromPeer(max(serving, key=lambda r: (not r.draining, r.speed)).seat)
+            return FromPeer(max(serving, key=lambda r: (not r.draining, r.speed)).replica)
         source = self._saved_source(stage)
         if isinstance(source, FromCheckpoint) and joiner.peer in self._unread.get((stage, source.version), ()):
             return None  # it has tried; another peer may be able to read it
@@ -183,22 +183,22 @@ class PeerAssignment:
             reason = f"peer {record.member.peer}: the swarm went on {record.fetches} times while it fetched its state"
             return [Send(record.address, Refused(f"{reason}; raise join_hold_s or use a faster link"))]
         hold_s = self._settings.join_hold_s * 2 ** (record.fetches - 1)
-        return self._seat(
+        return self._assign(
             replace(record, hold_until_s=now_s + hold_s, fetches=record.fetches + 1),
             record.stage,
             self._find_source(record.stage, record.member),
         )
 
-    def _seat(self, record: PeerRecord, stage: int, source: Source | None) -> list[Send]:
+    def _assign(self, record: PeerRecord, stage: int, source: Source | None) -> list[Send]:
         """Gives a peer a new incarnation and an order; without a source it waits for one."""
         member = Member(record.member.peer, self._stamp())
         if source is None:
             self._members.put(
-                replace(record, member=member, stage=stage, state=PeerState.WAITING, become=None, held=None)
+                replace(record, member=member, stage=stage, state=PeerState.WAITING, assignment=None, held=None)
             )
             return []
-        become = Become(member, stage, self._ledger.version, source)
+        assignment = AssignStage(member, stage, self._ledger.version, source)
         self._members.put(
-            replace(record, member=member, stage=stage, state=PeerState.JOINING, become=become, held=None)
+            replace(record, member=member, stage=stage, state=PeerState.JOINING, assignment=assignment, held=None)
         )
-        return [Send(record.address, become)]
+        return [Send(record.address, assignment)]

@@ -52,7 +52,7 @@ def step_work(
     sent: Mapping[tuple[str, str], int],
 ) -> StepWork:
     """The parts of a step whose contributions are complete."""
-    shares = {seat.member.peer: Share(stage) for stage, seats in enumerate(view.stages) for seat in seats}
+    shares = {replica.member.peer: Share(stage) for stage, replicas in enumerate(view.stages) for replica in replicas}
     for member, held in tokens.items():
         if member.peer in shares:
             shares[member.peer].micro_batches = len(tuple(held))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp, Token, Version, View
 from hetplanner.elastic.protocol.messages import Decide, Message, Prepare, Reduce, Reduced, Send
 from hetplanner.elastic.protocol.settings import ElasticSettings
 
@@ -40,7 +40,7 @@ class Verdict(Enum):
 class Participant:
     """A peer in an attempt."""
 
-    seat: Seat
+    replica: Replica
     stage: int
     tokens: tuple[Token, ...]
 
@@ -73,9 +73,9 @@ class StepTransaction:
         """RUN to PREPARE: asks everybody in the view for their tokens at `version`."""
         self.attempt, self.version = attempt, version
         self._group = {
-            seat.member: Participant(seat, stage, tokens.get(seat.member, ()))
-            for stage, seats in enumerate(view.stages)
-            for seat in seats
+            replica.member: Participant(replica, stage, tokens.get(replica.member, ()))
+            for stage, replicas in enumerate(view.stages)
+            for replica in replicas
         }
         self._counts = [[] for _ in view.stages]
         self.loss_sum = self.grad_norm = None
@@ -213,16 +213,16 @@ class StepTransaction:
     def _send(self, now_s: float) -> list[Send]:
         self._sent_s = now_s
         waiting = [p for m, p in self._group.items() if m in self._waiting]
-        return [Send(p.seat.address, message) for p in waiting if (message := self._message(p)) is not None]
+        return [Send(p.replica.address, message) for p in waiting if (message := self._message(p)) is not None]
 
     def _message(self, to: Participant) -> Message | None:
         match self.phase:
             case Phase.PREPARE:
-                return Prepare(to.seat.member, self.attempt, self.version, to.tokens)
+                return Prepare(to.replica.member, self.attempt, self.version, to.tokens)
             case Phase.REDUCE:
                 everyone = self._group.values()
-                stages = tuple(tuple(p.seat for p in everyone if p.stage == s) for s in range(self._settings.stages))
-                return Reduce(to.seat.member, self.attempt, stages[to.stage], stages)
+                stages = tuple(tuple(p.replica for p in everyone if p.stage == s) for s in range(self._settings.stages))
+                return Reduce(to.replica.member, self.attempt, stages[to.stage], stages)
             case Phase.COMMIT | Phase.ABORT:
                 return Decide(self.attempt, self.phase is Phase.COMMIT, self.version, self.grad_norm)
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from hetplanner.elastic.peer.wiring import Wiring
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp, Version
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp, Version
 from hetplanner.elastic.protocol.messages import FailureKind, Work
 from hetplanner.elastic.protocol.peer_events import CallKey, CancelWork, SendWork
 from hetplanner.elastic.protocol.settings import ElasticSettings
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 class _Call(Generic[Key]):
     key: Key
     task: Task
-    seat: Seat
+    replica: Replica
     sent_s: float
     until_s: float
     tried: set[Member] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Downstream(Generic[Key]):
         done = self._pop(call)
         if done is None:
             return None
-        self.wiring.succeeded(done.seat.member, now_s - done.sent_s - waited_s)
+        self.wiring.succeeded(done.replica.member, now_s - done.sent_s - waited_s)
         return done.key
 
     def failed(self, call: int, kind: FailureKind, now_s: float) -> Failed[Key] | None:
@@ -71,16 +71,16 @@ class Downstream(Generic[Key]):
         if lost is None:
             return None
         if kind == "error":
-            self.wiring.failed(lost.seat.member, now_s)
+            self.wiring.failed(lost.replica.member, now_s)
         retry = None if kind == "stale" else self._try(lost.key, lost.task, lost.tried, now_s)
         return Failed(lost.key, kind, retry)
 
-    def see(self, seats: Iterable[Seat], now_s: float) -> list[Failed[Key]]:
+    def see(self, replicas: Iterable[Replica], now_s: float) -> list[Failed[Key]]:
         """Takes a new view; calls to whoever is not in it fail at once."""
-        seats = tuple(seats)
-        self.wiring.see(seats)
-        live = {seat.member for seat in seats}
-        gone = [number for number, call in self._calls.items() if call.seat.member not in live]
+        replicas = tuple(replicas)
+        self.wiring.see(replicas)
+        live = {replica.member for replica in replicas}
+        gone = [number for number, call in self._calls.items() if call.replica.member not in live]
         return [f for number in gone if (f := self.failed(number, "deadline", now_s)) is not None]
 
     def tick(self, now_s: float) -> tuple[list[CancelWork], list[Failed[Key]]]:
@@ -88,26 +88,26 @@ class Downstream(Generic[Key]):
         if not self._calls:
             return [], []
         over = {number: call for number, call in self._calls.items() if call.until_s <= now_s}
-        cancels = [CancelWork(call.seat.address, number) for number, call in over.items()]
+        cancels = [CancelWork(call.replica.address, number) for number, call in over.items()]
         return cancels, [f for number in over if (f := self.failed(number, "deadline", now_s)) is not None]
 
     def drop_all(self) -> list[CancelWork]:
         """Nobody waits for any of the calls any more."""
-        return [CancelWork(call.seat.address, number) for number in list(self._calls) if (call := self._pop(number))]
+        return [CancelWork(call.replica.address, number) for number in list(self._calls) if (call := self._pop(number))]
 
     def _pop(self, number: int) -> _Call[Key] | None:
         call = self._calls.pop(number, None)
         if call is not None:
-            self.wiring.ended(call.seat.member)
+            self.wiring.ended(call.replica.member)
         return call
 
     def _try(self, key: Key, task: Task, tried: set[Member], now_s: float) -> SendWork | None:
         left_s = task.deadline_s - now_s
-        seat = self.wiring.choose(now_s, tried) if left_s > 0 else None
-        if seat is None:
+        replica = self.wiring.choose(now_s, tried) if left_s > 0 else None
+        if replica is None:
             return None
         self._number += 1
         budget_s = left_s * self._settings.hop_share
-        self._calls[self._number] = _Call(key, task, seat, now_s, now_s + budget_s, tried | {seat.member})
+        self._calls[self._number] = _Call(key, task, replica, now_s, now_s + budget_s, tried | {replica.member})
         work = Work(self._number, task.stage, task.micro_batch, task.version, task.mask, budget_s)
-        return SendWork(seat.address, work, key)
+        return SendWork(replica.address, work, key)

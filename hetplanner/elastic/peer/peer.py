@@ -12,7 +12,8 @@ from hetplanner.elastic.peer.chain import Chain
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
 from hetplanner.elastic.protocol.identity import Holding, Member, Stamp, Token, Version, View
 from hetplanner.elastic.protocol.messages import (
-    Become,
+    AssignStage,
+    CannotReach,
     Decide,
     Decided,
     FromCheckpoint,
@@ -32,8 +33,7 @@ from hetplanner.elastic.protocol.messages import (
     Save,
     Saved,
     Send,
-    Unreached,
-    WhoAreYou,
+    UnknownPeer,
     Work,
     Worked,
     WorkFailed,
@@ -168,9 +168,9 @@ class Peer:
                 return self._chain.lost(call, kind, now_s)
             case View():
                 return self._see(message, now_s)
-            case Become():
-                return self._become(message)
-            case WhoAreYou(boot=boot) if boot >= self._boot:
+            case AssignStage():
+                return self._take_assignment(message)
+            case UnknownPeer(boot=boot) if boot >= self._boot:
                 self._boot, self._is_known = boot, False
                 return [self._hello()]
             case Refused(reason=reason):
@@ -212,13 +212,13 @@ class Peer:
         """Addresses of the others who serve this peer's stage: with each of them it averages."""
         if self._view is None or not self._is_in_view():
             return ()
-        return tuple(seat.address for seat in self._view.stages[self.stage] if seat.member != self.member)
+        return tuple(replica.address for replica in self._view.stages[self.stage] if replica.member != self.member)
 
     def _unreached(self, address: str) -> list[PeerAction]:
         if self._view is None or self.member is None or not self._is_in_view():
             return []
-        found = [seat.member for stage in self._view.stages for seat in stage if seat.address == address]
-        return [self._tell(Unreached(self.member, other)) for other in found if other != self.member]
+        found = [replica.member for stage in self._view.stages for replica in stage if replica.address == address]
+        return [self._tell(CannotReach(self.member, other)) for other in found if other != self.member]
 
     def _hello(self) -> Send:
         holding = None
@@ -235,7 +235,7 @@ class Peer:
         self._view = view
         return self._chain.see(view, now_s)
 
-    def _become(self, order: Become) -> list[PeerAction]:
+    def _take_assignment(self, order: AssignStage) -> list[PeerAction]:
         incarnation = order.member.incarnation
         if incarnation.boot < self._boot:
             return []
@@ -250,8 +250,8 @@ class Peer:
         self._ready = None
         dropped: list[PeerAction] = [*self._drop_attempt(), *self._restart_chain(), DropContributions()]
         match order.source:
-            case FromPeer(seat=seat):
-                return [*dropped, FetchState(order.member, order.stage, seat)]
+            case FromPeer(replica=replica):
+                return [*dropped, FetchState(order.member, order.stage, replica)]
             case FromCheckpoint(version=saved):
                 return [*dropped, LoadCheckpoint(order.member, order.stage, saved, order.version)]
             case FromSeed():
@@ -333,9 +333,9 @@ class Peer:
         every = self._settings.checkpoint_steps
         if not every or self.version is None or self.version.step % every or self._view is None:
             return []
-        seats = self._view.stages[self.stage]
-        savers = seats if self._settings.all_save else seats[:1]  # One replica is enough: all are equal.
-        saves = any(seat.member == self.member for seat in savers)
+        replicas = self._view.stages[self.stage]
+        savers = replicas if self._settings.all_save else replicas[:1]  # One replica is enough: all are equal.
+        saves = any(replica.member == self.member for replica in savers)
         return [SaveCheckpoint(self.stage, self.version)] if saves else []
 
     def _drop_attempt(self) -> list[PeerAction]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from hetplanner.elastic.peer.downstream import Downstream, Failed, Task
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
-from hetplanner.elastic.protocol.identity import Entry, Seat, Stamp, View
-from hetplanner.elastic.protocol.messages import Ask, Done, GaveUp, Grant, Message, Send, Settled, Worked, WorkFailed
+from hetplanner.elastic.protocol.identity import Entry, Replica, Stamp, View
+from hetplanner.elastic.protocol.messages import Ask, Done, Grant, Message, NotDone, Send, Settled, Worked, WorkFailed
 from hetplanner.elastic.protocol.peer_events import CallLost, CancelWork, SendWork
 from hetplanner.elastic.protocol.settings import ElasticSettings
 
@@ -40,7 +40,7 @@ class Trainer:
         self._slots = slots
         self._downstream: Downstream[Stamp] = Downstream(settings, rng)
         self._running: set[Stamp] = set()
-        self._unsettled: dict[Stamp, Done | GaveUp] = {}
+        self._unsettled: dict[Stamp, Done | NotDone] = {}
         self._epoch: Stamp | None = None
         self._asked_s = float("-inf")
 
@@ -70,7 +70,7 @@ class Trainer:
                 return self._see(epoch, stages, now_s)
         return []
 
-    def _see(self, epoch: Stamp, stages: tuple[tuple[Seat, ...], ...], now_s: float) -> list[TrainerAction]:
+    def _see(self, epoch: Stamp, stages: tuple[tuple[Replica, ...], ...], now_s: float) -> list[TrainerAction]:
         is_new_coordinator = self._epoch is not None and epoch.boot > self._epoch.boot
         self._epoch = epoch
         cancels: list[TrainerAction] = []
@@ -91,7 +91,7 @@ class Trainer:
 
     def _finish(self, lease: Stamp, manifest: tuple[Entry, ...] | None) -> list[TrainerAction]:
         self._running.discard(lease)
-        report = GaveUp(self.name, lease) if manifest is None else Done(self.name, lease, manifest)
+        report = NotDone(self.name, lease) if manifest is None else Done(self.name, lease, manifest)
         self._unsettled[lease] = report
         return [Send(self._coordinator, report)]
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from hetplanner.elastic.peer.speeds import SpeedEstimate
-from hetplanner.elastic.protocol.identity import Member, Seat
+from hetplanner.elastic.protocol.identity import Member, Replica
 from hetplanner.elastic.protocol.settings import ElasticSettings
 
 OVERHEAD_S = 1e-6
@@ -22,7 +22,7 @@ FORGOTTEN = 20.0
 class _Lane:
     """What a sender knows of one peer: accumulated seconds, what is under way, until when it is left out."""
 
-    seat: Seat
+    replica: Replica
     accumulated_s: float
     tie: float
     speed: SpeedEstimate
@@ -50,21 +50,21 @@ class Wiring:
         self._rng = rng
         self._lanes: dict[Member, _Lane] = {}
 
-    def see(self, seats: Iterable[Seat]) -> None:
+    def see(self, replicas: Iterable[Replica]) -> None:
         """Takes a new view: bans end, the gone are forgotten, newcomers enter at the minimum, so are tried at once."""
         known, floor = self._lanes, min((lane.accumulated_s for lane in self._lanes.values()), default=0.0)
         self._lanes = {}
-        for seat in seats:
-            lane = known.get(seat.member)
+        for replica in replicas:
+            lane = known.get(replica.member)
             if lane is None:
-                lane = _Lane(seat, floor, self._rng.random(), SpeedEstimate(self._settings.ema_alpha))
+                lane = _Lane(replica, floor, self._rng.random(), SpeedEstimate(self._settings.ema_alpha))
             elif lane.banned_until_s > float("-inf"):
                 lane.banned_until_s = float("-inf")
                 lane.accumulated_s = max(lane.accumulated_s, floor)
-            lane.seat = seat
-            self._lanes[seat.member] = lane
+            lane.replica = replica
+            self._lanes[replica.member] = lane
 
-    def choose(self, now_s: float, tried: Collection[Member] = (), size: float = 1.0) -> Seat | None:
+    def choose(self, now_s: float, tried: Collection[Member] = (), size: float = 1.0) -> Replica | None:
         """The peer to send `size` micro-batches to, and charges it for them.
 
         Args:
@@ -77,14 +77,14 @@ class Wiring:
         """
         self._end_bans(now_s)
         free = [lane for m, lane in self._lanes.items() if lane.banned_until_s <= now_s and m not in tried]
-        free = [lane for lane in free if not lane.seat.draining] or free
+        free = [lane for lane in free if not lane.replica.draining] or free
         if not free:
             return None
         best = min(free, key=lambda lane: (self._rank(lane, size, now_s), lane.tie))
         best.accumulated_s += size * self._seconds(best)
         best.tie, best.chosen_s = self._rng.random(), now_s
         best.under_way += size
-        return best.seat
+        return best.replica
 
     def ended(self, member: Member, size: float = 1.0) -> None:
         """What was sent to a peer is not under way any more, however it ended."""

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from hetplanner.elastic.coordinator.decisions import Decision
-from hetplanner.elastic.protocol.identity import Member
+from hetplanner.elastic.protocol.identity import Member, Record
 from hetplanner.elastic.protocol.messages import Message, Send
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Record, frozen=True):
     """A message has come from `address`."""
 
     address: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Record, frozen=True):
     """Time has passed; to be told several times per `ping_s`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(Record, frozen=True):
     """The decision is on the disk."""
 
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class PersistFailed:
+class PersistFailed(Record, frozen=True):
     """The decision could not be written (a full disk); it may have been in part."""
 
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFailed:
+class PeerFailed(Record, frozen=True):
     """A call to the peer ended with an error that says it is gone, or it sent garbage; `reason` is counted."""
 
     member: Member
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerFailed:
+class TrainerFailed(Record, frozen=True):
     """A call to the trainer ended with an error that says it is gone."""
 
     trainer: str
@@ -56,8 +49,7 @@ class TrainerFailed:
 CoordinatorEvent = Received | Tick | Persisted | PersistFailed | PeerFailed | TrainerFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Record, frozen=True):
     """Action: write the decision, flush it to the disk, then say Persisted."""
 
     decision: Decision
@@ -66,8 +58,7 @@ class Persist:
 CoordinatorAction = Send | Persist
 
 
-@dataclass(frozen=True, slots=True)
-class SwarmPeer:
+class SwarmPeer(Record, frozen=True):
     """What a rebalancing policy is told of a live peer; `speed` in micro-batches per second."""
 
     peer: str

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=2000)]
+
+
+class Record(msgspec.Struct, frozen=True, tag_field="type", tag=True, forbid_unknown_fields=True):
+    """A value with named fields; in JSON an object with its class in `type`."""
 
 
 class Stamp(NamedTuple):
@@ -13,14 +22,14 @@ class Stamp(NamedTuple):
         number: counts up within a boot.
     """
 
-    boot: int
-    number: int
+    boot: Integer
+    number: Integer
 
 
 class Member(NamedTuple):
-    """A peer in one life: every Become gives it a new incarnation, and what the old one held counts no more."""
+    """A peer in one life: every AssignStage gives it a new incarnation, and what the old one held counts no more."""
 
-    peer: str
+    peer: Text
     incarnation: Stamp
 
 
@@ -32,16 +41,16 @@ class Version(NamedTuple):
         step: committed steps.
     """
 
-    lineage: int
-    step: int
+    lineage: Integer
+    step: Integer
 
 
 class Token(NamedTuple):
     """One gradient contribution, named by the peer that holds it; a redo of the same work has another nonce."""
 
-    micro_batch: int
-    stage: int
-    nonce: int
+    micro_batch: Integer
+    stage: Integer
+    nonce: Integer
 
 
 class Entry(NamedTuple):
@@ -51,7 +60,7 @@ class Entry(NamedTuple):
     token: Token
 
 
-class Seat(NamedTuple):
+class Replica(NamedTuple):
     """A peer that serves a stage, as its callers see it.
 
     Attributes:
@@ -60,20 +69,20 @@ class Seat(NamedTuple):
     """
 
     member: Member
-    address: str
+    address: Text
     draining: bool
 
 
-class View(NamedTuple):
+class View(Record, frozen=True):
     """Who serves which stage.
 
     Attributes:
         epoch: of the membership; a later view has a greater one.
-        stages: seats by stage.
+        stages: replicas by stage.
     """
 
     epoch: Stamp
-    stages: tuple[tuple[Seat, ...], ...]
+    stages: tuple[tuple[Replica, ...], ...]
 
 
 class Holding(NamedTuple):
@@ -85,6 +94,6 @@ class Holding(NamedTuple):
         pending: the attempt whose reduced gradient it holds, undecided as far as it knows.
     """
 
-    stage: int
+    stage: Integer
     version: Version
     pending: Stamp | None

@@ -5,16 +5,26 @@ Durations only, never times of day: clocks of different hosts are not compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import (
+    Entry,
+    Holding,
+    Integer,
+    Member,
+    Record,
+    Replica,
+    Stamp,
+    Text,
+    Token,
+    Version,
+    View,
+)
 
 # From a peer to the coordinator.
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Record, frozen=True):
     """Who I am and what I hold: to join, to return, to answer a coordinator that does not know me.
 
     Attributes:
@@ -24,15 +34,14 @@ class Hello:
         holding: None: no state.
     """
 
-    peer: str
-    process: int
-    fingerprint: str
+    peer: Text
+    process: Integer
+    fingerprint: Text
     speed: float
     holding: Holding | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Record, frozen=True):
     """I live; the latest view I know is of `epoch`, and `queue` micro-batches wait here or are worked on.
 
     Attributes:
@@ -41,20 +50,18 @@ class Ping:
 
     member: Member
     epoch: Stamp | None
-    queue: int = 0
+    queue: Integer = 0
     speed: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Record, frozen=True):
     """I hold my stage's state at `version`; None: fetching it failed."""
 
     member: Member
     version: Version | None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Record, frozen=True):
     """Answer to Prepare: my version, and which of the tokens I do not hold.
 
     Attributes:
@@ -68,8 +75,7 @@ class Prepared:
     worked_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(Record, frozen=True):
     """Answer to Reduce: contributions in the sum over the stage; None: the all-reduce failed.
 
     Attributes:
@@ -82,14 +88,13 @@ class Reduced:
 
     member: Member
     attempt: Stamp
-    count: int | None
+    count: Integer | None
     loss_sum: float | None = None
     grad_square: float | None = None
-    samples: int | None = None
+    samples: Integer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Record, frozen=True):
     """Answer to Decide: carried out; I am at `version` now."""
 
     member: Member
@@ -97,24 +102,21 @@ class Decided:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Record, frozen=True):
     """I want to leave: give me no new work and release me at a step boundary."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Record, frozen=True):
     """A checkpoint of my stage is durable."""
 
     member: Member
-    stage: int
+    stage: Integer
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class Unreached:
+class CannotReach(Record, frozen=True):
     """I cannot reach another peer that I should; it may be dead, or the link between us is cut."""
 
     member: Member
@@ -124,73 +126,63 @@ class Unreached:
 # From the coordinator to a peer.
 
 
-@dataclass(frozen=True, slots=True)
-class FromPeer:
+class FromPeer(Record, frozen=True):
     """State comes from a live neighbour of the stage."""
 
-    seat: Seat
+    replica: Replica
 
 
-@dataclass(frozen=True, slots=True)
-class FromCheckpoint:
+class FromCheckpoint(Record, frozen=True):
     """State comes from the checkpoint written as `version`."""
 
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class FromSeed:
+class FromSeed(Record, frozen=True):
     """State is the initial one; only before the first committed step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class AlreadyHeld(Record, frozen=True):
     """State is what the peer holds already."""
 
 
-Source = FromPeer | FromCheckpoint | FromSeed | Kept
+Source = FromPeer | FromCheckpoint | FromSeed | AlreadyHeld
 
 
-@dataclass(frozen=True, slots=True)
-class Become:
+class AssignStage(Record, frozen=True):
     """Serve `stage` as a new incarnation; drop every contribution; get the state from `source`, then say Ready."""
 
     member: Member
-    stage: int
+    stage: Integer
     version: Version
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class WhoAreYou:
+class UnknownPeer(Record, frozen=True):
     """This coordinator does not know you: say Hello."""
 
-    boot: int
+    boot: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Record, frozen=True):
     """You cannot take part, and why."""
 
-    reason: str
+    reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Record, frozen=True):
     """You have left; nothing of yours is needed any more."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Record, frozen=True):
     """The training is over, and why: peers and trainers may go."""
 
-    reason: str
+    reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Record, frozen=True):
     """Do you hold these tokens at `version`?"""
 
     member: Member
@@ -199,8 +191,7 @@ class Prepare:
     tokens: tuple[Token, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Record, frozen=True):
     """Fold the prepared tokens and sum [gradients, count] over `group`, in this order.
 
     Attributes:
@@ -209,12 +200,11 @@ class Reduce:
 
     member: Member
     attempt: Stamp
-    group: tuple[Seat, ...]
-    stages: tuple[tuple[Seat, ...], ...] = ()
+    group: tuple[Replica, ...]
+    stages: tuple[tuple[Replica, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decide:
+class Decide(Record, frozen=True):
     """The attempt is committed (step, and be at `version`) or aborted (forget its sum, keep contributions).
 
     Attributes:
@@ -227,8 +217,7 @@ class Decide:
     grad_norm: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Record, frozen=True):
     """Write a checkpoint of your stage if it is at `version`, then say Saved."""
 
     member: Member
@@ -238,8 +227,7 @@ class Save:
 # Between trainers and the coordinator.
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Record, frozen=True):
     """I live, can work on `slots` micro-batches at once and know of these leases; my latest view is of `epoch`.
 
     Attributes:
@@ -247,42 +235,38 @@ class Ask:
         leases: granted and not settled; what the coordinator granted beyond them got lost and is granted again.
     """
 
-    trainer: str
-    slots: int
+    trainer: Text
+    slots: Integer
     leases: frozenset[Stamp]
     epoch: Stamp | None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Record, frozen=True):
     """The leased micro-batch went through every stage; these contributions are where the manifest says."""
 
-    trainer: str
+    trainer: Text
     lease: Stamp
     manifest: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class NotDone(Record, frozen=True):
     """The leased micro-batch did not get through."""
 
-    trainer: str
+    trainer: Text
     lease: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Record, frozen=True):
     """Send this micro-batch through; stages in `mask` (bit s: stage s) keep a gradient, the others only compute."""
 
     lease: Stamp
-    micro_batch: int
+    micro_batch: Integer
     version: Version
-    mask: int
+    mask: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Your Done or GaveUp has arrived."""
+class Settled(Record, frozen=True):
+    """Your Done or NotDone has arrived."""
 
     lease: Stamp
 
@@ -290,8 +274,7 @@ class Settled:
 # Along the chain: from a trainer or peer to a peer, and back.
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Record, frozen=True):
     """Forward and, when the rest of the chain has answered, backward of a micro-batch at a stage.
 
     Attributes:
@@ -299,23 +282,22 @@ class Work:
         budget_s: the caller gives up after it.
     """
 
-    call: int
-    stage: int
-    micro_batch: int
+    call: Integer
+    stage: Integer
+    micro_batch: Integer
     version: Version
-    mask: int
+    mask: Integer
     budget_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Worked:
+class Worked(Record, frozen=True):
     """Answer to Work: where the contributions of this stage and all later ones are.
 
     Attributes:
         waited_s: of the time it took, what was spent waiting: for the next stage, and for the peer's own turn.
     """
 
-    call: int
+    call: Integer
     manifest: tuple[Entry, ...]
     waited_s: float
 
@@ -323,42 +305,40 @@ class Worked:
 FailureKind = Literal["stale", "deadline", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkFailed:
+class WorkFailed(Record, frozen=True):
     """Answer to Work: stale (versions differ), deadline (of somebody further on) or error."""
 
-    call: int
+    call: Integer
     kind: FailureKind
 
 
-@dataclass(frozen=True, slots=True)
-class Accuse:
+class ReportGarbage(Record, frozen=True):
     """What came from the process at an address was garbage: of a wrong size or form, or no number."""
 
-    address: str
-    reason: str
+    address: Text
+    reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Record, frozen=True):
     """What this peer has put on the wire since it said so last: tensors over boundaries, and for averaging."""
 
-    boundary_bytes: int
-    reduce_bytes: int
+    boundary_bytes: Integer
+    reduce_bytes: Integer
 
 
-PeerToCoordinator = Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | Unreached | Accuse | Sent
-TrainerToCoordinator = Ask | Done | GaveUp | Accuse
-CoordinatorToPeer = Become | WhoAreYou | Refused | Released | Prepare | Reduce | Decide | Save | Ended | View
+PeerToCoordinator = (
+    Hello | Ping | Ready | Prepared | Reduced | Decided | Leave | Saved | CannotReach | ReportGarbage | Sent
+)
+TrainerToCoordinator = Ask | Done | NotDone | ReportGarbage
+CoordinatorToPeer = AssignStage | UnknownPeer | Refused | Released | Prepare | Reduce | Decide | Save | Ended | View
 CoordinatorToTrainer = Grant | Settled | Ended | View
 Message = (
     PeerToCoordinator | TrainerToCoordinator | CoordinatorToPeer | CoordinatorToTrainer | Work | Worked | WorkFailed
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Record, frozen=True):
     """Action of every machine: send `message` to `address`."""
 
-    address: str
+    address: Text
     message: Message

@@ -5,9 +5,7 @@ A `key` names the data that the work is about: at a peer the caller's address an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp, Token, Version
+from hetplanner.elastic.protocol.identity import Member, Record, Replica, Stamp, Token, Version
 from hetplanner.elastic.protocol.messages import Send, Work, Worked
 
 CallKey = tuple[str, int]
@@ -15,30 +13,26 @@ CallKey = tuple[str, int]
 # Events.
 
 
-@dataclass(frozen=True, slots=True)
-class CallLost:
+class CallLost(Record, frozen=True):
     """A call to the next stage ended with an error of the connection."""
 
     call: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(Record, frozen=True):
     """Nobody answers at an address: a connection broke, or there is none to be had."""
 
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardDone:
+class ForwardDone(Record, frozen=True):
     """The activation of a call is there; computing took `seconds` (None: all the time since it was asked for)."""
 
     key: CallKey
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardDone:
+class BackwardDone(Record, frozen=True):
     """The gradients of a call are there; not finite ones were thrown away. `seconds`: as of ForwardDone."""
 
     key: CallKey
@@ -46,16 +40,14 @@ class BackwardDone:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StateLoaded:
+class StateLoaded(Record, frozen=True):
     """The state asked for by an incarnation is there, as `version`; None: it could not be got."""
 
     member: Member
     version: Version | None
 
 
-@dataclass(frozen=True, slots=True)
-class FoldDone:
+class FoldDone(Record, frozen=True):
     """An all-reduce ended with a sum over `count` contributions; None: with an error. The rest: as of Reduced."""
 
     attempt: Stamp
@@ -65,31 +57,27 @@ class FoldDone:
     samples: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateApplied:
+class UpdateApplied(Record, frozen=True):
     """The optimizer has stepped."""
 
     attempt: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDone:
+class CheckpointDone(Record, frozen=True):
     """A checkpoint is durable."""
 
     stage: int
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveAsked:
+class LeaveAsked(Record, frozen=True):
     """This peer is to leave gracefully."""
 
 
 # Actions.
 
 
-@dataclass(frozen=True, slots=True)
-class SendWork:
+class SendWork(Record, frozen=True):
     """Send work together with the output that belongs to `key`."""
 
     address: str
@@ -97,16 +85,14 @@ class SendWork:
     key: CallKey | Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class CancelWork:
+class CancelWork(Record, frozen=True):
     """Nobody waits for this call any more."""
 
     address: str
     call: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Record, frozen=True):
     """Answer a call together with the gradient of its input."""
 
     address: str
@@ -114,32 +100,28 @@ class Reply:
     key: CallKey
 
 
-@dataclass(frozen=True, slots=True)
-class RunForward:
+class RunForward(Record, frozen=True):
     """Compute the activation of a call, then say ForwardDone."""
 
     key: CallKey
 
 
-@dataclass(frozen=True, slots=True)
-class RunBackward:
+class RunBackward(Record, frozen=True):
     """Compute the gradients of a call, keep the weights' as `token` (None: not at all), then say BackwardDone."""
 
     key: CallKey
     token: Token | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchState:
+class FetchState(Record, frozen=True):
     """Get the state of a stage from a peer, as it is there, then say StateLoaded."""
 
     member: Member
     stage: int
-    source: Seat
+    source: Replica
 
 
-@dataclass(frozen=True, slots=True)
-class LoadCheckpoint:
+class LoadCheckpoint(Record, frozen=True):
     """Load the checkpoint written as `saved`; it counts as `version` now. Then say StateLoaded."""
 
     member: Member
@@ -148,8 +130,7 @@ class LoadCheckpoint:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class InitState:
+class InitState(Record, frozen=True):
     """Make the initial state of a stage (from the run's seed), then say StateLoaded."""
 
     member: Member
@@ -157,16 +138,14 @@ class InitState:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCheckpoint:
+class SaveCheckpoint(Record, frozen=True):
     """Write the state durably, then say CheckpointDone."""
 
     stage: int
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class FoldAndReduce:
+class FoldAndReduce(Record, frozen=True):
     """Sum the contributions of these tokens, all-reduce [sum, count] over the group, then say FoldDone.
 
     `stages`: as of Reduce.
@@ -174,24 +153,21 @@ class FoldAndReduce:
 
     attempt: Stamp
     tokens: tuple[Token, ...]
-    group: tuple[Seat, ...]
-    stages: tuple[tuple[Seat, ...], ...] = ()
+    group: tuple[Replica, ...]
+    stages: tuple[tuple[Replica, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DropSum:
+class DropSum(Record, frozen=True):
     """Stop the all-reduce of an attempt or forget its result; contributions stay."""
 
     attempt: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class DropContributions:
+class DropContributions(Record, frozen=True):
     """Forget every contribution and whatever calls are under way: their step or incarnation is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyUpdate:
+class ApplyUpdate(Record, frozen=True):
     """Step the optimizer with the sum of an attempt divided by its count, then say UpdateApplied.
 
     `grad_norm`: as of Decide.

@@ -18,7 +18,7 @@ from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.elastic.peer.peer import Peer
 from hetplanner.elastic.peer.trainer import Trainer
 from hetplanner.elastic.protocol.coordinator_events import PeerFailed, Persist, Persisted, PersistFailed, Received, Tick
-from hetplanner.elastic.protocol.identity import Seat, Stamp, Token, Version
+from hetplanner.elastic.protocol.identity import Replica, Stamp, Token, Version
 from hetplanner.elastic.protocol.messages import Message, Send, Work, Worked
 from hetplanner.elastic.protocol.peer_events import (
     ApplyUpdate,
@@ -206,7 +206,7 @@ class _Data:
 class Reduction:
     """An all-reduce under way: what each member has put in."""
 
-    group: tuple[Seat, ...]
+    group: tuple[Replica, ...]
     sums: dict[str, tuple[int, int, tuple[Token, ...]]] = field(default_factory=dict)
 
 
@@ -334,8 +334,8 @@ class PeerHost(Host):
         weights: int | None
         version: Version | None
         match order:
-            case FetchState(stage=stage, source=seat):
-                weights, version = self.world.snapshot(self, stage, seat)
+            case FetchState(stage=stage, source=replica):
+                weights, version = self.world.snapshot(self, stage, replica)
             case LoadCheckpoint(stage=stage, saved=saved, version=version):
                 weights = self.world.checkpoints.get((stage, saved))
             case InitState(stage=stage, version=version):

@@ -25,7 +25,7 @@ from hetplanner.elastic.coordinator.decisions import (
 )
 from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.elastic.protocol.coordinator_events import PeerFailed, SwarmPeer
-from hetplanner.elastic.protocol.identity import Seat, Stamp, Token, Version
+from hetplanner.elastic.protocol.identity import Replica, Stamp, Token, Version
 from hetplanner.elastic.protocol.messages import Message
 from hetplanner.elastic.protocol.peer_events import LeaveAsked
 from hetplanner.elastic.protocol.settings import ElasticSettings
@@ -92,7 +92,7 @@ class Simulation:
         self._events: list[tuple[float, int, Host | None, Callable[[], None]]] = []
         self._hosts: dict[str, Host] = {}
         self.links = CutPairs()
-        self._reductions: dict[tuple[Stamp, tuple[Seat, ...]], Reduction] = {}
+        self._reductions: dict[tuple[Stamp, tuple[Replica, ...]], Reduction] = {}
         self._number = self._generation = 0
         self._begin()
 
@@ -157,10 +157,10 @@ class Simulation:
         if target.cut_until_s <= self.now_s and not self.links.are_parted(sender, target.address, self.now_s):
             target.receive(sender, message, payload)
 
-    def snapshot(self, joiner: PeerHost, stage: int, seat: Seat) -> tuple[int | None, Version | None]:
+    def snapshot(self, joiner: PeerHost, stage: int, replica: Replica) -> tuple[int | None, Version | None]:
         """The state of a stage as a peer has it now; nothing if it cannot be had."""
-        host = self._hosts.get(seat.address)
-        if not isinstance(host, PeerHost) or not self.reaches(joiner, seat.address) or host.machine.stage != stage:
+        host = self._hosts.get(replica.address)
+        if not isinstance(host, PeerHost) or not self.reaches(joiner, replica.address) or host.machine.stage != stage:
             return None, None
         return (None, None) if host.machine.version is None else (host.weights, host.machine.version)
 
@@ -177,12 +177,12 @@ class Simulation:
         return max(host.cut_until_s, other.hung_until_s, other.cut_until_s) <= self.now_s
 
     def join_reduction(
-        self, host: PeerHost, attempt: Stamp, tokens: tuple[Token, ...], group: tuple[Seat, ...]
+        self, host: PeerHost, attempt: Stamp, tokens: tuple[Token, ...], group: tuple[Replica, ...]
     ) -> None:
         """A member begins an all-reduce; it goes through when all have, and fails when one is dead."""
         reduction = self._reductions.setdefault((attempt, group), Reduction(group))
         reduction.sums[host.address] = host.fold(tokens)
-        hosts = [self._hosts.get(seat.address) for seat in group]
+        hosts = [self._hosts.get(replica.address) for replica in group]
         if any(member is None or not member.is_alive for member in hosts):
             self.later(0.16, host, lambda: host.fold_done(attempt, None, None))
         elif len(reduction.sums) == len(group):
@@ -289,7 +289,7 @@ class Simulation:
             coordinator = self._hosts[COORDINATOR]
             self.later(self.rng.uniform(*NOTICED_S), coordinator, lambda: coordinator.on_event(lost))
         for (attempt, group), reduction in list(self._reductions.items()):
-            if any(seat.address == host.address for seat in group):
+            if any(replica.address == host.address for replica in group):
                 del self._reductions[attempt, group]
                 for address in reduction.sums:
                     other = self._hosts.get(address)

@@ -15,7 +15,7 @@ from hetplanner.errors import InvalidInput
 
 MAX_PEERS, MAX_PAIRS = 4096, 16_384
 MAX_COUNT = 10**9
-MAX_SEATS = 20_000
+MAX_REPLICAS = 20_000
 MAX_STAGES = 4096
 MAX_TEXT = 200
 
@@ -104,12 +104,12 @@ class WorkSum:
         self.num_steps += 1
         self.redone += sum(flow_over([step]).redone.values())
         for peer in step.peers:
-            seat = (peer.stage, peer.peer)
-            if seat not in self._parts and len(self._parts) >= MAX_SEATS:
+            replica = (peer.stage, peer.peer)
+            if replica not in self._parts and len(self._parts) >= MAX_REPLICAS:
                 self.is_partial = True
                 continue
-            count, worked_s = self._parts.get(seat, (0, 0.0))
-            self._parts[seat] = (count + peer.micro_batches, worked_s + peer.worked_s)
+            count, worked_s = self._parts.get(replica, (0, 0.0))
+            self._parts[replica] = (count + peer.micro_batches, worked_s + peer.worked_s)
 
     @property
     def peers(self) -> tuple[PeerWork, ...]:
@@ -140,16 +140,16 @@ def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
     pairs: Counter[tuple[tuple[int, str], tuple[int, str]]] = Counter()
     sent: Counter[tuple[str, tuple[int, str]]] = Counter()
     for step in shown:
-        seats = [(peer.stage, peer.peer) for peer in step.peers]
-        for seat, peer in zip(seats, step.peers, strict=True):
-            counts[seat] += peer.micro_batches
-            worked_s[seat] = worked_s.get(seat, 0.0) + peer.worked_s
+        replicas = [(peer.stage, peer.peer) for peer in step.peers]
+        for replica, peer in zip(replicas, step.peers, strict=True):
+            counts[replica] += peer.micro_batches
+            worked_s[replica] = worked_s.get(replica, 0.0) + peer.worked_s
         for sender, receiver, count in step.pairs:
-            pairs[seats[sender], seats[receiver]] += count
+            pairs[replicas[sender], replicas[receiver]] += count
         for trainer, receiver, count in step.sent:
-            sent[trainer, seats[receiver]] += count
+            sent[trainer, replicas[receiver]] += count
     order = sorted(worked_s)
-    place = {seat: i for i, seat in enumerate(order)}
+    place = {replica: i for i, replica in enumerate(order)}
     return SwarmFlow(
         shown[0].step,
         shown[-1].step,
@@ -158,7 +158,7 @@ def flow_over(steps: Iterable[StepParts], last: int = 20) -> SwarmFlow:
         tuple(PeerWork(peer, stage, counts[stage, peer], worked_s[stage, peer]) for stage, peer in order),
         {(place[a], place[b]): count for (a, b), count in pairs.items()},
         _redone(counts, pairs),
-        {(trainer, place[seat]): count for (trainer, seat), count in sent.items()},
+        {(trainer, place[replica]): count for (trainer, replica), count in sent.items()},
     )
 
 

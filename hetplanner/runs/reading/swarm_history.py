@@ -166,7 +166,7 @@ class SwarmHistory:
         if not math.isfinite(time_s) or not isinstance(kind, str):
             raise ValueError("no event")
         if kind in (*STATES, "move", "gone"):
-            self._take_seat(time_s, kind, _text(event["peer"]), _stage(event["stage"]), event)
+            self._take_assignment(time_s, kind, _text(event["peer"]), _stage(event["stage"]), event)
         elif kind == "draining":
             self._take_wish(time_s, _text(event["peer"]))
         elif kind == "commit":
@@ -190,7 +190,7 @@ class SwarmHistory:
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
         self.last_s = max(self.last_s, time_s)
 
-    def _take_seat(self, time_s: float, kind: str, peer: str, stage: int, event: dict[str, Any]) -> None:
+    def _take_assignment(self, time_s: float, kind: str, peer: str, stage: int, event: dict[str, Any]) -> None:
         before = self.now.pop(peer, None)
         if before is not None:
             before.end_s = time_s

@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from hetplanner.codecs.spec import Codec
 from hetplanner.codecs.torch_codecs import tensor_codec
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp
 from hetplanner.runtime.comm.connect import store_at
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.swarm.launch.links import Links
@@ -33,7 +33,7 @@ from hetplanner.swarm.wire.endpoint import Lost
 
 log = logging.getLogger(__name__)
 
-Group = tuple[Seat, ...]
+Group = tuple[Replica, ...]
 Open = dict[str, tuple[Group, Collective]]
 """Groups by what they sum, to be used again for the same peers."""
 
@@ -143,7 +143,7 @@ class Averager:
             if known[0] == group:
                 return known[1]
             known[1].abort()
-        rank = [seat.member for seat in group].index(meeting.me)
+        rank = [replica.member for replica in group].index(meeting.me)
         store = self._meet(group[0].address, rank == 0, meeting.port_of)
         prefix = f"{name}/{meeting.attempt.boot}.{meeting.attempt.number}"
         made = self._carriers.open(PrefixStore(prefix, store), rank, len(group))

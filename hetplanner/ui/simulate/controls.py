@@ -1,7 +1,6 @@
 """The Simulate page's controls as one light component, with errors beside their fields."""
 
 import json
-from pathlib import Path
 from typing import Any, ClassVar
 
 import panel as pn
@@ -9,8 +8,8 @@ import param
 from panel.custom import JSComponent
 
 from hetplanner.ui.simulate.model import AS_PLANNED, FIELDS, SimulateModel
+from hetplanner.ui.widgets.form import FORM_SCRIPT, FORM_STYLE
 
-_HERE = Path(__file__).parent
 _SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved, 2 stages a device"}
 _CODECS = {AS_PLANNED: AS_PLANNED, "none": "dense"}
 _IN_A_ROW = """
@@ -27,8 +26,8 @@ class ControlsPanel(JSComponent):
     groups = param.String(default="[]")
     state = param.String(default='{"values":{},"errors":{},"notes":{},"disabled":[]}')
 
-    _esm = (_HERE / "form.js").read_text(encoding="utf-8")
-    _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8"), _IN_A_ROW]
+    _esm = FORM_SCRIPT
+    _stylesheets: ClassVar[list[str]] = [FORM_STYLE, _IN_A_ROW]
 
     def __init__(self, model: SimulateModel, names: tuple[str, ...] = FIELDS, **params: Any) -> None:
         super().__init__(**{"sizing_mode": "stretch_width"} | params)

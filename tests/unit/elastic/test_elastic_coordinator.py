@@ -28,19 +28,20 @@ from hetplanner.elastic.protocol.coordinator_events import (
 )
 from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Stamp, Token, Version
 from hetplanner.elastic.protocol.messages import (
+    AlreadyHeld,
     Ask,
-    Become,
+    AssignStage,
+    CannotReach,
     Decide,
     Decided,
     Done,
     FromCheckpoint,
     FromPeer,
     FromSeed,
-    GaveUp,
     Grant,
     Hello,
-    Kept,
     Leave,
+    NotDone,
     Ping,
     Prepare,
     Prepared,
@@ -52,8 +53,7 @@ from hetplanner.elastic.protocol.messages import (
     Save,
     Saved,
     Send,
-    Unreached,
-    WhoAreYou,
+    UnknownPeer,
 )
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation.simulation import SimulatedMove
@@ -63,7 +63,7 @@ LAST = Stamp(1, 77)
 ONE_STEP = (Booted(1), Committed(1, LAST, Version(0, 1)))
 
 
-class Desk:
+class Harness:
     """A coordinator, its disk, and all that it sent."""
 
     def __init__(self, decisions=(), settings=SETTINGS, propose=None, steps=None, places=None, **options):
@@ -101,7 +101,7 @@ class Desk:
 
     def hello(self, name, holding=None, process=1, fingerprint="v1", speed=1.0):
         self.tell(f"{name}:1", Hello(name, process, fingerprint, speed, holding))
-        return self.last(Become, f"{name}:1")
+        return self.last(AssignStage, f"{name}:1")
 
     def join(self, name, holding=None, speed=1.0):
         """A peer that serves, as the member it became."""
@@ -117,8 +117,8 @@ class Desk:
             if not self.machine.journal.is_leased(lease):
                 continue
             manifest = tuple(
-                Entry(seats[0].member, Token(grant.micro_batch, stage, lease.number))
-                for stage, seats in enumerate(self.machine.membership.view.stages)
+                Entry(replicas[0].member, Token(grant.micro_batch, stage, lease.number))
+                for stage, replicas in enumerate(self.machine.membership.view.stages)
                 if grant.mask >> stage & 1
             )
             self.tell(f"{trainer}:1", Done(trainer, lease, manifest))
@@ -145,10 +145,10 @@ class Desk:
 @pytest.fixture
 def swarm():
     """Two stages with two peers each, before the first step."""
-    desk = Desk()
+    harness = Harness()
     for name in "abcd":
-        desk.join(name)
-    return desk
+        harness.join(name)
+    return harness
 
 
 def test_nothing_is_answered_before_the_log_is_claimed():
@@ -160,10 +160,10 @@ def test_nothing_is_answered_before_the_log_is_claimed():
 
 
 def test_another_fingerprint_is_refused_with_both_values():
-    desk = Desk()
-    assert desk.hello("a", fingerprint="v2") is None
-    assert "v2" in desk.last(Refused).reason
-    assert "v1" in desk.last(Refused).reason
+    harness = Harness()
+    assert harness.hello("a", fingerprint="v2") is None
+    assert "v2" in harness.last(Refused).reason
+    assert "v1" in harness.last(Refused).reason
 
 
 def test_a_live_id_is_refused_to_a_second_process_and_given_when_the_first_is_dead(swarm):
@@ -172,22 +172,22 @@ def test_a_live_id_is_refused_to_a_second_process_and_given_when_the_first_is_de
     assert swarm.machine.membership.get("a").process == 1
     swarm.machine._lose(swarm.machine.membership.get("a"), "silent", swarm.now_s)
     swarm.tell("elsewhere:1", Hello("a", 2, "v1", 1.0, None))
-    assert swarm.last(Become, "elsewhere:1").member.peer == "a"
+    assert swarm.last(AssignStage, "elsewhere:1").member.peer == "a"
 
 
 def test_a_repeated_hello_gets_the_same_order():
-    desk = Desk()
-    assert desk.hello("a") == desk.hello("a")
+    harness = Harness()
+    assert harness.hello("a") == harness.hello("a")
 
 
 def test_an_unknown_incarnation_is_asked_who_it_is(swarm):
     swarm.tell("a:1", Ping(Member("a", Stamp(1, 10_000)), None))
-    assert swarm.last(WhoAreYou, "a:1") is not None
+    assert swarm.last(UnknownPeer, "a:1") is not None
 
 
 def test_joiners_go_to_the_neediest_stage():
-    desk = Desk()
-    assert [desk.hello(name, speed=s).stage for name, s in (("a", 1.0), ("b", 3.0), ("c", 1.0), ("d", 1.5))] == [
+    harness = Harness()
+    assert [harness.hello(name, speed=s).stage for name, s in (("a", 1.0), ("b", 3.0), ("c", 1.0), ("d", 1.5))] == [
         0,
         1,
         0,
@@ -196,20 +196,20 @@ def test_joiners_go_to_the_neediest_stage():
 
 
 def test_speed_measured_while_serving_replaces_what_was_said_before_joining():
-    desk = Desk()
-    members = [desk.join(name, speed=speed) for name, speed in (("a", 9.0), ("b", 2.0))]
+    harness = Harness()
+    members = [harness.join(name, speed=speed) for name, speed in (("a", 9.0), ("b", 2.0))]
     for member, speed in zip(members, (1.0, None), strict=True):
-        desk.tell(f"{member.peer}:1", Ping(member, None, 0, speed))
-    assert [desk.machine.membership.get(name).speed for name in "ab"] == [1.0, 2.0]
-    assert desk.hello("c").stage == 0  # that of a, which turned out to be the slower one
+        harness.tell(f"{member.peer}:1", Ping(member, None, 0, speed))
+    assert [harness.machine.membership.get(name).speed for name in "ab"] == [1.0, 2.0]
+    assert harness.hello("c").stage == 0  # that of a, which turned out to be the slower one
 
 
 def test_mates_that_cannot_reach_one_another_are_parted_and_others_are_only_told_of(swarm):
     first, second = swarm.machine.membership.view.stages
-    (a, c), b = (seat.member for seat in first), second[0].member
+    (a, c), b = (replica.member for replica in first), second[0].member
 
     def say(by, of):
-        swarm.tell(f"{by.peer}:1", Unreached(by, of))
+        swarm.tell(f"{by.peer}:1", CannotReach(by, of))
 
     def live(*members):
         swarm.tick(0.4)
@@ -244,114 +244,114 @@ def test_mates_that_cannot_reach_one_another_are_parted_and_others_are_only_told
 
 
 def test_who_most_of_its_stage_cannot_reach_goes_and_a_mended_link_is_forgotten():
-    desk = Desk(settings=replace(SETTINGS, stages=1))
-    a, b, c = (desk.join(name) for name in "abc")
+    harness = Harness(settings=replace(SETTINGS, stages=1))
+    a, b, c = (harness.join(name) for name in "abc")
     for _ in range(5):
-        desk.tick(0.4)
+        harness.tick(0.4)
         for member in (a, b, c):
-            desk.tell(f"{member.peer}:1", Ping(member, None))
-        desk.tell("b:1", Unreached(b, a))
-        desk.tell("a:1", Unreached(a, c))
-    desk.tick()
-    assert [seat.member for seat in desk.machine.membership.view.stages[0]] == [b, c]
-    desk.tell("b:1", Unreached(b, c))
-    desk.tick(4.0)
-    desk.tell("b:1", Unreached(b, c))
-    desk.tick()
-    assert len(desk.machine.membership.view.stages[0]) == 2
+            harness.tell(f"{member.peer}:1", Ping(member, None))
+        harness.tell("b:1", CannotReach(b, a))
+        harness.tell("a:1", CannotReach(a, c))
+    harness.tick()
+    assert [replica.member for replica in harness.machine.membership.view.stages[0]] == [b, c]
+    harness.tell("b:1", CannotReach(b, c))
+    harness.tick(4.0)
+    harness.tell("b:1", CannotReach(b, c))
+    harness.tick()
+    assert len(harness.machine.membership.view.stages[0]) == 2
 
 
 def test_initial_weights_only_before_the_first_step():
-    assert Desk().hello("a").source == FromSeed()
-    desk = Desk(ONE_STEP)
-    assert desk.hello("a") is None
-    desk.tick(1.0)
-    assert desk.last(Become) is None
-    holder = desk.join("b", Holding(0, Version(0, 1), None))
-    assert desk.machine.membership.find(holder).stage == 0
-    assert isinstance(desk.last(Become, "a:1").source, FromPeer)
+    assert Harness().hello("a").source == FromSeed()
+    harness = Harness(ONE_STEP)
+    assert harness.hello("a") is None
+    harness.tick(1.0)
+    assert harness.last(AssignStage) is None
+    holder = harness.join("b", Holding(0, Version(0, 1), None))
+    assert harness.machine.membership.find(holder).stage == 0
+    assert isinstance(harness.last(AssignStage, "a:1").source, FromPeer)
 
 
 def test_a_joiner_of_a_lost_stage_takes_the_checkpoint_of_the_current_version():
-    desk = Desk((*ONE_STEP, CheckpointSaved(1, 0, Version(0, 1))))
-    assert desk.hello("a").source == FromCheckpoint(Version(0, 1))
+    harness = Harness((*ONE_STEP, CheckpointSaved(1, 0, Version(0, 1))))
+    assert harness.hello("a").source == FromCheckpoint(Version(0, 1))
 
 
 def test_who_holds_the_current_version_keeps_it():
-    assert Desk(ONE_STEP).hello("a", Holding(1, Version(0, 1), None)).source == Kept()
-    stale = Desk(ONE_STEP)
+    assert Harness(ONE_STEP).hello("a", Holding(1, Version(0, 1), None)).source == AlreadyHeld()
+    stale = Harness(ONE_STEP)
     assert stale.hello("a", Holding(1, Version(0, 0), None)) is None
     assert stale.hello("b", Holding(1, Version(5, 1), None)) is None
 
 
 def test_who_only_missed_the_decision_is_told_it():
-    desk = Desk(ONE_STEP)
-    assert desk.hello("a", Holding(1, Version(0, 0), LAST)) is None
-    assert desk.last(Decide, "a:1") == Decide(LAST, True, Version(0, 1))
-    other = Desk(ONE_STEP)
+    harness = Harness(ONE_STEP)
+    assert harness.hello("a", Holding(1, Version(0, 0), LAST)) is None
+    assert harness.last(Decide, "a:1") == Decide(LAST, True, Version(0, 1))
+    other = Harness(ONE_STEP)
     other.hello("a", Holding(1, Version(0, 0), Stamp(1, 78)))
     assert other.last(Decide) is None
 
 
 def test_a_lost_stage_sets_all_back_to_the_newest_common_checkpoint():
     saved = [CheckpointSaved(1, stage, Version(0, 1)) for stage in (0, 1)]
-    desk = Desk((*ONE_STEP, *saved, Committed(1, Stamp(1, 78), Version(0, 2))))
-    desk.join("a", Holding(0, Version(0, 2), None))
-    desk.hello("b")
-    desk.tick(1.0)
-    desk.tick(SETTINGS.restore_s - 0.1)
-    assert desk.disk[-1] == Booted(2)
-    desk.tick(0.2)
-    assert desk.disk[-1] == SetBack(2, Version(1, 1))
+    harness = Harness((*ONE_STEP, *saved, Committed(1, Stamp(1, 78), Version(0, 2))))
+    harness.join("a", Holding(0, Version(0, 2), None))
+    harness.hello("b")
+    harness.tick(1.0)
+    harness.tick(SETTINGS.restore_s - 0.1)
+    assert harness.disk[-1] == Booted(2)
+    harness.tick(0.2)
+    assert harness.disk[-1] == SetBack(2, Version(1, 1))
     for name, stage in (("a", 0), ("b", 1)):
-        order = desk.last(Become, f"{name}:1")
+        order = harness.last(AssignStage, f"{name}:1")
         assert (order.stage, order.version, order.source) == (stage, Version(1, 1), FromCheckpoint(Version(0, 1)))
 
 
 def test_without_a_checkpoint_a_lost_stage_sets_all_back_to_initial_weights_where_a_run_may_begin_anew():
     for may in (False, True):
-        desk = Desk(ONE_STEP, may_begin_anew=may)
-        desk.join("a", Holding(0, Version(0, 1), None))
-        desk.hello("b")
-        desk.tick(1.0)
-        desk.tick(SETTINGS.restore_s + 0.1)
-        assert desk.disk[-1] == (SetBack(2, Version(1, 0)) if may else Booted(2))
+        harness = Harness(ONE_STEP, may_begin_anew=may)
+        harness.join("a", Holding(0, Version(0, 1), None))
+        harness.hello("b")
+        harness.tick(1.0)
+        harness.tick(SETTINGS.restore_s + 0.1)
+        assert harness.disk[-1] == (SetBack(2, Version(1, 0)) if may else Booted(2))
     for name, stage in (("a", 0), ("b", 1)):
-        order = desk.last(Become, f"{name}:1")
+        order = harness.last(AssignStage, f"{name}:1")
         assert (order.stage, order.version, order.source) == (stage, Version(1, 0), FromSeed())
 
 
 def test_a_checkpoint_that_no_peer_of_its_stage_can_read_is_lost_and_the_one_before_is_taken():
     saved = [CheckpointSaved(1, stage, Version(0, step)) for step in (1, 2) for stage in (0, 1)]
-    desk = Desk((*ONE_STEP, *saved[:2], Committed(1, Stamp(1, 78), Version(0, 2)), *saved[2:]))
-    desk.join("a", Holding(0, Version(0, 2), None))
-    orders = [desk.hello(name) for name in "bc"]
+    harness = Harness((*ONE_STEP, *saved[:2], Committed(1, Stamp(1, 78), Version(0, 2)), *saved[2:]))
+    harness.join("a", Holding(0, Version(0, 2), None))
+    orders = [harness.hello(name) for name in "bc"]
     assert [order.source for order in orders if order.stage == 1] == [FromCheckpoint(Version(0, 2))]
-    mates = [desk.hello(name) for name in "de"]
+    mates = [harness.hello(name) for name in "de"]
     tried = [order for order in (*orders, *mates) if order.source == FromCheckpoint(Version(0, 2))]
     assert len(tried) >= 2
     for count, order in enumerate(tried, start=1):
-        desk.tell(f"{order.member.peer}:1", Ready(order.member, None))
-        assert (CheckpointLost(2, 1, Version(0, 2)) in desk.disk) == (count == len(tried))
-    desk.tick(1.0)
-    desk.tick(SETTINGS.restore_s + 0.1)
-    assert desk.disk[-1] == SetBack(2, Version(1, 1))
-    assert desk.last(Become, f"{tried[0].member.peer}:1").source == FromCheckpoint(Version(0, 1))
-    assert replay_decisions(desk.disk).newest_checkpoint(2) == 1
+        harness.tell(f"{order.member.peer}:1", Ready(order.member, None))
+        assert (CheckpointLost(2, 1, Version(0, 2)) in harness.disk) == (count == len(tried))
+    harness.tick(1.0)
+    harness.tick(SETTINGS.restore_s + 0.1)
+    assert harness.disk[-1] == SetBack(2, Version(1, 1))
+    assert harness.last(AssignStage, f"{tried[0].member.peer}:1").source == FromCheckpoint(Version(0, 1))
+    assert replay_decisions(harness.disk).newest_checkpoint(2) == 1
 
 
 def test_before_it_ends_a_coordinator_asks_each_stage_for_a_checkpoint_and_not_inside_a_round(swarm):
     assert swarm.machine.save() == []
     swarm.step()
-    firsts = [seats[0] for seats in swarm.machine.membership.view.stages]
-    assert swarm.machine.save() == [Send(seat.address, Save(seat.member, Version(0, 1))) for seat in firsts]
+    firsts = [replicas[0] for replicas in swarm.machine.membership.view.stages]
+    assert swarm.machine.save() == [Send(replica.address, Save(replica.member, Version(0, 1))) for replica in firsts]
     swarm.tell(firsts[0].address, Saved(firsts[0].member, 0, Version(0, 1)))
     assert not swarm.machine.is_saved
     assert [send.address for send in swarm.machine.save()] == [firsts[1].address]
     swarm.tell(firsts[1].address, Saved(firsts[1].member, 1, Version(0, 1)))
     assert swarm.machine.is_saved
     assert swarm.machine.save() == []
-    inside = Desk(ONE_STEP, replace(SETTINGS, round_steps=2))
+    inside = Harness(ONE_STEP, replace(SETTINGS, round_steps=2))
     inside.join("a", Holding(0, Version(0, 1), None))
     assert inside.machine.save() == []
 
@@ -375,32 +375,32 @@ def test_when_all_are_started_again_they_begin_with_the_newest_whole_checkpoint_
 
 def test_a_resumed_swarm_begins_with_the_steps_and_checkpoints_of_another():
     began = [Resumed(0, Version(0, 7), "/runs/a"), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
-    desk = Desk(began, places={"a": 1})
-    order = desk.hello("a")
+    harness = Harness(began, places={"a": 1})
+    order = harness.hello("a")
     assert (order.stage, order.version, order.source) == (1, Version(0, 7), FromCheckpoint(Version(0, 7)))
-    assert desk.machine.ledger.resumed == (7, "/runs/a")
+    assert harness.machine.ledger.resumed == (7, "/runs/a")
 
 
 def test_a_checkpoint_is_not_lost_while_a_peer_is_on_its_way_that_may_have_it():
     began = [Resumed(0, Version(0, 7), "/runs/a"), *(CheckpointSaved(0, stage, Version(0, 7)) for stage in (0, 1))]
     lost = CheckpointLost(1, 0, Version(0, 7))
     for comes in (True, False):
-        desk = Desk(began, places={"a": 1, "b": 0, "d": 0}, may_begin_anew=True)
-        desk.join("a")
-        order = desk.hello("b")
-        desk.tell("b:1", Ready(order.member, None))  # its host has no checkpoint of the stage
-        assert lost not in desk.disk
+        harness = Harness(began, places={"a": 1, "b": 0, "d": 0}, may_begin_anew=True)
+        harness.join("a")
+        order = harness.hello("b")
+        harness.tell("b:1", Ready(order.member, None))  # its host has no checkpoint of the stage
+        assert lost not in harness.disk
         if comes:
-            assert desk.hello("d").source == FromCheckpoint(Version(0, 7))
+            assert harness.hello("d").source == FromCheckpoint(Version(0, 7))
             continue
-        desk.tick(1.0)
-        desk.tick(SETTINGS.restore_s + 0.1)
-        assert desk.disk[-1] == SetBack(1, Version(1, 7)), (
+        harness.tick(1.0)
+        harness.tick(SETTINGS.restore_s + 0.1)
+        assert harness.disk[-1] == SetBack(1, Version(1, 7)), (
             "once more from the same, then without the one that stays away"
         )
-        order = desk.last(Become, "b:1")
-        desk.tell("b:1", Ready(order.member, None))
-        assert lost in desk.disk
+        order = harness.last(AssignStage, "b:1")
+        harness.tell("b:1", Ready(order.member, None))
+        assert lost in harness.disk
 
 
 def test_a_run_is_finished_when_the_model_of_its_last_step_is_saved():
@@ -435,11 +435,11 @@ def test_the_norm_of_all_stages_is_decided_with_the_step_and_outlives_the_coordi
     swarm.answer(Prepared)
     transaction, stages = swarm.machine.transaction, swarm.machine.membership.view.stages
     attempt = transaction.attempt
-    for stage, seats in enumerate(stages):
-        for seat in seats:
-            swarm.handle(Received("x", Reduced(seat.member, attempt, 2, None, (9.0, 16.0)[stage])))
+    for stage, replicas in enumerate(stages):
+        for replica in replicas:
+            swarm.handle(Received("x", Reduced(replica.member, attempt, 2, None, (9.0, 16.0)[stage])))
     assert swarm.unwritten == [Committed(1, attempt, Version(0, 1), None, 5.0)]
-    again = Desk((Booted(1), *swarm.unwritten))
+    again = Harness((Booted(1), *swarm.unwritten))
     swarm.write()
     assert swarm.last(Decide) == Decide(attempt, True, Version(0, 1), 5.0)
     again.hello("a", Holding(0, Version(0, 0), attempt))
@@ -469,8 +469,8 @@ def test_a_full_disk_stops_the_commit_and_not_the_memory_of_it(swarm):
 def test_the_parts_of_a_step_are_told_with_the_work_that_each_peer_says(swarm):
     swarm.cover()
     a, b, c, d = (swarm.machine.membership.get(name).member for name in "abcd")
-    seats = [[seat.member for seat in seats] for seats in swarm.machine.membership.view.stages]
-    (first, idle), (last, idle_too) = seats
+    replicas = [[replica.member for replica in replicas] for replicas in swarm.machine.membership.view.stages]
+    (first, idle), (last, idle_too) = replicas
     attempt, version = swarm.machine.transaction.attempt, swarm.machine.transaction.version
     for member in (a, b, c, d):
         swarm.tell("x", Prepared(member, attempt, version, (), 0.25 if member in (first, last) else 0.0))
@@ -607,16 +607,16 @@ def test_a_move_happens_at_the_boundary_and_never_takes_the_last_peer():
         asked.append({p.peer: p.stage for p in peers})
         return next(moves)
 
-    desk = Desk(propose=propose)
+    harness = Harness(propose=propose)
     for name in "abcd":
-        desk.join(name)
+        harness.join(name)
     assert asked == []
-    desk.step()
-    order = desk.last(Become, "a:1")
+    harness.step()
+    order = harness.last(AssignStage, "a:1")
     assert (order.stage, order.version) == (1, Version(0, 1))
-    desk.tell("a:1", Ready(order.member, order.version))
+    harness.tell("a:1", Ready(order.member, order.version))
     for _ in range(3):
-        desk.step()
+        harness.step()
     assert asked[0] == {"a": 0, "b": 1, "c": 0, "d": 1}
     assert asked[-1] == {"a": 1, "b": 1, "c": 0, "d": 1}
 
@@ -626,7 +626,7 @@ def test_a_late_joiner_holds_the_step_and_one_that_never_keeps_up_is_refused(swa
     swarm.step()
     for fetches in range(2, 7):
         swarm.tell("e:1", Ready(order.member, Version(0, 0)))
-        order = swarm.last(Become, "e:1")
+        order = swarm.last(AssignStage, "e:1")
         assert isinstance(order.source, FromPeer)
         swarm.cover()
         assert swarm.machine.transaction.phase is Phase.RUN  # Complete, and held open.
@@ -642,12 +642,12 @@ def test_a_late_joiner_holds_the_step_and_one_that_never_keeps_up_is_refused(swa
 def test_a_lost_source_sends_its_joiners_elsewhere(swarm):
     swarm.step()
     order = swarm.hello("e")
-    source = order.source.seat.member
+    source = order.source.replica.member
     swarm.machine._lose(swarm.machine.membership.find(source), "silent", swarm.now_s)
     swarm.tick()
-    again = swarm.last(Become, "e:1")
+    again = swarm.last(AssignStage, "e:1")
     assert again.member.incarnation > order.member.incarnation
-    assert again.source.seat.member != source
+    assert again.source.replica.member != source
 
 
 def test_a_dead_trainer_loses_its_leases_and_a_late_manifest_changes_nothing(swarm):
@@ -665,7 +665,7 @@ def test_a_dead_trainer_loses_its_leases_and_a_late_manifest_changes_nothing(swa
 def test_who_gave_up_rests_until_it_asks_again_and_a_lost_grant_is_repeated(swarm):
     swarm.tell("t:1", Ask("t", 1, frozenset(), None))
     grant = swarm.last(Grant)
-    swarm.tell("t:1", GaveUp("t", grant.lease))
+    swarm.tell("t:1", NotDone("t", grant.lease))
     assert swarm.last(Grant) == grant
     swarm.tell("t:1", Ask("t", 1, frozenset(), None))
     second = swarm.last(Grant)
@@ -678,10 +678,10 @@ def test_who_gave_up_rests_until_it_asks_again_and_a_lost_grant_is_repeated(swar
 
 
 def test_peers_of_the_plan_go_where_it_says_until_a_step_is_committed():
-    desk = Desk(places={"a": 1, "b": 1})
-    assert [desk.hello(name).stage for name in ("a", "b")] == [1, 1]
-    assert desk.hello("c").stage == 0
-    later = Desk(ONE_STEP, places={"a": 1})
+    harness = Harness(places={"a": 1, "b": 1})
+    assert [harness.hello(name).stage for name in ("a", "b")] == [1, 1]
+    assert harness.hello("c").stage == 0
+    later = Harness(ONE_STEP, places={"a": 1})
     assert later.hello("b", Holding(1, Version(0, 1), None)).stage == 1
     desk_stage = later.machine.membership.neediest_stage()
     later.hello("a")
@@ -689,13 +689,13 @@ def test_peers_of_the_plan_go_where_it_says_until_a_step_is_committed():
 
 
 def test_after_the_last_step_nothing_is_granted():
-    desk = Desk(ONE_STEP, steps=1)
+    harness = Harness(ONE_STEP, steps=1)
     for name, stage in (("a", 0), ("b", 1)):
-        desk.join(name, Holding(stage, Version(0, 1), None))
-    desk.tell("t:1", Ask("t", 2, frozenset(), None))
-    assert desk.machine.is_done
-    assert desk.last(Grant) is None
-    going_on = Desk(ONE_STEP)
+        harness.join(name, Holding(stage, Version(0, 1), None))
+    harness.tell("t:1", Ask("t", 2, frozenset(), None))
+    assert harness.machine.is_done
+    assert harness.last(Grant) is None
+    going_on = Harness(ONE_STEP)
     for name, stage in (("a", 0), ("b", 1)):
         going_on.join(name, Holding(stage, Version(0, 1), None))
     going_on.tell("t:1", Ask("t", 2, frozenset(), None))
@@ -704,56 +704,56 @@ def test_after_the_last_step_nothing_is_granted():
     assert going_on.machine.is_done
 
 
-def _reduce_locally(desk, counts, samples):
+def _reduce_locally(harness, counts, samples):
     """Everybody answers with its own count; `samples` of a stage's members."""
-    transaction, stages = desk.machine.transaction, desk.machine.membership.view.stages
-    desk.answer(Prepared)
-    for stage, seats in enumerate(stages):
-        for seat, count, total in zip(seats, counts, samples[stage], strict=True):
+    transaction, stages = harness.machine.transaction, harness.machine.membership.view.stages
+    harness.answer(Prepared)
+    for stage, replicas in enumerate(stages):
+        for replica, count, total in zip(replicas, counts, samples[stage], strict=True):
             loss_sum = 1.5 if stage == 1 else None
-            desk.tell("x", Reduced(seat.member, transaction.attempt, count, loss_sum, None, total))
+            harness.tell("x", Reduced(replica.member, transaction.attempt, count, loss_sum, None, total))
 
 
 def test_with_local_steps_members_count_together_and_average_the_same_at_the_end_of_a_round():
-    desk = Desk(settings=replace(SETTINGS, round_steps=2))
+    harness = Harness(settings=replace(SETTINGS, round_steps=2))
     for name in "abcd":
-        desk.join(name)
+        harness.join(name)
     inside = ((None, None),) * 2
-    desk.cover()
-    _reduce_locally(desk, (2, 1), inside)  # three of two
-    assert desk.last(Decide).commit is False
-    desk.answer(Decided)
-    desk.tick()
-    desk.cover()
-    _reduce_locally(desk, (2, 0), inside)
-    assert desk.disk[-1] == Committed(1, desk.machine.transaction.attempt, Version(0, 1), 3.0)
-    desk.answer(Decided)
-    desk.tell("b:1", Leave(desk.machine.membership.get("b").member))
+    harness.cover()
+    _reduce_locally(harness, (2, 1), inside)  # three of two
+    assert harness.last(Decide).commit is False
+    harness.answer(Decided)
+    harness.tick()
+    harness.cover()
+    _reduce_locally(harness, (2, 0), inside)
+    assert harness.disk[-1] == Committed(1, harness.machine.transaction.attempt, Version(0, 1), 3.0)
+    harness.answer(Decided)
+    harness.tell("b:1", Leave(harness.machine.membership.get("b").member))
     for wrong in (inside, ((4, 4), (4, 3)), ((4, 4), (1, 1)), ((5, 5), (4, 4))):
-        desk.cover()
-        _reduce_locally(desk, (1, 1), wrong)
-        assert desk.last(Decide).commit is False, wrong
-        desk.answer(Decided)
-        desk.tick()
-    desk.cover()
-    _reduce_locally(desk, (1, 1), ((4, 4), (3, 3)))
-    assert desk.machine.version == Version(0, 2)
-    assert desk.machine.transaction.lost_samples == [0, 1]
-    assert desk.last(Released) is None
-    desk.answer(Decided)
-    assert desk.last(Released, "b:1") is not None
+        harness.cover()
+        _reduce_locally(harness, (1, 1), wrong)
+        assert harness.last(Decide).commit is False, wrong
+        harness.answer(Decided)
+        harness.tick()
+    harness.cover()
+    _reduce_locally(harness, (1, 1), ((4, 4), (3, 3)))
+    assert harness.machine.version == Version(0, 2)
+    assert harness.machine.transaction.lost_samples == [0, 1]
+    assert harness.last(Released) is None
+    harness.answer(Decided)
+    assert harness.last(Released, "b:1") is not None
 
 
 def test_inside_a_round_of_local_steps_nobody_leaves_or_moves():
     moves = []
     settings = replace(SETTINGS, round_steps=2)
-    desk = Desk(settings=settings, propose=lambda peers, now_s: moves.append(len(peers)))
+    harness = Harness(settings=settings, propose=lambda peers, now_s: moves.append(len(peers)))
     for name in "abcd":
-        desk.join(name)
-    desk.tell("b:1", Leave(desk.machine.membership.get("b").member))
-    desk.cover()
-    _reduce_locally(desk, (2, 0), ((None, None),) * 2)
-    desk.answer(Decided)
-    assert desk.machine.version == Version(0, 1)
+        harness.join(name)
+    harness.tell("b:1", Leave(harness.machine.membership.get("b").member))
+    harness.cover()
+    _reduce_locally(harness, (2, 0), ((None, None),) * 2)
+    harness.answer(Decided)
+    assert harness.machine.version == Version(0, 1)
     assert moves == []
-    assert desk.machine.membership.get("b") is not None
+    assert harness.machine.membership.get("b") is not None

@@ -7,21 +7,22 @@ import pytest
 from hetplanner.elastic.peer.peer import Peer
 from hetplanner.elastic.peer.trainer import Trainer
 from hetplanner.elastic.protocol.coordinator_events import Received, Tick
-from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Replica, Stamp, Token, Version, View
 from hetplanner.elastic.protocol.messages import (
+    AlreadyHeld,
     Ask,
-    Become,
+    AssignStage,
+    CannotReach,
     Decide,
     Decided,
     Done,
     FromCheckpoint,
     FromPeer,
     FromSeed,
-    GaveUp,
     Grant,
     Hello,
-    Kept,
     Leave,
+    NotDone,
     Ping,
     Prepare,
     Prepared,
@@ -32,8 +33,7 @@ from hetplanner.elastic.protocol.messages import (
     Save,
     Send,
     Settled,
-    Unreached,
-    WhoAreYou,
+    UnknownPeer,
     Work,
     Worked,
     WorkFailed,
@@ -68,12 +68,12 @@ V0, V1 = Version(0, 0), Version(0, 1)
 ATTEMPT = Stamp(1, 50)
 
 
-def seat(name, number=1):
-    return Seat(Member(name, Stamp(1, number)), f"{name}:1", False)
+def replica(name, number=1):
+    return Replica(Member(name, Stamp(1, number)), f"{name}:1", False)
 
 
 def view(*second, number=20):
-    return View(Stamp(1, number), ((seat("me", 9),), tuple(seat(name) for name in second)))
+    return View(Stamp(1, number), ((replica("me", 9),), tuple(replica(name) for name in second)))
 
 
 class Bench:
@@ -84,7 +84,7 @@ class Bench:
         self.member = Member("me", Stamp(1, 9))
         self.now_s = 0.0
         self.receive("c:1", view("x", "y"))
-        self.receive("c:1", Become(self.member, stage, V0, FromSeed()))
+        self.receive("c:1", AssignStage(self.member, stage, V0, FromSeed()))
         self.ready = self.do(StateLoaded(self.member, V0))
 
     def do(self, event):
@@ -109,7 +109,7 @@ class Bench:
 
     def fold(self, tokens):
         self.prepare(tokens)
-        self.receive("c:1", Reduce(self.member, ATTEMPT, (seat("me", 9),)))
+        self.receive("c:1", Reduce(self.member, ATTEMPT, (replica("me", 9),)))
         return self.do(FoldDone(ATTEMPT, 2))
 
 
@@ -129,7 +129,7 @@ def test_a_call_goes_down_the_chain_and_back_and_leaves_a_contribution():
     assert sent.work.stage == 1
     assert sent.work.budget_s == pytest.approx(SETTINGS.hop_share * 8.0)  # Of what is left, so budgets shrink.
     bench.now_s = 5.0
-    theirs = Entry(seat("x").member, Token(0, 1, 3))
+    theirs = Entry(replica("x").member, Token(0, 1, 3))
     (back,) = bench.receive(sent.address, Worked(sent.work.call, (theirs,), 0.5))
     assert isinstance(back, RunBackward)
     (reply,) = bench.do(BackwardDone(("t:1", 1)))
@@ -198,7 +198,7 @@ def test_gradients_that_are_not_finite_are_no_contribution():
 def test_a_peer_says_its_stages_norm_again_when_asked_again_and_steps_by_that_of_all():
     bench = Bench()
     bench.prepare(())
-    reduce = Reduce(bench.member, ATTEMPT, (seat("me", 9),))
+    reduce = Reduce(bench.member, ATTEMPT, (replica("me", 9),))
     bench.receive("c:1", reduce)
     answer = Reduced(bench.member, ATTEMPT, 2, 1.5, 0.25)
     assert messages(bench.do(FoldDone(ATTEMPT, 2, 1.5, 0.25)), Reduced) == [answer]
@@ -210,8 +210,8 @@ def test_only_listed_tokens_are_folded_and_a_commit_drops_all():
     bench = Bench()
     (mine,), (orphan,) = bench.contribute(1), bench.contribute(2)
     assert bench.prepare((mine.token,))[0].missing == ()
-    (fold,) = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (seat("me", 9),)))
-    assert fold == FoldAndReduce(ATTEMPT, (mine.token,), (seat("me", 9),))
+    (fold,) = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (replica("me", 9),)))
+    assert fold == FoldAndReduce(ATTEMPT, (mine.token,), (replica("me", 9),))
     assert messages(bench.do(FoldDone(ATTEMPT, 2)), Reduced)[0].count == 2
     bench.work(3)
     actions = bench.receive("c:1", Decide(ATTEMPT, True, V1))
@@ -236,10 +236,10 @@ def test_an_abort_keeps_contributions_and_drops_the_sum():
 
 def test_reduce_without_the_matching_prepare_fails():
     bench = Bench()
-    answer = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (seat("me", 9),)))
+    answer = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (replica("me", 9),)))
     assert messages(answer, Reduced)[0].count is None
     bench.prepare((), version=V1)  # It is not at V1.
-    answer = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (seat("me", 9),)))
+    answer = bench.receive("c:1", Reduce(bench.member, ATTEMPT, (replica("me", 9),)))
     assert messages(answer, Reduced)[0].count is None
     bench.prepare((), Stamp(1, 60))
     assert bench.prepare((), Stamp(1, 55)) == []  # An earlier attempt that comes late.
@@ -249,9 +249,9 @@ def test_in_doubt_it_says_so_to_a_new_coordinator_and_waits():
     bench = Bench()
     (mine,) = bench.contribute()
     bench.fold((mine.token,))
-    (hello,) = messages(bench.receive("c:1", WhoAreYou(2)), Hello)
+    (hello,) = messages(bench.receive("c:1", UnknownPeer(2)), Hello)
     assert hello.holding == Holding(0, V0, ATTEMPT)
-    assert bench.receive("c:1", WhoAreYou(1)) == []
+    assert bench.receive("c:1", UnknownPeer(1)) == []
     assert ApplyUpdate in kinds(bench.receive("c:1", Decide(ATTEMPT, True, V1)))
 
 
@@ -259,25 +259,25 @@ def test_a_new_incarnation_drops_everything_and_an_old_order_is_ignored():
     bench = Bench()
     (mine,) = bench.contribute()
     bench.fold((mine.token,))
-    assert bench.receive("c:1", Become(Member("me", Stamp(1, 8)), 1, V0, FromSeed())) == []
+    assert bench.receive("c:1", AssignStage(Member("me", Stamp(1, 8)), 1, V0, FromSeed())) == []
     again = Member("me", Stamp(2, 1))
-    actions = bench.receive("c:1", Become(again, 0, V0, Kept()))
+    actions = bench.receive("c:1", AssignStage(again, 0, V0, AlreadyHeld()))
     assert {DropSum, DropContributions} <= set(kinds(actions))
     assert messages(actions, Ready) == [Ready(again, V0)]
     bench.member = again
     assert bench.prepare((mine.token,), Stamp(2, 2))[0].missing == (mine.token,)
-    assert bench.receive("c:1", Become(Member("me", Stamp(1, 99)), 1, V0, FromSeed())) == []
+    assert bench.receive("c:1", AssignStage(Member("me", Stamp(1, 99)), 1, V0, FromSeed())) == []
 
 
 @pytest.mark.parametrize(
     ("source", "kind"),
-    [(FromPeer(seat("x")), FetchState), (FromCheckpoint(V0), LoadCheckpoint), (FromSeed(), InitState)],
+    [(FromPeer(replica("x")), FetchState), (FromCheckpoint(V0), LoadCheckpoint), (FromSeed(), InitState)],
 )
 def test_state_comes_from_where_the_order_says_and_late_state_of_an_old_order_is_ignored(source, kind):
     bench = Bench()
     first, second = Member("me", Stamp(1, 30)), Member("me", Stamp(1, 31))
-    bench.receive("c:1", Become(first, 1, V1, FromPeer(seat("y"))))
-    assert kind in kinds(bench.receive("c:1", Become(second, 1, V1, source)))
+    bench.receive("c:1", AssignStage(first, 1, V1, FromPeer(replica("y"))))
+    assert kind in kinds(bench.receive("c:1", AssignStage(second, 1, V1, source)))
     assert bench.do(StateLoaded(first, V1)) == []
     assert messages(bench.do(StateLoaded(second, V1)), Ready) == [Ready(second, V1)]
     assert bench.peer.stage == 1
@@ -286,7 +286,7 @@ def test_state_comes_from_where_the_order_says_and_late_state_of_an_old_order_is
 def test_kept_state_of_another_stage_is_none():
     bench = Bench()
     other = Member("me", Stamp(1, 30))
-    assert messages(bench.receive("c:1", Become(other, 1, V0, Kept())), Ready) == [Ready(other, None)]
+    assert messages(bench.receive("c:1", AssignStage(other, 1, V0, AlreadyHeld())), Ready) == [Ready(other, None)]
 
 
 def test_the_first_replica_of_a_stage_writes_the_checkpoint_when_it_is_due():
@@ -312,11 +312,11 @@ def test_a_peer_saves_when_it_is_asked_and_is_at_the_version():
 def test_ready_is_repeated_until_the_peer_is_in_the_view(version):
     bench = Bench()
     member = Member("me", Stamp(1, 30))
-    bench.receive("c:1", Become(member, 0, V0, FromPeer(seat("x"))))
+    bench.receive("c:1", AssignStage(member, 0, V0, FromPeer(replica("x"))))
     bench.do(StateLoaded(member, version))
     bench.now_s = 1.0
     assert messages(bench.do(Tick()), Ready) == [Ready(member, version)]
-    bench.receive("c:1", View(Stamp(1, 31), ((seat("me", 30),), ())))
+    bench.receive("c:1", View(Stamp(1, 31), ((replica("me", 30),), ())))
     bench.now_s = 2.0
     assert messages(bench.do(Tick()), Ready) == []
 
@@ -331,10 +331,10 @@ def test_its_own_speed_is_measured_without_waiting_and_told():
     bench.do(BackwardDone(("t:1", 1), seconds=0.3))
     (ping,) = messages(bench.do(Tick()), Ping)
     assert ping.speed == pytest.approx(2.5)
-    bench.receive("c:1", WhoAreYou(2))
-    (hello,) = messages(bench.receive("c:1", WhoAreYou(2)), Hello)
+    bench.receive("c:1", UnknownPeer(2))
+    (hello,) = messages(bench.receive("c:1", UnknownPeer(2)), Hello)
     assert hello.speed == pytest.approx(2.5)
-    bench.receive("c:1", Become(Member("me", Stamp(2, 10)), 1, V0, FromSeed()))
+    bench.receive("c:1", AssignStage(Member("me", Stamp(2, 10)), 1, V0, FromSeed()))
     bench.now_s = 7.0
     (ping,) = messages(bench.do(Tick()), Ping)
     assert ping.speed is None  # another stage takes another time
@@ -343,9 +343,9 @@ def test_its_own_speed_is_measured_without_waiting_and_told():
 def test_who_cannot_be_reached_is_told_by_name_and_mates_are_watched():
     bench = Bench()
     assert bench.peer.mates == ()
-    assert messages(bench.do(Unreachable("x:1")), Unreached) == [Unreached(bench.member, seat("x").member)]
+    assert messages(bench.do(Unreachable("x:1")), CannotReach) == [CannotReach(bench.member, replica("x").member)]
     assert bench.do(Unreachable("nobody:1")) == []
-    bench.receive("c:1", View(Stamp(1, 21), ((seat("me", 9), seat("mate")), ())))
+    bench.receive("c:1", View(Stamp(1, 21), ((replica("me", 9), replica("mate")), ())))
     assert bench.peer.mates == ("mate:1",)
 
 
@@ -366,7 +366,7 @@ def test_signs_of_life_and_a_graceful_end():
 @pytest.fixture
 def trainer():
     machine = Trainer("t", "c:1", SETTINGS, 2, Random(0))
-    machine.handle(Received("c:1", View(Stamp(1, 2), ((seat("x"), seat("y")), ()))), 0.0)
+    machine.handle(Received("c:1", View(Stamp(1, 2), ((replica("x"), replica("y")), ()))), 0.0)
     return machine
 
 
@@ -378,7 +378,7 @@ def test_a_trainer_reports_until_it_is_heard_and_works_on_a_lease_once(trainer):
     (sent,) = trainer.handle(Received("c:1", grant()), 0.0)
     assert isinstance(sent, SendWork)
     assert trainer.handle(Received("c:1", grant()), 0.0) == []
-    entry = Entry(seat("x").member, Token(0, 0, 1))
+    entry = Entry(replica("x").member, Token(0, 0, 1))
     (done,) = trainer.handle(Received(sent.address, Worked(sent.work.call, (entry,), 0.0)), 1.0)
     assert done.message == Done("t", Stamp(1, 1), (entry,))
     assert trainer.handle(Received(sent.address, Worked(sent.work.call, (entry,), 0.0)), 1.0) == []
@@ -393,12 +393,12 @@ def test_a_trainer_gives_up_when_nobody_is_left(trainer):
     (first,) = trainer.handle(Received("c:1", grant()), 0.0)
     (second,) = trainer.handle(CallLost(first.work.call), 0.1)
     (report,) = trainer.handle(CallLost(second.work.call), 0.2)
-    assert report.message == GaveUp("t", Stamp(1, 1))
-    assert messages(trainer.handle(Received("c:1", grant(2)), 0.3), GaveUp)
+    assert report.message == NotDone("t", Stamp(1, 1))
+    assert messages(trainer.handle(Received("c:1", grant(2)), 0.3), NotDone)
 
 
 def test_a_new_coordinator_ends_what_an_old_one_leased(trainer):
     (sent,) = trainer.handle(Received("c:1", grant()), 0.0)
-    actions = trainer.handle(Received("c:1", View(Stamp(2, 1), ((seat("x"),), ()))), 0.5)
+    actions = trainer.handle(Received("c:1", View(Stamp(2, 1), ((replica("x"),), ()))), 0.5)
     assert actions == [CancelWork(sent.address, sent.work.call)]
     assert messages(trainer.handle(Tick(), 1.0), Ask) == [Ask("t", 2, frozenset(), Stamp(2, 1))]

@@ -8,7 +8,7 @@ import pytest
 from hetplanner.elastic.coordinator.detection import FailureDetector
 from hetplanner.elastic.peer.speeds import SpeedEstimate
 from hetplanner.elastic.peer.wiring import Wiring
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.errors import InvalidInput
 
@@ -17,13 +17,13 @@ SOONEST = ElasticSettings(stages=2, micro_batches=4)
 SECONDS = {"slow": 1.0, "middle": 1 / 1.5, "fast": 1 / 3}
 
 
-def seat(name, draining=False):
-    return Seat(Member(name, Stamp(1, 1)), f"{name}:1", draining)
+def replica(name, draining=False):
+    return Replica(Member(name, Stamp(1, 1)), f"{name}:1", draining)
 
 
 def make_wiring(*names, settings=SETTINGS):
     wiring = Wiring(settings, Random(0))
-    wiring.see([seat(name) for name in names])
+    wiring.see([replica(name) for name in names])
     return wiring
 
 
@@ -47,41 +47,41 @@ def test_work_is_shared_by_speed():
 def test_a_newcomer_is_tried_at_once_and_gets_no_more_than_its_share():
     wiring = make_wiring("slow", "middle")
     draw(wiring, 500)
-    wiring.see([seat(name) for name in SECONDS])
+    wiring.see([replica(name) for name in SECONDS])
     assert wiring.choose(0.0).member.peer == "fast"
     assert draw(wiring, 110)["fast"] == pytest.approx(60, abs=4)
 
 
 def test_an_unmeasured_peer_counts_as_the_best_known():
     wiring = make_wiring("fast", "middle")
-    assert wiring.seconds_of(seat("middle").member) == SETTINGS.unmeasured_s
-    wiring.succeeded(seat("fast").member, 1 / 3)
-    assert wiring.seconds_of(seat("middle").member) == pytest.approx(1 / 3)
+    assert wiring.seconds_of(replica("middle").member) == SETTINGS.unmeasured_s
+    wiring.succeeded(replica("fast").member, 1 / 3)
+    assert wiring.seconds_of(replica("middle").member) == pytest.approx(1 / 3)
 
 
 def test_an_error_bans_for_a_while_and_nothing_is_caught_up():
     wiring = make_wiring(*SECONDS)
     draw(wiring, 20)
-    wiring.failed(seat("fast").member, now_s=10.0)
+    wiring.failed(replica("fast").member, now_s=10.0)
     assert draw(wiring, 500, now_s=10.0 + SETTINGS.ban_s - 0.01)["fast"] == 0
     assert draw(wiring, 110, now_s=10.0 + SETTINGS.ban_s)["fast"] == pytest.approx(60, abs=4)
 
 
 def test_a_new_view_ends_bans():
     wiring = make_wiring("slow")
-    wiring.failed(seat("slow").member, now_s=0.0)
+    wiring.failed(replica("slow").member, now_s=0.0)
     assert wiring.choose(1.0) is None
-    wiring.see([seat("slow")])
+    wiring.see([replica("slow")])
     assert wiring.choose(1.0).member.peer == "slow"
 
 
 def test_the_tried_the_gone_and_the_draining():
     wiring = make_wiring("slow", "fast")
-    assert wiring.choose(0.0, tried={seat("fast").member}).member.peer == "slow"
-    assert wiring.choose(0.0, tried={seat("fast").member, seat("slow").member}) is None
-    wiring.see([seat("slow"), seat("middle", draining=True)])
+    assert wiring.choose(0.0, tried={replica("fast").member}).member.peer == "slow"
+    assert wiring.choose(0.0, tried={replica("fast").member, replica("slow").member}) is None
+    wiring.see([replica("slow"), replica("middle", draining=True)])
     assert {wiring.choose(0.0).member.peer for _ in range(20)} == {"slow"}
-    assert wiring.choose(0.0, tried={seat("slow").member}).member.peer == "middle"
+    assert wiring.choose(0.0, tried={replica("slow").member}).member.peer == "middle"
 
 
 def measured(*names):
@@ -106,7 +106,7 @@ def test_what_has_ended_is_not_under_way():
     wiring = measured("slow", "fast")
     first = wiring.choose(0.0).member
     wiring.ended(first)
-    assert wiring.choose(0.0).member == first == seat("fast").member
+    assert wiring.choose(0.0).member == first == replica("fast").member
     assert [wiring.choose(0.0).member.peer for _ in range(2)] == ["fast", "slow"]
 
 
@@ -123,7 +123,7 @@ def test_a_peer_that_is_never_chosen_is_measured_again_in_a_while():
 
 def test_a_newcomer_is_tried_at_once_by_the_soonest_too():
     wiring = measured("slow", "fast")
-    wiring.see([seat(name) for name in SECONDS])
+    wiring.see([replica(name) for name in SECONDS])
     assert wiring.choose(0.0).member.peer == "middle"
 
 

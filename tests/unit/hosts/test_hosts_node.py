@@ -314,7 +314,7 @@ def test_it_imports_little():
         ("node", ["torch", "pydantic", "numpy", "psutil"]),
         ("keeper", ["torch", "pydantic", "numpy"]),
     ):
-        code = f"import sys, hetplanner.hosts.{module}; print([m for m in {heavy} if m in sys.modules])"
+        code = f"import sys, hetplanner.hosts.on_host.{module}; print([m for m in {heavy} if m in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
 

@@ -23,7 +23,7 @@ from hetplanner.errors import Infeasible, InvalidInput, Preempted, RunError
 from hetplanner.launchers.capacity import this_machine
 from hetplanner.plan.files.plan_files import plan_to_data
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent import client as clients
+from hetplanner.runs.agent import connection
 from hetplanner.runs.agent import keeper as agent_keeper
 from hetplanner.runs.agent.allowed_paths import Choice
 from hetplanner.runs.agent.client import AgentClient
@@ -185,7 +185,7 @@ def test_without_start_a_missing_agent_is_an_error(home):
 
 
 def test_an_agent_that_cannot_start_tells_why(home, monkeypatch):
-    monkeypatch.setattr(clients, "START_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(connection, "START_TIMEOUT_S", 5.0)
     monkeypatch.setenv("PYTHONPATH", str(home / "broken"))
     (home / "broken").mkdir()
     (home / "broken" / "tornado.py").write_text("raise ImportError('tornado is broken here')")
@@ -198,8 +198,8 @@ def test_an_agent_that_cannot_start_tells_why(home, monkeypatch):
 
 def test_an_idle_agent_of_another_version_is_replaced(home, agent, monkeypatch):
     first = agent()
-    monkeypatch.setattr(clients, "package_version", lambda: "9.9.9")
-    monkeypatch.setattr(clients, "_start_agent", lambda home: "started ours")
+    monkeypatch.setattr(connection, "package_version", lambda: "9.9.9")
+    monkeypatch.setattr(connection, "_start_agent", lambda home: "started ours")
     assert ensure_agent(home) == "started ours"
     assert first.wait(HANG_S) == 0
 
@@ -215,7 +215,7 @@ def test_a_busy_agent_of_another_version_is_left_alone(home, agent, plan, monkey
     agent("slow-start")
     AgentClient(home).start(plan, LONG)
     with monkeypatch.context() as patch:
-        patch.setattr(clients, name, lambda: other)
+        patch.setattr(connection, name, lambda: other)
         for start in (True, False):
             with pytest.raises(RunError, match=text):
                 AgentClient(home, start=start)
@@ -355,7 +355,7 @@ def test_errors_keep_their_class_over_the_socket(home, agent, plan, monkeypatch)
         client.start(plan, TrainConfig(), launcher="torchrun")
     with pytest.raises(Infeasible, match=r"\d+ ranks on \d+ cores? is more than 8 a core"):
         client.start(wide_plan(), TrainConfig())
-    monkeypatch.setattr(clients, "MAX_REQUEST_BYTES", 1000)
+    monkeypatch.setattr(connection, "MAX_REQUEST_BYTES", 1000)
     with pytest.raises(InvalidInput, match="plan: must be at most"):
         client.start(plan, TrainConfig())
     assert client.runs() == []

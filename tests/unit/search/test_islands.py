@@ -13,7 +13,7 @@ from hetplanner.cost.check import check_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import make_planner
-from hetplanner.planners.search import islands
+from hetplanner.planners.search import island_search, islands
 from hetplanner.workload.presets import preset
 
 EPOCH = 4_000
@@ -45,7 +45,7 @@ def solve(task, budget="24000 evaluations", seed=1, **settings):
 @pytest.mark.parametrize("problem", [step_problem, dtfm_problem])
 def test_the_plan_does_not_depend_on_the_number_of_processes(problem, monkeypatch):
     """Three islands with exchanges, in this process and in two others."""
-    monkeypatch.setattr(islands, "EPOCH", EPOCH)
+    monkeypatch.setattr(island_search, "EPOCH", EPOCH)
     task = problem()
     alone, two = (solve(task, islands=3, processes=n) for n in (1, 2))
     assert alone.plan.stages == two.plan.stages
@@ -56,7 +56,7 @@ def test_the_plan_does_not_depend_on_the_number_of_processes(problem, monkeypatc
 
 
 def test_islands_exchange_their_elites(monkeypatch):
-    monkeypatch.setattr(islands, "EPOCH", EPOCH)
+    monkeypatch.setattr(island_search, "EPOCH", EPOCH)
     handed = []
     receive = islands.Island.receive
     monkeypatch.setattr(islands.Island, "receive", lambda self, elites: (handed.append(elites), receive(self, elites)))

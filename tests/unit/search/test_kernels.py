@@ -38,7 +38,7 @@ def test_the_digest_changes_with_a_kernel_file_only(tmp_path):
     before = source_digest(tmp_path)
     (tmp_path / "planners" / "registry.py").write_text("# nothing compiled here\n")
     assert source_digest(tmp_path) == before
-    callee = tmp_path / "planners" / "kernel_random.py"
+    callee = tmp_path / "planners" / "search" / "kernel_random.py"
     callee.write_text(callee.read_text() + "\n# changed\n")
     assert source_digest(tmp_path) != before
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hetplanner.codecs.spec import Codec
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp
 from hetplanner.swarm.peer import collective
 from hetplanner.swarm.peer.averaging import Averager, Meeting, Tied
 from hetplanner.swarm.peer.engine import Sum
@@ -21,19 +21,21 @@ class Peers:
 
     def __init__(self, names, codec="none"):
         self.averagers = {name: Averager("127.0.0.1", TIMEOUT_S, Codec(name=codec)) for name in names}
-        self.seats = {
-            name: Seat(Member(name, Stamp(1, i)), f"127.0.0.1:{i + 1}", False) for i, name in enumerate(names)
+        self.replicas = {
+            name: Replica(Member(name, Stamp(1, i)), f"127.0.0.1:{i + 1}", False) for i, name in enumerate(names)
         }
 
     def port_of(self, address):
-        return next(self.averagers[n].open_store() for n, seat in self.seats.items() if seat.address == address)
+        return next(
+            self.averagers[n].open_store() for n, replica in self.replicas.items() if replica.address == address
+        )
 
     def begin(self, name, number, group, tied=()):
         """This peer's part in an attempt, on a thread; the result is in the list when it is there."""
-        shares = tuple(Tied(owner, TIED_FROM, SIZE, tuple(map(self.seats.get, members))) for owner, members in tied)
-        seats = tuple(map(self.seats.get, group))
+        shares = tuple(Tied(owner, TIED_FROM, SIZE, tuple(map(self.replicas.get, members))) for owner, members in tied)
+        replicas = tuple(map(self.replicas.get, group))
         own_end = TIED_FROM if tied else SIZE
-        meeting = Meeting(Stamp(1, number), self.seats[name].member, seats, shares, own_end, self.port_of)
+        meeting = Meeting(Stamp(1, number), self.replicas[name].member, replicas, shares, own_end, self.port_of)
         found = []
 
         def reduce():

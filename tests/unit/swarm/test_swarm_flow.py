@@ -9,7 +9,7 @@ from factories import small_cluster, swarm_plan
 from hetplanner import plots
 from hetplanner.elastic.coordinator.decisions import Committed
 from hetplanner.elastic.coordinator.step_work import step_work
-from hetplanner.elastic.protocol.identity import Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import Member, Replica, Stamp, Token, Version, View
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plots.data.swarms.swarm_wiring import LEAST_PX, LINE_PX, MOST_PEERS, MOST_PX
@@ -44,14 +44,14 @@ def history_of(folder, *events):
 
 def work_of(stages, flow, sent=()):
     """The parts of a step from (peer, micro-batches, seconds) by stage."""
-    seats = tuple(tuple(Seat(Member(p, Stamp(1, 1)), f"{p}:1", False) for p, _, _ in peers) for peers in stages)
+    replicas = tuple(tuple(Replica(Member(p, Stamp(1, 1)), f"{p}:1", False) for p, _, _ in peers) for peers in stages)
     tokens = {
         Member(peer, Stamp(1, 1)): [Token(m, stage, m) for m in range(count)]
         for stage, peers in enumerate(stages)
         for peer, count, _ in peers
         if count
     }
-    work = step_work(View(Stamp(1, 1), seats), tokens, flow, dict(sent))
+    work = step_work(View(Stamp(1, 1), replicas), tokens, flow, dict(sent))
     for peer, _, seconds in (one for peers in stages for one in peers):
         work.worked(peer, seconds)
     return work
@@ -238,9 +238,9 @@ def test_a_notebook_draws_the_flow_of_a_run_with_the_speeds_its_plan_expects(tmp
 
 
 def test_the_table_of_peers_has_measured_speeds_beside_the_expected_and_who_wants_to_leave(tmp_path):
-    seat = {"incarnation": [1, 1], "time_s": 99.0, "kind": "serving"}
+    replica = {"incarnation": [1, 1], "time_s": 99.0, "kind": "serving"}
     history = history_of(
-        tmp_path, *(seat | {"peer": p, "stage": s} for p, s in (("a", 0), (HOSTILE, 1))), FIRST,
+        tmp_path, *(replica | {"peer": p, "stage": s} for p, s in (("a", 0), (HOSTILE, 1))), FIRST,
         {"time_s": 101.0, "kind": "draining", "peer": "a", "stage": 0},
     )  # fmt: skip
     detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={"a": (2.5, 1.0)})
@@ -266,9 +266,9 @@ def test_the_table_of_peers_has_measured_speeds_beside_the_expected_and_who_want
     ],
 )
 def test_a_death_and_a_leave_are_told_apart(tmp_path, told, kind, text):
-    seat = {"time_s": 100.0, "kind": "serving", "peer": "a", "stage": 0, "incarnation": [1, 1]}
+    replica = {"time_s": 100.0, "kind": "serving", "peer": "a", "stage": 0, "incarnation": [1, 1]}
     wish = {"time_s": 100.5, "kind": "draining", "peer": "a", "stage": 0}
-    write_events(tmp_path, seat, wish)
+    write_events(tmp_path, replica, wish)
     history = SwarmHistory(tmp_path)
     history.read_all()
     assert history.draining == {"a"}

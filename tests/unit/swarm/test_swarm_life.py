@@ -33,7 +33,7 @@ from hetplanner.ui.shell.models.session import Session
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def seat(time_s, kind, peer, stage):
+def peer_event(time_s, kind, peer, stage):
     return {"time_s": time_s, "kind": kind, "peer": peer, "stage": stage, "incarnation": [1, 1]}
 
 
@@ -50,17 +50,17 @@ BOOT = {"time_s": 100.0, "kind": "boot", "boot": 1, "version": [0, 0], "address"
 STORY = (
     BOOT,
     {"time_s": 100.1, "kind": "paused", "stages": [0, 1]},
-    seat(101.0, "joining", "a", 0),
-    seat(102.0, "serving", "a", 0),
-    seat(102.0, "serving", "b", 1),
+    peer_event(101.0, "joining", "a", 0),
+    peer_event(102.0, "serving", "a", 0),
+    peer_event(102.0, "serving", "b", 1),
     {"time_s": 102.0, "kind": "resumed", "stages": []},
-    seat(102.5, "serving", "c", 1),
+    peer_event(102.5, "serving", "c", 1),
     commit(103.0, 1),
     {"time_s": 104.0, "kind": "failures", "counts": {"silent": 1}},
-    seat(104.0, "gone", "b", 1),
+    peer_event(104.0, "gone", "b", 1),
     {"time_s": 104.2, "kind": "not closed", "seconds": {"prepare": 0.1}},
-    seat(105.0, "move", "a", 1),
-    seat(106.0, "serving", "a", 1),
+    peer_event(105.0, "move", "a", 1),
+    peer_event(106.0, "serving", "a", 1),
     commit(107.0, 2, None),
 )
 
@@ -171,7 +171,7 @@ def test_what_a_swarm_goes_on_without_is_said_until_it_is_there_again(tmp_path):
 
 
 def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_path):
-    write_events(tmp_path, *STORY, BOOT | {"time_s": 110.0, "boot": 2}, seat(111.0, "serving", "c", 1))
+    write_events(tmp_path, *STORY, BOOT | {"time_s": 110.0, "boot": 2}, peer_event(111.0, "serving", "c", 1))
     history = SwarmHistory(tmp_path).read_all()
     assert [s.end_s for s in history.stays] == [102.0, 105.0, 104.0, 110.0, 106.0, 110.0, None]
     assert history.counts["restart"] == 1
@@ -202,7 +202,7 @@ def test_a_new_coordinator_is_told_anew_who_is_there_and_the_end_ends_all(tmp_pa
     ],
 )
 def test_damaged_lines_are_counted_and_passed_over(tmp_path, line):
-    write_events(tmp_path, BOOT, line, seat(101.0, "serving", "a", 0))
+    write_events(tmp_path, BOOT, line, peer_event(101.0, "serving", "a", 0))
     history = SwarmHistory(tmp_path).read_all()
     assert history.damaged == 1
     assert list(history.now) == ["a"]
@@ -243,8 +243,8 @@ def test_thousands_of_events_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(swarm_history, "POLL_BYTES", 2**16)
     events = []
     for i in range(6000):
-        events += [seat(100.0 + i, "serving", f"p{i}", i % 3), commit(100.2 + i, i + 1)]
-        events += [seat(103.5 + i, "gone", f"p{i}", i % 3)] if i < 5990 else []
+        events += [peer_event(100.0 + i, "serving", f"p{i}", i % 3), commit(100.2 + i, i + 1)]
+        events += [peer_event(103.5 + i, "gone", f"p{i}", i % 3)] if i < 5990 else []
     write_events(tmp_path, BOOT, *events)
     history = SwarmHistory(tmp_path).read_all()
     assert len(history.stays) == swarm_history.MAX_STAYS
@@ -271,7 +271,7 @@ def test_a_name_on_an_axis_is_no_formula():
 def test_a_notebook_draws_the_life_of_a_run_and_refuses_what_is_none(tmp_path):
     with pytest.raises(InvalidInput, match=r"holds no events of a swarm \(events.jsonl\)"):
         plots.swarm_life(tmp_path)
-    write_events(tmp_path, BOOT, seat(101.0, "serving", HOSTILE, 0))
+    write_events(tmp_path, BOOT, peer_event(101.0, "serving", HOSTILE, 0))
     for run in (RunReader(tmp_path), tmp_path, str(tmp_path)):
         page = plots.swarm_life(run)._repr_mimebundle_()["text/html"]
         assert HOSTILE not in page
@@ -306,7 +306,7 @@ def test_the_run_page_shows_a_swarm_and_lives_without_what_only_ranks_tell(tmp_p
         other = kind(model, model.session, False)
         other.show()
         assert "not told by the peers of a swarm" in getattr(other, pane).object
-    write_events(directory.path, seat(108.0, "serving", f"{HOSTILE}", 0))
+    write_events(directory.path, peer_event(108.0, "serving", f"{HOSTILE}", 0))
     model.beat()
     section.show()
     assert HOSTILE not in section.stages.object
@@ -325,7 +325,7 @@ def test_the_run_page_says_that_a_static_run_is_no_swarm(tmp_path, monkeypatch):
 
 def test_a_stage_without_peers_stands_out_while_the_run_goes_on(tmp_path):
     save_plan(swarm_plan([1, 1], [4]), tmp_path / "plan.json")
-    write_events(tmp_path, BOOT, seat(101.0, "serving", "a", 1))
+    write_events(tmp_path, BOOT, peer_event(101.0, "serving", "a", 1))
     history = SwarmHistory(tmp_path).read_all()
     detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={})
     row = next(part for part in stage_table(detail, 2, False).split("<tr") if "stage 0" in part)

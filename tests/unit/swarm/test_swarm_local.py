@@ -36,7 +36,7 @@ class Peers:
     def forward_and_back(self, step, micro_batch, path):
         """Every engine of a path keeps its gradient."""
         key, parts = ("caller:1", micro_batch), tokens_of(self.batches, step, micro_batch)
-        chain = [self.engines[seat] for seat in enumerate(path)]
+        chain = [self.engines[replica] for replica in enumerate(path)]
         for engine in chain:
             parts = [memoryview(p) for p in engine.forward(key, micro_batch, step, parts)]
         for engine in reversed(chain):
@@ -65,15 +65,15 @@ class Peers:
             (s, name): engine.fold([Token(m, s, 0) for m, path in paths.items() if path[s] == name])
             for (s, name), engine in self.engines.items()
         }
-        offered = {seat: self.engines[seat].offer(total) for seat, total in own.items()}
+        offered = {replica: self.engines[replica].offer(total) for replica, total in own.items()}
         answers = {}
-        for seat, engine in self.engines.items():
-            total = own[seat]
-            if offered[seat] is not None:
-                here = [offer for (s, _), offer in offered.items() if s == seat[0]]
+        for replica, engine in self.engines.items():
+            total = own[replica]
+            if offered[replica] is not None:
+                here = [offer for (s, _), offer in offered.items() if s == replica[0]]
                 gradient = torch.stack([offer.gradient for offer in here]).sum(0)
                 total = Sum(gradient, sum(offer.count for offer in here), 0.0)
-            answers[seat] = engine.keep_sum(attempt, total, own[seat])
+            answers[replica] = engine.keep_sum(attempt, total, own[replica])
         return answers
 
     def digests(self, stage):

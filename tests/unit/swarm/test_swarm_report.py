@@ -30,7 +30,7 @@ def at(time_s, kind, **fields):
     return {"time_s": 100.0 + time_s, "kind": kind} | fields
 
 
-def seat(time_s, kind, peer, stage, **fields):
+def peer_event(time_s, kind, peer, stage, **fields):
     return at(time_s, kind, peer=peer, stage=stage, incarnation=[1, 1], **fields)
 
 
@@ -42,15 +42,15 @@ def story(bad):
     """Peer d0 moves, d1 serves to the end, d2 is lost, and one with a hostile name joins late."""
     return [
         at(0, "boot", boot=1, version=[0, 0], address="127.0.0.1:1"),
-        *(seat(1, "serving", peer, stage) for peer, stage in (("d0", 0), ("d1", 0), ("d2", 1))),
+        *(peer_event(1, "serving", peer, stage) for peer, stage in (("d0", 0), ("d1", 0), ("d2", 1))),
         at(2, "closed", seconds={"prepare": 0.01, "reduce": 0.1, "commit": 0.02}),
         commit(2, 1, [["d0", 0, 1, 0.5], ["d1", 0, 3, 1.0], ["d2", 1, 4, 2.0]], [[0, 2, 1], [1, 2, 3]]),
         at(3, "failures", counts={"silent": 1}),
-        seat(3, "gone", "d2", 1, how="lost", reason="silent"),
+        peer_event(3, "gone", "d2", 1, how="lost", reason="silent"),
         at(3, "not closed", seconds={"prepare": 0.03}),
-        seat(3, "move", "d0", 1),
-        seat(4, "serving", "d0", 1),
-        seat(5, "serving", bad, 1),
+        peer_event(3, "move", "d0", 1),
+        peer_event(4, "serving", "d0", 1),
+        peer_event(5, "serving", bad, 1),
         commit(6, 2, [["d1", 0, 4, 1.0], ["d0", 1, 3, 1.5], [bad, 1, 1, 1.0]], [[0, 1, 2], [0, 2, 1]]),
         at(8, "end", version=[0, 2]),
     ]

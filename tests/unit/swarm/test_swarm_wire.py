@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from own_loop import finish
 
 from hetplanner.elastic.protocol.encoding import decode_message, encode_message
-from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Seat, Stamp, Token, Version, View
+from hetplanner.elastic.protocol.identity import Entry, Holding, Member, Replica, Stamp, Token, Version, View
 from hetplanner.elastic.protocol.messages import (
-    Accuse,
+    AlreadyHeld,
     Ask,
-    Become,
+    AssignStage,
     Decide,
     Done,
     Ended,
@@ -24,11 +24,11 @@ from hetplanner.elastic.protocol.messages import (
     FromPeer,
     Grant,
     Hello,
-    Kept,
     Ping,
     Prepare,
     Reduce,
     Reduced,
+    ReportGarbage,
     Sent,
     Work,
     Worked,
@@ -49,23 +49,23 @@ from hetplanner.swarm.wire.refusal import why_refused
 from hetplanner.swarm.wire.tls_listener import HUNG_UP
 
 MEMBER = Member("peer-1", Stamp(2, 7))
-SEAT = Seat(MEMBER, "127.0.0.1:5000", False)
+REPLICA = Replica(MEMBER, "127.0.0.1:5000", False)
 TOKEN = Token(3, 1, 2**62)
 MESSAGES = [
     Hello("a", 2**62, "1.0 model x", 2.5, Holding(1, Version(0, 4), Stamp(1, 2))),
     Hello("a", 1, "x", 1.0, None),
     Ping(MEMBER, None),
-    Become(MEMBER, 1, Version(0, 3), FromPeer(SEAT)),
-    Become(MEMBER, 1, Version(0, 3), FromCheckpoint(Version(0, 2))),
-    Become(MEMBER, 1, Version(0, 3), Kept()),
+    AssignStage(MEMBER, 1, Version(0, 3), FromPeer(REPLICA)),
+    AssignStage(MEMBER, 1, Version(0, 3), FromCheckpoint(Version(0, 2))),
+    AssignStage(MEMBER, 1, Version(0, 3), AlreadyHeld()),
     Prepare(MEMBER, Stamp(1, 9), Version(0, 3), (TOKEN, TOKEN)),
-    Reduce(MEMBER, Stamp(1, 9), (SEAT,)),
+    Reduce(MEMBER, Stamp(1, 9), (REPLICA,)),
     Reduced(MEMBER, Stamp(1, 9), 8, 12.5),
     Reduced(MEMBER, Stamp(1, 9), 8, 12.5, 0.25),
     Reduced(MEMBER, Stamp(1, 9), 3, None, None, 17),
     Decide(Stamp(1, 9), True, Version(0, 4)),
     Decide(Stamp(1, 9), True, Version(0, 4), 1.5),
-    View(Stamp(1, 2), ((SEAT,), (), (SEAT, SEAT))),
+    View(Stamp(1, 2), ((REPLICA,), (), (REPLICA, REPLICA))),
     Ask("t", 4, frozenset({Stamp(1, 1), Stamp(1, 2)}), Stamp(1, 1)),
     Done("t", Stamp(1, 1), (Entry(MEMBER, TOKEN),)),
     Grant(Stamp(1, 1), 3, Version(0, 3), 7),
@@ -74,7 +74,7 @@ MESSAGES = [
     WorkFailed(1, "stale"),
     Ended("done"),
     Sent(2**40, 0),
-    Accuse("127.0.0.1:1", "sent garbage"),
+    ReportGarbage("127.0.0.1:1", "sent garbage"),
 ]
 
 
@@ -128,16 +128,16 @@ def test_a_frame_with_a_changed_byte_never_crashes(position, value):
         (b"HPSW\x01" + struct.pack("<I", MAX_HEADER_BYTES + 1) + bytes(MAX_HEADER_BYTES + 1), "at most"),
         (join_frame({"message": {}}, [b"12"]) + b"3", "2 bytes are announced, 3 came"),
         (join_frame({"message": {}}, [b""] * 9), "at most 8 lengths"),
-        (join_frame({"message": {"type": "Work"}}, []), "must be an object with the fields"),
-        (join_frame({"message": "[" * 500}, []), "must be one of"),
+        (join_frame({"message": {"type": "Work"}}, []), "missing required field `call`"),
+        (join_frame({"message": "[" * 500}, []), "Expected `object`, got `str`"),
         (
             join_frame(
                 {"message": {"type": "Ping", "member": ["a", [1, True]], "epoch": None, "queue": 0, "speed": None}},
                 [],
             ),
-            "whole number",
+            r"Expected `int`, got `bool` - at `\$.member\[1\]\[1\]`",
         ),
-        (join_frame({"message": {"type": "Ended", "reason": "x" * 3000}}, []), "at most 2000 characters"),
+        (join_frame({"message": {"type": "Ended", "reason": "x" * 3000}}, []), "length <= 2000"),
         (join_frame({"message": {}, "more": 1}, []), "a message alone"),
     ],
 )

@@ -10,7 +10,6 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.ui.plan.models.elastic import peer_lines
 from hetplanner.ui.run.models.launch import Proposal
 from hetplanner.ui.run.models.launch_form import REHEARSAL, TRAINING, LaunchForm
-from hetplanner.ui.settings.views.form import SettingsPanel
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.shell.models.texts import counted, plan_name, seconds_text
 from hetplanner.ui.shell.views.unlock import Unlock
@@ -27,6 +26,7 @@ from hetplanner.ui.widgets.cards import (
     show_if,
     toolbar,
 )
+from hetplanner.ui.widgets.form import SettingsPanel
 
 _IN_A_ROW = [".grid{grid-template-columns:112px 92px 62px 68px;margin:2px 4px}"]
 _IN_DIALOG = [

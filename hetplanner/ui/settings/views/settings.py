@@ -5,11 +5,11 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 
-from hetplanner.ui.settings.views.form import SettingsPanel
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.ui.widgets.binding import bind, on_click, upload_button
 from hetplanner.ui.widgets.buttons import Button
 from hetplanner.ui.widgets.cards import ErrorWords, Words, html_pane, progress_bar, set_html
+from hetplanner.ui.widgets.form import SettingsPanel
 
 _BUTTON: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 5)}
 _IN_SIGHT = {"position": "sticky", "bottom": "0", "z-index": "2", "background": "var(--panel-surface-color)"}

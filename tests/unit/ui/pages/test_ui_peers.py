@@ -10,7 +10,7 @@ from hostile import NAMES
 from hetplanner.errors import InvalidInput
 from hetplanner.ui.run.views.swarm import PeerButtons
 from hetplanner.ui.widgets.cards import is_shown
-from tests.unit.swarm.test_swarm_life import BOOT, commit, model_of, seat, write_events
+from tests.unit.swarm.test_swarm_life import BOOT, commit, model_of, peer_event, write_events
 
 PLAN = swarm_plan([2, 1], [4], cluster=small_cluster(3))
 
@@ -34,7 +34,7 @@ def pages(tmp_path, monkeypatch):
     other = type(model)(model.session.__class__(SimpleNamespace(check=lambda text: False)), None, tmp_path)
     for one in (model, other):
         one.peers._agent = lambda: agent
-    write_events(directory.path, BOOT, *(seat(101.0, "serving", p, s) for p, s in (("a", 0), ("b", 0), ("c", 1))))
+    write_events(directory.path, BOOT, *(peer_event(101.0, "serving", p, s) for p, s in (("a", 0), ("b", 0), ("c", 1))))
     model.session.unlocked = True
     for one in (model, other):
         one.beat()
@@ -62,7 +62,7 @@ def test_a_chosen_peer_is_asked_for_by_the_page_that_has_the_token(pages):
     settled(pages.first)
     assert pages.agent.asked == [(pages.first.selected, "b", "drain")]
     assert "b leaves between two steps." in str(buttons.words.view.object)
-    write_events(pages.folder, seat(103.0, "gone", "b", 0) | {"how": "left", "reason": ""}, commit(104.0, 1))
+    write_events(pages.folder, peer_event(103.0, "gone", "b", 0) | {"how": "left", "reason": ""}, commit(104.0, 1))
     pages.first.beat()
     assert peers.names == ["a", "c"]
     assert (peers.peer, buttons.drain.disabled) == ("", True)
@@ -71,7 +71,9 @@ def test_a_chosen_peer_is_asked_for_by_the_page_that_has_the_token(pages):
 
 def test_a_peer_that_was_killed_is_brought_back(pages):
     peers, buttons = pages.first.peers, PeerButtons(pages.first, pages.first.session)
-    write_events(pages.folder, seat(103.0, "serving", "d0", 0), seat(104.0, "gone", "d0", 0) | {"how": "lost"})
+    write_events(
+        pages.folder, peer_event(103.0, "serving", "d0", 0), peer_event(104.0, "gone", "d0", 0) | {"how": "lost"}
+    )
     pages.first.beat()
     assert buttons.name.options["d0 · gone"] == "d0"
     buttons.name.value = "d0"
@@ -124,7 +126,7 @@ def test_the_only_peer_of_a_stage_is_named_as_such(pages):
 
 
 def test_names_that_would_be_markup_are_options_and_nothing_else(pages):
-    write_events(pages.folder, *(seat(102.0, "serving", name, 1) for name in NAMES))
+    write_events(pages.folder, *(peer_event(102.0, "serving", name, 1) for name in NAMES))
     buttons = PeerButtons(pages.first, pages.first.session)
     pages.first.beat()
     assert set(NAMES) <= set(buttons.name.options.values())

@@ -12,7 +12,8 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-_HERE = Path(__file__).parent
+FORM_SCRIPT = Path(__file__).with_name("form.js").read_text(encoding="utf-8")
+FORM_STYLE = Path(__file__).with_name("form.css").read_text(encoding="utf-8")
 
 
 class Form(Protocol):
@@ -35,8 +36,8 @@ class SettingsPanel(JSComponent):
     groups = param.String(default="[]")
     state = param.String(default='{"values":{},"errors":{},"notes":{},"disabled":[]}')
 
-    _esm = (_HERE / "form.js").read_text(encoding="utf-8")
-    _stylesheets: ClassVar[list[str]] = [(_HERE / "form.css").read_text(encoding="utf-8")]
+    _esm = FORM_SCRIPT
+    _stylesheets: ClassVar[list[str]] = [FORM_STYLE]
 
     def __init__(self, form: Form, on_search: Callable[[], object], **params: Any) -> None:
         super().__init__(**{"sizing_mode": "stretch_width"} | params)
