@@ -45,7 +45,7 @@ _HOMES = {
     "save_preemptions": "hetplanner.elastic.forecast.preemptions",
     "generate_preemptions": "hetplanner.elastic.forecast.preemption_generators",
     "make_fleet": "hetplanner.elastic.forecast.preemption_generators",
-    "calm_plan": "hetplanner.cost.elastic.steady_step",
+    "steady_state_plan": "hetplanner.cost.elastic.steady_state",
     "forecast": "hetplanner.notebook",
     "simulate_swarm": "hetplanner.elastic.forecast.fluid",
     "spread_over_seeds": "hetplanner.elastic.forecast.swarm_run",

@@ -17,5 +17,5 @@ def until(condition: Callable[[], object], what: object = "what was waited for d
 
 
 def stretched(seconds: float) -> float:
-    """A limit that holds on a calm machine, times the processes that wait for each core of this one."""
+    """A limit that holds on a quiet machine, times the processes that wait for each core of this one."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

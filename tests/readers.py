@@ -71,7 +71,7 @@ from hetplanner.planners.search.moments import plan_moment
 from hetplanner.plots.data.runs.host_loads import busy_lines, traffic_lines
 from hetplanner.plots.report_page import report_page
 from hetplanner.plots.swarm_report_page import swarm_report_page
-from hetplanner.runs.agent.allowed_paths import read_offers
+from hetplanner.runs.agent.allowed_paths import read_allowed_paths
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.annotations import Annotations, read_annotations, write_annotations
 from hetplanner.runs.plan_store import PlanStore
@@ -81,9 +81,9 @@ from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runs.run import Run, agent_lives
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.simulator.simulation import simulate
-from hetplanner.swarm.beginning import read_ledger
 from hetplanner.swarm.event_log import parse_events
-from hetplanner.swarm.launch.requests import Asked, ask, asked_so_far
+from hetplanner.swarm.initial_state import read_ledger
+from hetplanner.swarm.launch.requests import PeerOrder, ask, orders_so_far
 from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
 from hetplanner.swarm.peer.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.spec import read_spec, spec_of
@@ -574,11 +574,11 @@ def _make_swarm(folder: Path) -> None:
         for i in range(3)
     ]  # fmt: skip
     (folder / "rank-0.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    ask(folder, Asked("d0", "drain"))
+    ask(folder, PeerOrder("d0", "drain"))
 
 
 def _read_swarm(folder: Path) -> object:
-    asked_so_far(folder)
+    orders_so_far(folder)
     parse_events((folder / "events.jsonl").read_bytes())
     return json.dumps(report_swarm(Run(folder, "r", folder)).to_data(), allow_nan=False)
 
@@ -710,7 +710,7 @@ RUNS = (
         read_annotations,
         ("runs.annotations.read_annotations",),
     ),
-    Reader("decision log", _make_decisions, read_ledger, ("swarm.beginning.read_ledger",)),
+    Reader("decision log", _make_decisions, read_ledger, ("swarm.initial_state.read_ledger",)),
     Reader(
         "run to go on from",
         _make_settings,
@@ -722,7 +722,7 @@ RUNS = (
         lambda folder: read_spec((folder / "swarm.json").read_bytes(), "swarm.json"),
         ("swarm.spec.read_spec",),
     ),
-    Reader("offers", _make_offers, read_offers, ("runs.agent.allowed_paths.read_offers",)),
+    Reader("offers", _make_offers, read_allowed_paths, ("runs.agent.allowed_paths.read_allowed_paths",)),
     Reader(
         "hosts", _make_hosts, lambda folder: read_hosts(folder / "hosts.toml"), ("launchers.hosts_file.read_hosts",)
     ),

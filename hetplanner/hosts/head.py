@@ -35,7 +35,7 @@ from hetplanner.plan.files.plan_files import load_any_plan
 from hetplanner.plan.files.train_files import CONFIG_FILE, config_to_data, load_config
 from hetplanner.plan.placement import workers_of
 from hetplanner.schema import read_text
-from hetplanner.swarm.launch.requests import asked_so_far
+from hetplanner.swarm.launch.requests import orders_so_far
 from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_text
 
 log = logging.getLogger(__name__)
@@ -283,11 +283,11 @@ class Head:
     def _ask_peers(self) -> None:
         """Passes on what the agent's users asked of peers, to the hosts on which they run."""
         if self._is_time("ask", REPEAT_S):
-            asked = asked_so_far(self.run_dir, self.attempt)
+            asked = orders_so_far(self.run_dir, self.attempt)
             names = workers_of(self.plan)
             for run in self.runs:
                 here = {names[number] for number in run.host.ranks}
-                run.ask_peers([one for one in asked if one.peer in here])
+                run.order_peers([one for one in asked if one.peer in here])
 
     def _write_states(self) -> None:
         data = {

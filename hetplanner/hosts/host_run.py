@@ -17,7 +17,7 @@ from hetplanner.hosts.mirror import Mirror
 from hetplanner.hosts.transport import Transport, Unfit, Unreachable
 from hetplanner.launchers.hosts_file import PlacedHost
 from hetplanner.schema import Noun, checked
-from hetplanner.swarm.launch.requests import Asked, asked_text
+from hetplanner.swarm.launch.requests import PeerOrder, orders_text
 
 log = logging.getLogger(__name__)
 
@@ -133,10 +133,10 @@ class HostRun:
         """Passes on a wish: stop, preempt or end; to be repeated until it is done, since a connection may be gone."""
         self._send(what, folder=self._folder)
 
-    def ask_peers(self, asked: Sequence[Asked]) -> None:
+    def order_peers(self, asked: Sequence[PeerOrder]) -> None:
         """Passes on all that was asked of the host's peers, where it has not taken it; to be repeated, too."""
         if self.started and not self.done and self.asked < len(asked):
-            self._send("ask-peers", asked_text(asked), folder=self._folder, count=len(asked))
+            self._send("ask-peers", orders_text(asked), folder=self._folder, count=len(asked))
 
     def _send(self, do: str, body: bytes = b"", **header: Any) -> None:
         connection = self._connection

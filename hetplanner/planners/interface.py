@@ -151,7 +151,7 @@ class SearchResult:
         lower_bound: no plan is below this.
         events: all events sent, for the convergence plot.
         cancelled: whether `should_stop` ended the search.
-        elastic: the elastic plan, where one was asked for; `plan` then is a calm step of it.
+        elastic: the elastic plan, where one was asked for; `plan` then is a steady-state step of it.
         moments: its improvements, for a replay, where they were kept.
         tried: the shapes that it tried, the best first, where the planner tells.
         ancestry: where its best placement comes from, parents before children, where the planner tells.

@@ -85,7 +85,7 @@ def _head(run: Run, plan: ElasticPlan, status: RunStatus, found: SwarmReport) ->
         ("Steps", f"{found.steps} of {found.planned_steps}"),
         ("Loss", f"{found.losses[0][1]:.4f} → {found.losses[-1][1]:.4f}" if found.losses else "–"),
         ("Throughput", f"{rates['measured']} tokens/s over all steps" if "measured" in rates else "–"),
-        ("By the cost model", f"{rates['calm']} tokens/s, calm, with all peers of the start"),
+        ("By the cost model", f"{rates['steady_state']} tokens/s, steady state, with all peers of the start"),
         ("Sent", f"{short_bytes(run.bytes_boundary)} between stages, {short_bytes(run.bytes_reduce)} for averaging"),
     ]
     rehearsal = f"Rehearsal of {problem.rehearsal_of}. " if problem.rehearsal_of else ""
@@ -106,8 +106,8 @@ def _curves(run: Run, found: SwarmReport) -> list[str | figure]:
     if timed:
         steps, rate, times = [step for step, _, _ in timed], ThroughputCurve(), StepTimes()
         rate.update(steps, [r for _, _, r in timed])
-        calm_s = found.step_s["calm"]
-        times.update(steps, [s for _, s, _ in timed], *((calm_s,) if found.emulated else (None, calm_s)))
+        steady_s = found.step_s["steady_state"]
+        times.update(steps, [s for _, s, _ in timed], *((steady_s,) if found.emulated else (None, steady_s)))
         shown += [rate.figure, times.figure]
     if not shown:
         return [note("No step was committed.")]

@@ -8,7 +8,7 @@ from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.train import TrainConfig
-from hetplanner.swarm.beginning import check_swarm_resumable, refuse_another_run
+from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
 from hetplanner.swarm.peer.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
 
 

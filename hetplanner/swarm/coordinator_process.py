@@ -188,7 +188,7 @@ class CoordinatorProcess(Driver):
     async def _finish(self) -> None:
         """All steps are done: saves the model and tells everybody. Without a stage's peer it is tried again."""
         # Torch is needed here alone, and takes a while to import.
-        ending = await asyncio.to_thread(importlib.import_module, "hetplanner.swarm.ending")
+        ending = await asyncio.to_thread(importlib.import_module, "hetplanner.swarm.final_save")
         machine = self.machine
         view, version = machine.membership.view, machine.version
         try:

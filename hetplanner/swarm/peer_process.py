@@ -43,7 +43,7 @@ from hetplanner.elastic.protocol.peer_events import (
 from hetplanner.errors import InvalidInput, RunError
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.swarm.driver import Driver, now_s
-from hetplanner.swarm.ending import DIGEST_QUERY
+from hetplanner.swarm.final_save import DIGEST_QUERY
 from hetplanner.swarm.launch.links import Links
 from hetplanner.swarm.peer.averaging import Averager, Group, Meeting, Tied, reduce_beside
 from hetplanner.swarm.peer.engine import StageEngine, Sum

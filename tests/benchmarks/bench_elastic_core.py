@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from elastic_ablations import ABLATIONS
 
 from hetplanner.elastic.protocol.settings import ElasticSettings
-from hetplanner.elastic.simulation.simulation import CALM, Faults, Simulation
+from hetplanner.elastic.simulation.simulation import NO_FAULTS, Faults, Simulation
 from hetplanner.plan.elastic.settings import WIRING_RULES
 
 MEAN_JITTER = 1.05
@@ -92,7 +92,7 @@ def run_unlike_speeds():
     speeds = (9.0, 9.0, 9.0, 4.5, 4.5, 4.5, 3.0, 3.0, 3.0)
     for rule, (micro_batches, slots) in product(WIRING_RULES, ((16, 3), (64, 6), (64, 12), (256, 12), (1024, 12))):
         swarm = ElasticSettings(stages=3, micro_batches=micro_batches, wiring=rule)
-        world = Simulation(swarm, CALM, 0, peers=9, trainers=2, slots=slots, speeds=speeds)
+        world = Simulation(swarm, NO_FAULTS, 0, peers=9, trainers=2, slots=slots, speeds=speeds)
         world.run(10)
         began_s = world.now_s
         world.run(40)
@@ -102,12 +102,12 @@ def run_unlike_speeds():
 
 
 def run_single_faults(seeds=30):
-    """Simulated seconds that one fault adds to the step it falls in and the one after, over calm steps."""
+    """Simulated seconds that one fault adds to the step it falls in and the one after, over steady-state steps."""
     swarm = ElasticSettings(stages=3, micro_batches=16)
     for name in ("kill", "hang", "cut", "link", "coordinator"):
         added = []
         for seed in range(seeds):
-            world = Simulation(swarm, CALM, seed, peers=9, trainers=2, slots=6, speeds=(9.0,))
+            world = Simulation(swarm, NO_FAULTS, seed, peers=9, trainers=2, slots=6, speeds=(9.0,))
             world.run(4)
             began_s = world.now_s
             world.run(12)
@@ -116,7 +116,9 @@ def run_single_faults(seeds=30):
             world.later(world.rng.uniform(0, step_s), None, partial(strike, world, name))
             world.run(14)
             added.append(world.now_s - began_s - 2 * step_s)
-        print(f"{name}: calm step {step_s:.2f} s; adds median {np.median(added):.2f} s, most {max(added):.2f} s")
+        print(
+            f"{name}: steady-state step {step_s:.2f} s; adds median {np.median(added):.2f} s, most {max(added):.2f} s"
+        )
 
 
 def strike(world, name):

@@ -1,13 +1,13 @@
 """Real swarms on this machine under scripted misfortune: what they must show, and what was measured.
 
-    python tests/benchmarks/bench_swarm.py [storm] [kill] [cut] [half] [calm] [links] [compare] [delayed]
+    python tests/benchmarks/bench_swarm.py [storm] [kill] [cut] [half] [undisturbed] [links] [compare] [delayed]
         [--json FILE]
 
 `storm`: kills, stops and as many joins in 60 steps with int8 traffic. `half`: half of all peers killed one by one, then
 as many joined. `kill`: one kill at a time. `cut`: one cut link at a time, mended after a while: of a peer to the
-coordinator, then between two peers of a stage. `links`: a swarm over slow links against the simulated calm step of its
-plan. `compare`: the static executor, which goes on from its last checkpoint, under the same kills. `delayed`: two
-stages of 7 million weights each, with prompt and with delayed updates. `calm`: nine peers of speeds 1, 1.5 and 3
+coordinator, then between two peers of a stage. `links`: a swarm over slow links against the simulated steady state of
+its plan. `compare`: the static executor, which goes on from its last checkpoint, under the same kills. `delayed`: two
+stages of 7 million weights each, with prompt and with delayed updates. `undisturbed`: nine peers of speeds 1, 1.5 and 3
 without faults. Speeds are emulated by waiting, so that the machine's own cores are no limit; faults are drawn from
 seeds.
 """
@@ -27,12 +27,12 @@ from factories import small_cluster, swarm_plan
 from static_restarts import run_static
 from swarm_runs import events_of, losses_of, reference_losses, small_spec, undisturbed_losses
 
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.elastic.swarm_costs import expected_speeds
 from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.plan.train import TrainConfig
 from hetplanner.simulator.simulation import simulate, summarise_trace
-from hetplanner.swarm.launch.faults import MATE, Fault, Storm, draw_storm
+from hetplanner.swarm.launch.faults import MATE, Fault, FaultInjector, draw_faults
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.spec import spec_of
@@ -66,7 +66,7 @@ def run(spec, speeds, faults, trainers=2, slots=16, timeout_s=400.0, **kept):
     """Plays a run to its end; returns the storm with the run's folder."""
     run_dir = Path(tempfile.mkdtemp(prefix="swarm-"))
     with start(spec, run_dir, speeds, trainers, slots, **kept) as rehearsal:
-        storm = Storm(rehearsal, faults, seed=1)
+        storm = FaultInjector(rehearsal, faults, seed=1)
         storm.run(timeout_s)
     return storm
 
@@ -133,13 +133,13 @@ def bench_storm(steps: int = 60) -> list[Row]:
     """The storm of the table."""
     spec = small_spec(steps=steps, micro_batches=24, codec="int8")
     speeds = [4.0 * s for s in UNLIKE]
-    faults = draw_storm(5, steps, kills=22, stops=11, joins=22, speeds=(4.0, 6.0, 12.0))
+    faults = draw_faults(5, steps, kills=22, stops=11, joins=22, speeds=(4.0, 6.0, 12.0))
     storm = run(spec, speeds, faults, slots=12)
     seconds = seconds_of(storm)
     killed = {h.step + 1 for h in storm.hits if h.kind == "kill"} - {h.step + 1 for h in storm.hits if h.kind == "stop"}
     touched = {h.step + d for h in storm.hits for d in (1, 2)}
-    calm = statistics.median([s for step, s in seconds.items() if step not in touched] or list(seconds.values()))
-    extra = [seconds[step] - calm for step in killed if step in seconds]
+    usual = statistics.median([s for step, s in seconds.items() if step not in touched] or list(seconds.values()))
+    extra = [seconds[step] - usual for step in killed if step in seconds]
     happened = ", ".join(f"{n} {kind}" for kind, n in sorted(storm.happened.items()))
     return [
         ("storm: what happened", ">= 20 kills, 10 stops", "", happened),
@@ -147,7 +147,7 @@ def bench_storm(steps: int = 60) -> list[Row]:
         ("replicas at the end", "equal", "", equal_digests(storm)),
         ("kill noticed", "1 s", "0.4 s", spread(noticed(storm, "kill"))),
         ("hang noticed", "3 s", "2 s", spread(noticed(storm, "stop"))),
-        ("step of a kill, over a calm one", "+ 2 s", "+ 0.5 s", spread(extra) + f"; calm {calm:.2f} s"),
+        ("step of a kill, over a steady-state one", "+ 2 s", "+ 0.5 s", spread(extra) + f"; undisturbed {usual:.2f} s"),
         ("join to serving", "2 s", "0.5 s", spread(served(storm))),
     ]
 
@@ -160,11 +160,11 @@ def bench_kill() -> list[Row]:
     faults += [Fault(step + 1, "join", 0.1, f"joiner-{step}", speed=speed) for step in kills]
     storm = run(spec, [speed] * 9, faults, slots=12)
     seconds = seconds_of(storm)
-    calm = statistics.median([seconds[step] for step in (3, 4, 7, 8, 11, 12, 15, 16, 19, 20)])
-    extra = [seconds[step + 1] - calm for step in kills]
+    usual = statistics.median([seconds[step] for step in (3, 4, 7, 8, 11, 12, 15, 16, 19, 20)])
+    extra = [seconds[step + 1] - usual for step in kills]
     return [
         ("single kills: noticed", "1 s", "0.4 s", spread(noticed(storm, "kill"))),
-        ("single kills: step of the kill", "+ 2 s", "+ 0.5 s", spread(extra) + f"; calm {calm:.2f} s"),
+        ("single kills: step of the kill", "+ 2 s", "+ 0.5 s", spread(extra) + f"; undisturbed {usual:.2f} s"),
         ("single kills: join to serving", "2 s", "0.5 s", spread(served(storm))),
         ("single kills: loss", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
     ]
@@ -258,7 +258,7 @@ def bench_links() -> list[Row]:
     rows = []
     for bandwidth, latency in (("4 Mbit/s", "5 ms"), ("1 Mbit/s", "5 ms"), ("4 Mbit/s", "60 ms")):
         plan = _plan_over(bandwidth, latency)
-        predicted_s = summarise_trace(simulate(calm_plan(plan))).step_s
+        predicted_s = summarise_trace(simulate(steady_state_plan(plan))).step_s
         run_dir, config = Path(tempfile.mkdtemp(prefix="swarm-")), TrainConfig(steps=8, warmup_steps=5)
         with Rehearsal(spec_of(plan, config), run_dir, cluster=plan.problem.cluster) as rehearsal:
             rehearsal.start_coordinator()
@@ -293,7 +293,7 @@ def _as_efficient(cluster, share: float):
     return tuple(device.replace(efficiency=share) for device in cluster.devices)
 
 
-def bench_calm() -> list[Row]:
+def bench_undisturbed() -> list[Row]:
     """Unlike speeds without faults, in steps of two sizes: to fill and drain the chain takes equally long in both."""
     unit, total, rows = 5.0, 5.0 * sum(UNLIKE) / 3, []
     for micro_batches in (192, 384):
@@ -304,7 +304,7 @@ def bench_calm() -> list[Row]:
         rows += [
             (f"unlike speeds 1/1.5/3, {micro_batches} a step, 64 under way", ">= 0.9 of the sum", "0.95", told),
             ("closing a step, 3 x 3", "100 ms", "40 ms", spread([1e3 * s for s in closed(storm)], "ms")),
-            ("calm: loss, worst step", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
+            ("undisturbed: loss, worst step", "0.5 %", "0.02 %", f"{differences(storm)}; {equal_digests(storm)}"),
         ]
     return rows
 
@@ -333,7 +333,7 @@ BENCHES = {
     "kill": bench_kill,
     "cut": bench_cut,
     "half": bench_half,
-    "calm": bench_calm,
+    "undisturbed": bench_undisturbed,
     "links": bench_links,
     "compare": bench_compare,
     "delayed": bench_delayed,

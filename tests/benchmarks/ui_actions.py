@@ -148,7 +148,7 @@ def toggle_theme(page: Page) -> None:
     page.get_by_role("button", name="Toggle theme").click()
 
 
-def calm(page: Page) -> None:
+def settled(page: Page) -> None:
     page.wait_for_timeout(2000)
 
 
@@ -186,5 +186,5 @@ def actions(pages: list[str]) -> Iterator[Action]:
     yield Action("search: stop", "plan", ended, lambda p: button(p, "Stop").click())  # of a search just begun
     yield Action("search: start", "plan", f"!({ended})", lambda p: button(p, "Search").click(), stop_search)
     theme = "bench.colours() !== was.colours"
-    yield Action("theme: dark", "cluster", theme, toggle_theme, calm)
-    yield Action("theme: light", "cluster", theme, toggle_theme, calm)
+    yield Action("theme: dark", "cluster", theme, toggle_theme, settled)
+    yield Action("theme: light", "cluster", theme, toggle_theme, settled)

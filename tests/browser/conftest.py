@@ -17,7 +17,7 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--host-resolver-rules=MAP foreign.example 127.0.0.1",
 ]  # fmt: skip
-expect.set_options(timeout=PATIENCE_MS)  # of calm machines 5 s
+expect.set_options(timeout=PATIENCE_MS)  # of quiet machines 5 s
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,7 +47,7 @@ def kernels(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def browser(browser: Browser) -> Browser:
-    """Whose contexts wait as long as a busy machine needs: Playwright's 30 s are a limit of calm ones."""
+    """Whose contexts wait as long as a busy machine needs: Playwright's 30 s are a limit of quiet ones."""
     new_context = browser.new_context
 
     def patient(**options: object) -> BrowserContext:

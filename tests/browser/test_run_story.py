@@ -174,7 +174,7 @@ def test_a_failed_rank_shows_its_last_words_and_a_swarm_goes_on_without_peers(ow
         one.sees(words)
     one.sees("a swarm of 3 stages × 2–3 peers")
     one.tab("2 Plan")
-    one.sees("Shown is a calm step of it")
+    one.sees("Shown is a steady-state step of it")
     one.tab("4 Run")
     one.page.get_by_role("button", name="Launch the swarm…").click()
     one.sees("Launch the swarm?")

@@ -35,7 +35,7 @@ class Ranks:
     store: Any
 
     def wait(self, timeout_s: float = HANG_S) -> list[int]:
-        """Exit codes; processes that outlive the time (of a calm machine) are killed and fail the test."""
+        """Exit codes; processes that outlive the time (of a quiet machine) are killed and fail the test."""
         deadline = time.monotonic() + stretched(timeout_s)
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))

@@ -92,15 +92,15 @@ def test_from_launch_to_first_loss_to_stop(client, record_property):
 
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint_and_the_loss_is_the_right_one(client):
     config = TrainConfig(steps=40, checkpoint_every=5, max_restarts=1)
-    calm = client.start(tiny_plan(), config)
-    calm.wait(HANG_S)
+    undisturbed_run = client.start(tiny_plan(), config)
+    undisturbed_run.wait(HANG_S)
     run = client.start(tiny_plan(), config)
     until(lambda: (run.poll() and len(run.steps()) > 12) or run.status().is_over, "no steps")
     rank_of(run, 2).kill()
     status = run.wait(HANG_S)
     assert (status.state, status.restarts) == ("finished", 1), status
     run.read_all()
-    assert run.losses() == calm.read_all().losses()
+    assert run.losses() == undisturbed_run.read_all().losses()
     assert run.resumed()[0] >= 10
     command = [sys.executable, "-m", "hetplanner.cli", "train", str(run.path / "plan.json"), "--resume", run.id]
     done = subprocess.run([*command, "--steps", "45", "--json"], stdout=subprocess.PIPE, text=True, timeout=HANG_S)

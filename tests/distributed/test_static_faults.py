@@ -122,9 +122,9 @@ def test_after_every_fault_the_run_goes_on_and_its_model_is_the_undisturbed_ones
     assert processes_of_run(run.path) == []
     assert not os.path.exists(status.heartbeats)
     with train(home, "--steps", str(STEPS)) as undisturbed:
-        calm = started(undisturbed)
+        undisturbed_run = started(undisturbed)
         assert undisturbed.wait(HANG_S) == 0
-    assert digest(run) == digest(calm)
+    assert digest(run) == digest(undisturbed_run)
 
 
 def test_a_preempted_run_without_restarts_ends_with_75_and_is_resumed_through_a_chain(home):

@@ -11,7 +11,7 @@ from swarm_runs import check_end, events_of, losses_of, reference_losses, small_
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.elastic.protocol.messages import Ask, Hello, Refused, Work, WorkFailed
 from hetplanner.swarm.driver import Driver
-from hetplanner.swarm.launch.faults import Storm
+from hetplanner.swarm.launch.faults import FaultInjector
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer_process import PeerProcess
 from hetplanner.swarm.wire.endpoint import Lost
@@ -143,7 +143,7 @@ def test_a_peer_without_numbers_leaves_and_one_that_sends_garbage_is_cut_off_for
     with start_swarm(spec, tmp_path, peers=4, speed=20.0) as rehearsal:
         rehearsal.start_peer("nan", 20.0, no_numbers)
         rehearsal.start_peer("liar", 20.0, garbage_answers)
-        Storm(rehearsal, []).run(90)
+        FaultInjector(rehearsal, []).run(90)
     assert losses_of(tmp_path) == pytest.approx(reference_losses(spec), rel=1e-5)
     check_end(rehearsal, 1e-5)
     assert "gradients in a row are no numbers" in (tmp_path / "log-of-nan.txt").read_text()

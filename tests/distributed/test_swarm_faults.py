@@ -18,7 +18,7 @@ from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runtime.train.reference import train_reference
-from hetplanner.swarm.beginning import read_ledger
+from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.launch.restarts import PROCESSES_FILE
 

@@ -11,7 +11,7 @@ from swarm_runs import events_of, losses_of, small_spec, start_swarm
 
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.runtime.model.sample import load_model
-from hetplanner.swarm.launch.faults import Fault, Storm
+from hetplanner.swarm.launch.faults import Fault, FaultInjector
 
 pytestmark = pytest.mark.distributed
 
@@ -58,7 +58,7 @@ def test_a_death_takes_its_local_work_along_and_a_leave_waits_for_the_end_of_the
         Fault(7, "kill coordinator", 0.0, lasts_s=0.3),
     ]
     with start_swarm(spec, tmp_path, peers=6, speed=5.0, plant=log_work) as rehearsal:
-        storm = Storm(rehearsal, faults)
+        storm = FaultInjector(rehearsal, faults)
         storm.run(240)
     check_replicas(rehearsal)
     assert {k: storm.happened[k] for k in ("kill", "join", "leave", "kill coordinator")} == {
@@ -99,7 +99,7 @@ def test_all_copies_of_a_stage_lost_inside_a_round_go_back_to_the_last_outer_ste
         replicas = {e["peer"]: e["stage"] for e in events_of(tmp_path, "serving")}
         (lone,) = (peer for peer, stage in replicas.items() if list(replicas.values()).count(stage) == 1)
         faults = [Fault(3, "kill", 0.0, peer=lone), Fault(3, "join", 0.3, "joiner-0", speed=10.0)]
-        Storm(rehearsal, faults).run(240)
+        FaultInjector(rehearsal, faults).run(240)
     (back,) = events_of(tmp_path, "set back")
     assert "step 2" in back["text"]
     assert [c["version"][1] for c in events_of(tmp_path, "commit")][-4:] == [3, 4, 5, 6]

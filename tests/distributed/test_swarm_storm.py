@@ -15,7 +15,7 @@ from swarm_runs import check_end, events_of, losses_of, reference_losses, small_
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.reference import train_reference
-from hetplanner.swarm.launch.faults import MATE, Fault, Storm
+from hetplanner.swarm.launch.faults import MATE, Fault, FaultInjector
 from hetplanner.swarm.launch.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.distributed
@@ -35,7 +35,7 @@ STORM = [
 def test_a_storm_leaves_the_loss_curve_and_the_replicas_alone(tmp_path):
     spec = small_spec(steps=8, micro_batches=12)
     with start_swarm(spec, tmp_path, peers=8, trainers=2) as rehearsal:
-        storm = Storm(rehearsal, STORM)
+        storm = FaultInjector(rehearsal, STORM)
         storm.run(90)
     check_end(rehearsal, EXACT)
     assert {k: storm.happened[k] for k in ("kill", "join", "stop", "kill trainer", "kill coordinator", "leave")} == {
@@ -53,7 +53,7 @@ def test_delayed_updates_survive_deaths_joins_and_another_coordinator(tmp_path):
         Fault(5, "kill coordinator", 0.1, lasts_s=0.3),
     ]
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
-        storm = Storm(rehearsal, faults)
+        storm = FaultInjector(rehearsal, faults)
         storm.run(240)
     assert {k: storm.happened[k] for k in ("kill", "join", "kill coordinator")} == {
         "kill": 1, "join": 1, "kill coordinator": 1
@@ -70,7 +70,7 @@ def test_emulated_links_take_their_time_and_change_no_number(tmp_path):
     spec = small_spec(steps=4, stages=2)
     cluster = small_cluster(4, bandwidth="8 Mbit/s", latency="30 ms")
     with start_swarm(spec, tmp_path, peers=4, cluster=cluster) as rehearsal:
-        storm = Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(1, "join", 0.2, "joiner", speed=40.0)])
+        storm = FaultInjector(rehearsal, [Fault(1, "kill", 0.1), Fault(1, "join", 0.2, "joiner", speed=40.0)])
         storm.run(90)
     check_end(rehearsal, EXACT)
     assert storm.happened["kill"] == storm.happened["join"] == 1
@@ -84,7 +84,7 @@ def test_emulated_links_take_their_time_and_change_no_number(tmp_path):
 def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_be_loaded(tmp_path):
     spec = small_spec(steps=4, codec="int8", recompute=True)
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
-        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+        FaultInjector(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, 5e-3)
     model, _ = train_reference(spec.workload, spec.train)
     saved = load_model(tmp_path).named_weights()
@@ -95,7 +95,7 @@ def test_compressed_traffic_stays_near_the_undisturbed_curve_and_the_model_can_b
 def test_dropout_and_recompute_draw_what_one_process_draws_also_where_peers_refuse_more_than_they_hold(tmp_path):
     spec = small_spec(steps=3, stages=2, dropout=0.1, recompute=True, in_flight=1)
     with start_swarm(spec, tmp_path, peers=4) as rehearsal:
-        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+        FaultInjector(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, EXACT)
 
 
@@ -104,7 +104,7 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
     shared = {"layer.0.attention": (0, 1, 2), "layer.0.mlp": (0, 1, 2)}
     assert spec.tied_stages == {"embedding": (0, 2)} | shared
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
-        Storm(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
+        FaultInjector(rehearsal, [Fault(1, "kill", 0.1)]).run(60)
     check_end(rehearsal, EXACT)
 
 
@@ -112,7 +112,7 @@ def test_weights_that_several_stages_hold_are_summed_over_all_of_them(tmp_path):
 def test_clipping_by_the_norm_of_all_stages_is_that_of_one_process(tmp_path, delayed):
     spec = small_spec(steps=6, tied=True, shared_layers=3, clip_norm=0.3, delayed=delayed)
     with start_swarm(spec, tmp_path, peers=6) as rehearsal:
-        Storm(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(240)
+        FaultInjector(rehearsal, [Fault(1, "kill", 0.1), Fault(3, "kill coordinator", 0.1, lasts_s=0.3)]).run(240)
     check_end(rehearsal, EXACT)
     steps = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
     norms = {line["step"]: line["grad_norm"] for line in steps if line["type"] == "step"}
@@ -125,7 +125,7 @@ def test_all_copies_of_a_stage_lost_go_back_to_the_checkpoint(tmp_path, delayed)
     spec = small_spec(steps=6, checkpoint_steps=2, restore_s=0.5, delayed=delayed)
     with start_swarm(spec, tmp_path, peers=3) as rehearsal:
         faults = [Fault(3, "kill", 0.1, peer="peer-1"), Fault(3, "join", 0.3, "joiner-0", speed=40.0)]
-        Storm(rehearsal, faults).run(60)
+        FaultInjector(rehearsal, faults).run(60)
     (back,) = events_of(tmp_path, "set back")
     assert "step 2" in back["text"]
     (stage,) = {e["stage"] for e in events_of(tmp_path, "serving") if e["peer"] == "peer-1"}
@@ -190,7 +190,7 @@ def test_a_killed_rehearsal_leaves_no_process(tmp_path):
 def test_a_peer_cut_off_from_the_coordinator_comes_back_as_another_when_the_link_does(tmp_path):
     spec = small_spec(steps=12, stages=2)
     with start_swarm(spec, tmp_path, peers=4, speed=10.0, network_proxy=NetworkProxy()) as rehearsal:
-        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, lasts_s=3.0)])
+        storm = FaultInjector(rehearsal, [Fault(2, "cut", 0.1, lasts_s=3.0)])
         storm.run(120)
     check_end(rehearsal, EXACT)
     (hit,) = storm.hits
@@ -205,7 +205,7 @@ def test_two_mates_that_cannot_reach_one_another_do_not_hold_up_their_stage(tmp_
     """One of them goes and rests; left together they would fail every all-reduce."""
     spec = small_spec(steps=24, stages=2)
     with start_swarm(spec, tmp_path, peers=6, speed=10.0, network_proxy=NetworkProxy()) as rehearsal:
-        storm = Storm(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=6.0)])
+        storm = FaultInjector(rehearsal, [Fault(2, "cut", 0.1, other=MATE, lasts_s=6.0)])
         storm.run(120)
     check_end(rehearsal, EXACT)
     (hit,) = storm.hits

@@ -130,7 +130,7 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     assert [(p.peer, p.stage, p.end) for p in found.peers] == ends
     assert sum(p.micro_batches for p in found.peers if p.stage == 0) == 8 * len(losses)
     assert {c.phase for c in found.closing} >= {"prepare", "reduce", "persist", "commit"}
-    assert "calm step" in found.difference
+    assert "steady-state step" in found.difference
     for words in ("Peers of every stage over time", "Who did what", "killed: peer d3", "asked to leave: peer d0"):
         assert words in page
 

@@ -204,7 +204,7 @@ def test_no_storm_breaks_an_invariant_and_after_it_training_goes_on(seed, stages
     world = Simulation(swarm, STORM, seed, stages * replicas, trainers)
     world.run(15)  # Some storms let too few live at once for a step.
     if not world.lost:
-        world.end_storm()
+        world.end_faults()
         world.run(world.checks.commits + 5)
         assert not world.stuck
     assert world.checks.violations == []

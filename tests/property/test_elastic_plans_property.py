@@ -1,4 +1,4 @@
-"""Elastic plans of any shape: a calm step is a sound static plan, forecasts stay between nothing and the optimum."""
+"""Elastic plans of any shape: the steady state is a sound static plan, forecasts stay between 0 and the optimum."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetplanner.cost.check import check_plan
-from hetplanner.cost.elastic.steady_step import calm_plan, stage_seconds
+from hetplanner.cost.elastic.steady_state import stage_seconds, steady_state_plan
 from hetplanner.cost.elastic.swarm_costs import cost_swarm
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.cost.tables import CostTables
@@ -51,35 +51,35 @@ def drawn_plan(seed: int) -> ElasticPlan:
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_a_calm_step_is_a_sound_plan_of_the_same_peers(seed):
+def test_a_steady_state_step_is_a_sound_plan_of_the_same_peers(seed):
     plan = drawn_plan(seed)
-    calm = calm_plan(plan)
+    steady = steady_state_plan(plan)
     assert any_plan_from_data(json.loads(json.dumps(plan_to_data(plan)))) == plan
-    assert settings_of(plan).stages == len(plan.stages) == len(calm.stages)
-    for stage, still in zip(plan.stages, calm.stages, strict=True):
+    assert settings_of(plan).stages == len(plan.stages) == len(steady.stages)
+    for stage, still in zip(plan.stages, steady.stages, strict=True):
         assert {replica[0] for replica in still.replicas} <= set(stage.peers)
         assert (still.first_op, still.end_op, still.recompute) == (stage.first_op, stage.end_op, stage.recompute)
         assert still.reduce_codec == plan.averaging_codec
-    for path in map(calm.path_of_micro_batch, range(plan.num_micro_batches)):
+    for path in map(steady.path_of_micro_batch, range(plan.num_micro_batches)):
         for one, two in pairwise(path):
-            there, back = (calm.ranks[one], calm.ranks[two]), (calm.ranks[two], calm.ranks[one])
-            assert calm.codec_between(one, two, "activation") == plan.codec_between(*there, "activation")
-            assert calm.codec_between(two, one, "gradient") == plan.codec_between(*back, "gradient")
-    allowed = calm.problem.constraints.replace(codecs=("none", "fp16", "int8", "int4"))
-    check_plan(calm.replace(problem=calm.problem.replace(constraints=allowed)))
-    assert simulate(calm).end_s > 0
+            there, back = (steady.ranks[one], steady.ranks[two]), (steady.ranks[two], steady.ranks[one])
+            assert steady.codec_between(one, two, "activation") == plan.codec_between(*there, "activation")
+            assert steady.codec_between(two, one, "gradient") == plan.codec_between(*back, "gradient")
+    allowed = steady.problem.constraints.replace(codecs=("none", "fp16", "int8", "int4"))
+    check_plan(steady.replace(problem=steady.problem.replace(constraints=allowed)))
+    assert simulate(steady).end_s > 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
-def test_costs_repeat_the_calm_estimate_and_shares_follow_speed(seed):
+def test_costs_repeat_the_steady_state_estimate_and_shares_follow_speed(seed):
     plan = drawn_plan(seed)
     costs = cost_swarm(plan)
     assert abs(sum(costs.load_S) - 1) < 1e-9
-    assert costs.calm_tokens_per_s == estimate_plan(calm_plan(plan)).tokens_per_s
+    assert costs.steady_tokens_per_s == estimate_plan(steady_state_plan(plan)).tokens_per_s
     assert costs.overhead_s >= 0
-    calm, first = calm_plan(plan), plan.stages[0].peers
-    load = Counter(calm.ranks[calm.path_of_micro_batch(m)[0]] for m in range(plan.num_micro_batches))
+    steady, first = steady_state_plan(plan), plan.stages[0].peers
+    load = Counter(steady.ranks[steady.path_of_micro_batch(m)[0]] for m in range(plan.num_micro_batches))
     rows = np.array([plan.problem.cluster.device_index(peer) for peer in first])
     speed = 1.0 / stage_seconds(plan, CostTables(plan.problem), rows)[:, 0]
     share = np.array([load[peer] for peer in first])

@@ -73,8 +73,8 @@ def check_mode(mode: str, planner: str | None, choices: SwarmChoices) -> None:
 def finish_elastic(
     result: SearchResult, choices: SwarmChoices, out: Path | None, report: Path | None, as_json: bool
 ) -> None:
-    """Writes and prints the elastic plan of a search; the report is of a calm step of it."""
-    from hetplanner.cost.elastic.steady_step import calm_plan
+    """Writes and prints the elastic plan of a search; the report is of a steady-state step of it."""
+    from hetplanner.cost.elastic.steady_state import steady_state_plan
     from hetplanner.plan.files.plan_files import save_plan
 
     assert result.elastic is not None
@@ -82,7 +82,7 @@ def finish_elastic(
     if out is not None:
         save_plan(plan, out)
     if report is not None:
-        write_report(replace(result, plan=calm_plan(plan)), report)
+        write_report(replace(result, plan=steady_state_plan(plan)), report)
     if as_json:
         print_json(swarm_data(result, plan, out) | {"report": str(report) if report else None})
         return
@@ -94,22 +94,22 @@ def finish_elastic(
 
 def swarm_data(result: SearchResult, plan: ElasticPlan, out: Path | None) -> dict[str, Any]:
     """What `--json` prints of a plan that a search found, as it is under the rules that it has now."""
-    from hetplanner.cost.elastic.steady_step import calm_plan
+    from hetplanner.cost.elastic.steady_state import steady_state_plan
     from hetplanner.plan.files.plan_files import plan_to_data
 
-    calm = calm_plan(plan)
-    estimate = calm.estimate
+    steady = steady_state_plan(plan)
+    estimate = steady.estimate
     assert estimate is not None
-    per_mtoken = estimate.usd_per_mtoken if calm.problem.objective == "cost" else None
+    per_mtoken = estimate.usd_per_mtoken if steady.problem.objective == "cost" else None
     value = estimate.step_s if per_mtoken is None else per_mtoken
-    data = result_data(replace(result, plan=calm, value=value), out) | {"mode": "elastic"}
+    data = result_data(replace(result, plan=steady, value=value), out) | {"mode": "elastic"}
     if plan.is_local:  # the search's bound is of steps that all agree
         data |= {"lower_bound": None, "gap": None}
     return data if out is not None else data | {"plan": plan_to_data(plan)}
 
 
 def print_elastic(plan: ElasticPlan) -> None:
-    """An elastic plan and what a calm step of it costs."""
+    """An elastic plan and what a steady-state step of it costs."""
     estimate, workload = plan.estimate, plan.problem.workload
     assert estimate is not None
     console.print(
@@ -129,7 +129,7 @@ def print_elastic(plan: ElasticPlan) -> None:
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", names)
     console.print(rows)
     print_terms(estimate)
-    console.print(f"calm step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
+    console.print(f"steady-state step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
     console.print(price_text(estimate))
     console.print(f"bottleneck: {estimate.bottleneck.text}")
     codecs = (("activations", plan.activation_codec), ("gradients", plan.gradient_codec))

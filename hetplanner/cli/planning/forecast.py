@@ -22,7 +22,7 @@ PUBLISHED_TRACES = ("bamboo_g4dn", "bamboo_g4dn_us_east_1c", "bamboo_g4dn_us_eas
 
 
 @dataclass(frozen=True)
-class Storm:
+class PreemptionOptions:
     """The options as they were typed."""
 
     preemptions: str | None
@@ -35,30 +35,30 @@ class Storm:
     notice: str
 
 
-def forecast_file(file: Path, storm: Storm, as_json: bool) -> None:
+def forecast_file(file: Path, options: PreemptionOptions, as_json: bool) -> None:
     """Simulates an elastic plan over preemptions, by every policy, and prints them. Raises InvalidInput."""
     from hetplanner.cost.elastic.swarm_costs import cost_swarm
     from hetplanner.elastic.forecast.forecast import traces_for
     from hetplanner.plan.files.plan_files import load_elastic_plan
 
     plan = load_elastic_plan(file)
-    lifetime_s = None if storm.lifetime is None else parse_seconds(storm.lifetime)
-    trace_of = traces_for(plan, storm.preemptions, lifetime_s=lifetime_s, duration_s=parse_seconds(storm.duration))
+    lifetime_s = None if options.lifetime is None else parse_seconds(options.lifetime)
+    trace_of = traces_for(plan, options.preemptions, lifetime_s=lifetime_s, duration_s=parse_seconds(options.duration))
     costs = cost_swarm(plan)
-    found = _forecasts(plan, costs, trace_of, storm)
+    found = _forecasts(plan, costs, trace_of, options)
     if as_json:
-        name = storm.preemptions or f"life {storm.lifetime}"
+        name = options.preemptions or f"life {options.lifetime}"
         print_json(
             {
                 "preemptions": name,
-                "seeds": storm.seeds,
-                "calm_tokens_per_s": costs.calm_tokens_per_s,
-                "download_s": _download_s(storm, costs),
+                "seeds": options.seeds,
+                "steady_tokens_per_s": costs.steady_tokens_per_s,
+                "download_s": _download_s(options, costs),
                 "policies": {name: forecast_data(each) for name, each in found.items()},
             }
         )
         return
-    _print(plan, costs, found, storm)
+    _print(plan, costs, found, options)
 
 
 def forecast_data(found: Forecast) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def forecast_data(found: Forecast) -> dict[str, Any]:
         "tokens_per_s": spread.mean,
         "p05": spread.p05,
         "p95": spread.p95,
-        "share_of_calm": found.share_of_calm,
+        "share_of_steady_state": found.share_of_steady_state,
         "share_of_optimal": found.share_of_optimal,
         "share_of_late": found.share_of_late,
         "shares_of_optimal": list(spread.shares),
@@ -77,25 +77,25 @@ def forecast_data(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _download_s(storm: Storm, costs: SwarmCosts) -> float:
-    return costs.download_s if storm.download is None else parse_seconds(storm.download)
+def _download_s(options: PreemptionOptions, costs: SwarmCosts) -> float:
+    return costs.download_s if options.download is None else parse_seconds(options.download)
 
 
 def _forecasts(
-    plan: ElasticPlan, costs: SwarmCosts, trace_of: PreemptionTrace | TraceOfSeed, storm: Storm
+    plan: ElasticPlan, costs: SwarmCosts, trace_of: PreemptionTrace | TraceOfSeed, options: PreemptionOptions
 ) -> dict[str, Forecast]:
     """A forecast by policy, under a progress line."""
     from hetplanner.elastic.forecast.forecast import forecast_plan
 
-    ways = _policies(plan, storm.policies)
-    seeds = range(storm.first_seed, storm.first_seed + storm.seeds)
+    ways = _policies(plan, options.policies)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     found: dict[str, Forecast] = {}
     with progress_line("simulating preemptions", len(ways)) as (show_line, stopped):
         for name, settings in ways.items():
-            show_line(completed=len(found), description=f"{name}, {storm.seeds} seeds")
+            show_line(completed=len(found), description=f"{name}, {options.seeds} seeds")
             found[name] = forecast_plan(
                 plan, costs, trace_of, seeds, rebalancing=settings,
-                download_s=_download_s(storm, costs), notice_s=parse_seconds(storm.notice),
+                download_s=_download_s(options, costs), notice_s=parse_seconds(options.notice),
             )  # fmt: skip
             if stopped():
                 break
@@ -113,28 +113,28 @@ def _policies(plan: ElasticPlan, names: str) -> dict[str, Rebalancing]:
     return {name: plan.rebalancing.replace(policy=name) for name in wanted}
 
 
-def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], storm: Storm) -> None:
+def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], options: PreemptionOptions) -> None:
     peers = "+".join(str(len(stage.peers)) for stage in plan.stages)
-    what = storm.preemptions or f"preemptions drawn, life {storm.lifetime}"
+    what = options.preemptions or f"preemptions drawn, life {options.lifetime}"
     console.print(
         bold(plan.problem.workload.name),
         "on",
         bold(f"{plan.problem.cluster.name}:"),
-        f"a swarm of {peers} peers over {what}, {storm.seeds} seeds,"
-        f" download {short_seconds(_download_s(storm, costs))}",
+        f"a swarm of {peers} peers over {what}, {options.seeds} seeds,"
+        f" download {short_seconds(_download_s(options, costs))}",
     )
-    right = ("tokens/s", "5 % to 95 %", "of a calm swarm", "of the optimal", "of late", "stalled", "moves/h")
+    right = ("tokens/s", "5 % to 95 %", "of an undisturbed swarm", "of the optimal", "of late", "stalled", "moves/h")
     rows = table("Expected throughput", "rebalancing", *right, right=right)
     for name, each in found.items():
         spread = each.tokens_per_s
         rows.add_row(
-            name, f"{spread.mean:,.0f}", f"{spread.p05:,.0f} to {spread.p95:,.0f}", f"{each.share_of_calm:.1%}",
+            name, f"{spread.mean:,.0f}", f"{spread.p05:,.0f} to {spread.p95:,.0f}", f"{each.share_of_steady_state:.1%}",
             f"{each.share_of_optimal:.1%}", f"{each.share_of_late:.1%}", f"{each.stalled:.1%}",
             f"{each.moves_per_hour:.1f}",
         )  # fmt: skip
     console.print(rows)
     console.print(
-        f"calm: {costs.calm_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves and"
-        " downloads free (loose for few peers); late: the best placement of a download ago, less who died since",
+        f"undisturbed: {costs.steady_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves"
+        " and downloads free (loose for few peers); late: the best placement of a download ago, less who died since",
         style="dim",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetplanner.cli.output import AsJson, console, notices, print_json, table
-from hetplanner.cli.planning.forecast import PUBLISHED_TRACES, Storm, forecast_file
+from hetplanner.cli.planning.forecast import PUBLISHED_TRACES, PreemptionOptions, forecast_file
 from hetplanner.cli.planning.plan import PlanFile
 from hetplanner.units import short_bytes, short_seconds
 
@@ -69,7 +69,7 @@ def simulate(
 ) -> None:
     """Perform a plan's schedule on its links, event by event, and report where the time goes.
 
-    Of an elastic plan: a calm step, or with --preemptions or --lifetime what it trains while peers come and go.
+    Of an elastic plan: a steady-state step, or with --preemptions or --lifetime what it trains while peers come and go.
     """
     from hetplanner.plan.files.plan_files import save_plan
     from hetplanner.schema import check_writable, write_text
@@ -81,8 +81,8 @@ def simulate(
         if path is not None:
             check_writable(path)
     if preemptions is not None or lifetime is not None:
-        storm = Storm(preemptions, lifetime, duration, seeds, seed, policies, download, notice)
-        forecast_file(file, storm, as_json)
+        options = PreemptionOptions(preemptions, lifetime, duration, seeds, seed, policies, download, notice)
+        forecast_file(file, options, as_json)
         return
     plan = _rescheduled(_plan_of(file, schedule or in_flight), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
@@ -108,16 +108,16 @@ def simulate(
 
 
 def _plan_of(file: Path, changed: object) -> Plan:
-    """The plan, of an elastic one a calm step; another schedule has only a static plan. Raises InvalidInput."""
-    from hetplanner.cost.elastic.steady_step import calm_plan
+    """The plan, of an elastic one a steady-state step; another schedule has only a static plan. Raises InvalidInput."""
+    from hetplanner.cost.elastic.steady_state import steady_state_plan
     from hetplanner.plan.elastic.model import ElasticPlan
     from hetplanner.plan.files.plan_files import load_any_plan, load_plan
 
     plan = load_plan(file) if changed else load_any_plan(file)
     if not isinstance(plan, ElasticPlan):
         return plan
-    notices.print(f"{file.name} is elastic: a calm step, with everybody of the start there; try --lifetime 6h")
-    return calm_plan(plan)
+    notices.print(f"{file.name} is elastic: a steady-state step, with all peers of the start; try --lifetime 6h")
+    return steady_state_plan(plan)
 
 
 def _rescheduled(plan: Plan, schedule: str | None, chunks: int, in_flight: int | None) -> Plan:

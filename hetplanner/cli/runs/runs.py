@@ -150,7 +150,7 @@ def report(
 ) -> None:
     """Hold a run against its prediction, term by term and link by link, and fit the model to it again.
 
-    Of a swarm: who did what, who went, and how its steps stand to the plan's calm one.
+    Of a swarm: who did what, who went, and how its steps stand to the plan's steady-state one.
     """
     from hetplanner.calibration.model import apply_calibration
     from hetplanner.cli.runs.report import print_report

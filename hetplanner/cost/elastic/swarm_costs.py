@@ -3,7 +3,7 @@
     load of a stage       its seconds over the whole model's, averaged over the peers of the start
     speed of a peer       1 / its seconds for the whole model: as if it were as much faster in one stage as in another
     download              12 bytes a weight (float32 and AdamW's two moments) of the largest stage over the median link
-    overhead              (calm step / micro-batches) - 1 / (calm capacity of the weakest stage)
+    overhead              (steady-state step / micro-batches) - 1 / (capacity of the weakest stage)
 
 Legend of array suffixes: P peers of the start, S stages.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetplanner.cost.elastic.steady_step import calm_plan, stage_seconds
+from hetplanner.cost.elastic.steady_state import stage_seconds, steady_state_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.elastic.model import ElasticPlan
@@ -26,7 +26,7 @@ def cost_swarm(plan: ElasticPlan, model: CostModel | None = None) -> SwarmCosts:
     """What the rebalancer's simulation needs of a plan.
 
     Args:
-        plan: the plan; without an estimate its calm step is estimated.
+        plan: the plan; without an estimate its steady-state step is estimated.
         model: cost model of its problem, if already at hand.
     """
     model = model or CostModel.of(plan.problem)
@@ -36,14 +36,14 @@ def cost_swarm(plan: ElasticPlan, model: CostModel | None = None) -> SwarmCosts:
     load_S = (seconds_PS / whole_P[:, None]).mean(axis=0)
     stage_P = np.array([plan.stage_of_peer[peer] for peer in plan.peers])
     capacity = float((np.bincount(stage_P, weights=1.0 / whole_P) / load_S).min())
-    calm = plan.estimate or estimate_plan(calm_plan(plan, model), model=model)
+    steady = plan.estimate or estimate_plan(steady_state_plan(plan, model), model=model)
     return SwarmCosts(
         load_S=tuple(float(load) for load in load_S),
         speed={peer: float(1.0 / s) for peer, s in zip(plan.peers, whole_P, strict=True)},
         download_s=_download_seconds(plan, model, rows_P),
-        calm_tokens_per_s=calm.tokens_per_s,
+        steady_tokens_per_s=steady.tokens_per_s,
         tokens=plan.problem.workload.tokens_per_step / plan.num_micro_batches,
-        overhead_s=max(0.0, calm.step_s / plan.num_micro_batches - 1.0 / capacity),
+        overhead_s=max(0.0, steady.step_s / plan.num_micro_batches - 1.0 / capacity),
     )
 
 

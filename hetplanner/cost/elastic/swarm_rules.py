@@ -1,7 +1,7 @@
 """An elastic plan under another one's rules, as a rehearsal of it is."""
 
 from hetplanner.cost.check import check_memory
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.plan.elastic.model import ElasticPlan
 
@@ -11,9 +11,9 @@ RULES = ("rebalancing", "times", "delayed_updates", "local_steps", "outer")
 
 def checked_swarm(plan: ElasticPlan) -> ElasticPlan:
     """The plan, with an estimate of its own. Raises Infeasible where a device of the start cannot hold its stage."""
-    calm = calm_plan(plan)
-    check_memory(calm)
-    return plan.replace(estimate=estimate_plan(calm))
+    steady = steady_state_plan(plan)
+    check_memory(steady)
+    return plan.replace(estimate=estimate_plan(steady))
 
 
 def under_rules_of(plan: ElasticPlan, like: ElasticPlan | None) -> ElasticPlan:

@@ -37,10 +37,10 @@ class Forecast:
     Attributes:
         settings: the rebalancing simulated.
         runs: one a seed; throughput in micro-batches per second, links and averaging left out.
-        tokens_per_s: expected, and how far runs lie apart; links and averaging cost every micro-batch as in a calm
+        tokens_per_s: expected, and how far runs lie apart; links and averaging cost every micro-batch as in a steady
             step. Shares are those of the runs.
         tokens_of_runs: tokens per second of every run.
-        calm_tokens_per_s: with everybody of the start there all the time.
+        steady_tokens_per_s: with all peers of the start there all the time.
         stalled: share of the time in which a stage had nobody who serves.
         share_of_late: mean share of what the best placement of a download ago would hold, before links; see
             `hetplanner.elastic.forecast.delayed`.
@@ -50,14 +50,14 @@ class Forecast:
     runs: tuple[SwarmRun, ...]
     tokens_per_s: ThroughputSpread
     tokens_of_runs: tuple[float, ...]
-    calm_tokens_per_s: float
+    steady_tokens_per_s: float
     stalled: float
     share_of_late: float
 
     @property
-    def share_of_calm(self) -> float:
-        """Expected throughput over a calm swarm's."""
-        return self.tokens_per_s.mean / self.calm_tokens_per_s
+    def share_of_steady_state(self) -> float:
+        """Expected throughput over an undisturbed swarm's."""
+        return self.tokens_per_s.mean / self.steady_tokens_per_s
 
     @property
     def share_of_optimal(self) -> float:
@@ -115,8 +115,8 @@ def forecast_plan(
     rates = tuple(run.mean_throughput for run in trained)
     stalled = [float(np.diff(r.time_s_E)[r.throughput_E[:-1] == 0].sum() / r.time_s_E[-1]) for r in runs]
     of_late = [run.mean_throughput / best if best else 1.0 for run, best in zip(runs, late, strict=True)]
-    calm = costs.calm_tokens_per_s
-    return Forecast(settings, tuple(runs), spread, rates, calm, float(np.mean(stalled)), float(np.mean(of_late)))
+    steady = costs.steady_tokens_per_s
+    return Forecast(settings, tuple(runs), spread, rates, steady, float(np.mean(stalled)), float(np.mean(of_late)))
 
 
 def traces_for(
@@ -178,6 +178,6 @@ def cast_lives(
 
 
 def _with_overhead(run: SwarmRun, costs: SwarmCosts) -> SwarmRun:
-    """A run in tokens per second: every micro-batch takes its time at the weakest stage and a calm step's overhead."""
+    """A run in tokens per second: a micro-batch takes the weakest stage's time and a steady step's overhead."""
     seconds_E = np.divide(1.0, run.throughput_E, out=np.full_like(run.throughput_E, np.inf), where=run.throughput_E > 0)
     return replace(run, throughput_E=costs.tokens / (seconds_E + costs.overhead_s))

@@ -46,7 +46,7 @@ class Faults:
     fetch_s: float = 0.5
 
 
-CALM = Faults(
+NO_FAULTS = Faults(
     kill_s=NEVER,
     hang_s=NEVER,
     cut_s=NEVER,

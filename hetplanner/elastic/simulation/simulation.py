@@ -30,7 +30,7 @@ from hetplanner.elastic.protocol.messages import Message
 from hetplanner.elastic.protocol.peer_events import LeaveAsked
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation.checks import Checks
-from hetplanner.elastic.simulation.faults import CALM, NEVER, Faults, SimulatedMove
+from hetplanner.elastic.simulation.faults import NEVER, NO_FAULTS, Faults, SimulatedMove
 from hetplanner.elastic.simulation.hosts import COORDINATOR, CoordinatorHost, Host, PeerHost, Reduction, TrainerHost
 from hetplanner.elastic.simulation.links import CutPairs
 from hetplanner.elastic.simulation.model import MODULUS
@@ -112,9 +112,9 @@ class Simulation:
                 self.lost = self._is_lost()
                 self.stuck = not self.lost
 
-    def end_storm(self) -> None:
+    def end_faults(self) -> None:
         """Nothing goes wrong any more; the swarm has to recover from where it is."""
-        self.faults, self.stuck = CALM, False
+        self.faults, self.stuck = NO_FAULTS, False
 
     def _is_lost(self) -> bool:
         """Some stage's only state is in memories that are gone, and no checkpoint of all stages exists."""

@@ -74,7 +74,7 @@ class ElasticPlan(_WithoutRoutes):
             `outer`: gradients are averaged in every step.
         outer: what becomes of the averaged change; None takes it as it is.
         link_codecs: rules for links between peers of the start; who joins later has none.
-        estimate: of a calm step: everybody of the start there, wired in proportion to speed.
+        estimate: of a steady-state step: all peers of the start there, wired in proportion to speed.
     """
 
     problem: Problem

@@ -11,14 +11,14 @@ class SwarmCosts:
         load_S: every stage's share of the model's work.
         speed: micro-batches a second that a device would take through the whole model, by device of the start.
         download_s: until a peer that joins or moves has its stage's state.
-        calm_tokens_per_s: of a calm step.
+        steady_tokens_per_s: of a steady-state step.
         tokens: of a micro-batch.
-        overhead_s: of a micro-batch, what links, fill and averaging add to the weakest stage's compute in a calm step.
+        overhead_s: of a micro-batch, what links, fill and averaging add to the weakest stage's compute in such a step.
     """
 
     load_S: tuple[float, ...]
     speed: dict[str, float]
     download_s: float
-    calm_tokens_per_s: float
+    steady_tokens_per_s: float
     tokens: float
     overhead_s: float

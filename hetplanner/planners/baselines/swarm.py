@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hetplanner.cost.check import explain_infeasible
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.estimate import CostModel
 from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
@@ -119,11 +119,11 @@ class SwarmPlanner(BasePlanner[SwarmSettings]):
     def _assign(
         self, model: CostModel, walk_D: IntArray, stages: int, recompute: bool
     ) -> tuple[Plan | None, ElasticPlan | None]:
-        """The plan to judge, with mode elastic a calm step of the elastic one beside it."""
+        """The plan to judge, with mode elastic a steady-state step of the elastic one beside it."""
         if self.settings.mode == "static":
             return assign(model, walk_D, stages, recompute, _static), None
         elastic = assign(model, walk_D, stages, recompute, _elastic)
-        return (None if elastic is None else calm_plan(elastic, model)), elastic
+        return (None if elastic is None else steady_state_plan(elastic, model)), elastic
 
 
 def assign(

@@ -1,6 +1,6 @@
 """From SWARM's assignment to an elastic plan: depths, what may be under way, one codec for each kind of traffic.
 
-Candidates are judged by a steady-state step (`hetplanner.cost.elastic.steady_step`): random wiring puts messages on
+Candidates are judged by a steady-state step (`hetplanner.cost.elastic.steady_state`): random wiring puts messages on
 every link between two stages, so a plan that is best with fixed routes may be none here.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, CodecName
 from hetplanner.cost.check import check_plan
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan, ElasticStage
 from hetplanner.plan.elastic.settings import WiringSettings
@@ -52,9 +52,9 @@ def elastic_plan(model: CostModel, members: list[IntArray], cut: tuple[int, ...]
     slots = min(problem.workload.num_micro_batches, 2 * sum(map(len, members)))
     plan = ElasticPlan(problem=problem, stages=stages, wiring=WiringSettings(slots=slots))
     plan = _with_codec(_with_codec(plan, model, "messages"), model, "averaging")
-    check_plan(calm_plan(plan, model), model.tables)
+    check_plan(steady_state_plan(plan, model), model.tables)
     plan = _with_slots(plan, model)
-    return plan.replace(estimate=estimate_plan(calm_plan(plan, model), model=model))
+    return plan.replace(estimate=estimate_plan(steady_state_plan(plan, model), model=model))
 
 
 def _with_codec(plan: ElasticPlan, model: CostModel, traffic: Traffic) -> ElasticPlan:
@@ -62,7 +62,7 @@ def _with_codec(plan: ElasticPlan, model: CostModel, traffic: Traffic) -> Elasti
     tried = [_carrying(plan, name, traffic) for name in _allowed(plan, traffic)]
     if len(tried) == 1 or model.hurries(sum(len(stage.peers) for stage in plan.stages)):
         return tried[0]
-    values = [rough_objective(calm_plan(each, model), model) for each in tried]
+    values = [rough_objective(steady_state_plan(each, model), model) for each in tried]
     if min(values) > values[0] * (1 - WORTH_A_CODEC):
         return tried[0]
     return next(each for each, value in zip(tried, values, strict=True) if value <= min(values) * (1 + NEARLY_BEST))
@@ -84,6 +84,6 @@ def _carrying(plan: ElasticPlan, name: CodecName, traffic: Traffic) -> ElasticPl
 def _with_slots(plan: ElasticPlan, model: CostModel) -> ElasticPlan:
     """As many under way as the first stage's peers need to hide round trips, at least two for every peer."""
     wide = plan.replace(wiring=plan.wiring.replace(slots=plan.num_micro_batches))
-    needed = replace_depth(calm_plan(wide, model), model).stages[0].in_flight * len(plan.stages[0].peers)
+    needed = replace_depth(steady_state_plan(wide, model), model).stages[0].in_flight * len(plan.stages[0].peers)
     slots = min(plan.num_micro_batches, max(plan.wiring.slots, needed))
     return plan.replace(wiring=plan.wiring.replace(slots=slots))

@@ -27,7 +27,7 @@ from hetplanner.runs.directory import RUN_ID, list_run_ids
 from hetplanner.runs.home import home_directory, refuse_others, runs_directory
 from hetplanner.schema import Name, Noun, checked, one_line, read_text
 
-OFFERS_FILE = "agent.toml"
+AGENT_TOML = "agent.toml"
 MAX_OFFERS_BYTES = 2**18
 MAX_OFFERS = 200
 
@@ -43,7 +43,7 @@ Folder = Annotated[str, Field(max_length=4000), AfterValidator(_absolute)]
 Offered = Annotated[dict[Name, Folder], Field(max_length=MAX_OFFERS)]
 
 
-class Offers(Noun):
+class AllowedPaths(Noun):
     """Content of `agent.toml`.
 
     Attributes:
@@ -76,9 +76,9 @@ class Choice(Noun):
     """What a page chose from the offers: names, never paths.
 
     Attributes:
-        data: a name of `Offers.data`; None takes what belongs to the model by default.
-        output: a name of `Offers.output`; None takes the home's `runs/`.
-        hosts: a name of `Offers.hosts`, to run there by ssh or as a Slurm job; None runs on the agent's machine.
+        data: a name of `AllowedPaths.data`; None takes what belongs to the model by default.
+        output: a name of `AllowedPaths.output`; None takes the home's `runs/`.
+        hosts: a name of `AllowedPaths.hosts`, to run there by ssh or as a Slurm job; None runs on the agent's machine.
         resume: id of an earlier run of the same plan to go on from.
     """
 
@@ -88,21 +88,21 @@ class Choice(Noun):
     resume: Annotated[str, Field(pattern=RUN_ID.pattern)] | None = None
 
 
-def offers_file(home: Path | None = None) -> Path:
+def allowed_paths_file(home: Path | None = None) -> Path:
     """Where the offers are written: `HOME/agent.toml`."""
-    return (home or home_directory()) / OFFERS_FILE
+    return (home or home_directory()) / AGENT_TOML
 
 
-@reader("file of offers", name=OFFERS_FILE)
-def read_offers(home: Path | None = None) -> Offers:
+@reader("file of offers", name=AGENT_TOML)
+def read_allowed_paths(home: Path | None = None) -> AllowedPaths:
     """The offers of a home; none if the file is missing.
 
     Raises:
         InvalidInput: the file is not what it should be, or others than this user own or may write it or its folder.
     """
-    file = offers_file(home)
+    file = allowed_paths_file(home)
     if not file.exists():
-        return Offers()
+        return AllowedPaths()
     refuse_others(file.parent, file.parent.stat())  # so nobody exchanges the file after it was looked at
     refuse_others(file, file.stat())
     text = read_text(file, MAX_OFFERS_BYTES)
@@ -114,7 +114,7 @@ def read_offers(home: Path | None = None) -> Offers:
         raise InvalidInput(
             one_line(f"{file}: holds a number of too many digits; every offer is a path in quotes")
         ) from None
-    return checked(Offers, data, OFFERS_FILE)
+    return checked(AllowedPaths, data, AGENT_TOML)
 
 
 def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tuple[TrainConfig, Path | None]:
@@ -133,7 +133,7 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
     """
     if config.data is not None or config.resume is not None:
         raise InvalidInput("request: config: data and resume are paths; a page chooses from the offered names")
-    offers = read_offers(home)
+    offers = read_allowed_paths(home)
     data = _offered("data", choice.data, offers.data)
     if data is not None and choice.hosts is None:
         data = str(Path(data).expanduser())
@@ -145,17 +145,17 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
             raise InvalidInput(f"resume: there is no run {choice.resume}; choose one of the list")
         resume = (runs_directory(home) / choice.resume).resolve()
     if output is not None and not output.is_dir():
-        raise InvalidInput(f"output: {choice.output} of {OFFERS_FILE} is no folder; make it, or correct its path")
+        raise InvalidInput(f"output: {choice.output} of {AGENT_TOML} is no folder; make it, or correct its path")
     return config.replace(data=data, resume=resume and str(resume)), output
 
 
-def offered_hosts(name: str, home: Path | None = None) -> Hosts:
+def allowed_hosts(name: str, home: Path | None = None) -> Hosts:
     """The hosts in the file that a name stands for.
 
     Raises:
         InvalidInput: it is not offered, is not right, or others than this user may write it.
     """
-    named = _offered("hosts", name, read_offers(home).hosts)
+    named = _offered("hosts", name, read_allowed_paths(home).hosts)
     assert named is not None
     path = Path(named).expanduser()
     if path.exists():
@@ -168,5 +168,5 @@ def _offered(kind: str, name: str | None, offered: dict[str, str]) -> str | None
         return None
     if name not in offered:
         known = ", ".join(offered) or "none"
-        raise InvalidInput(f"{kind}: {name!r:.80} is not offered by the agent ({known:.300}); add it to {OFFERS_FILE}")
+        raise InvalidInput(f"{kind}: {name!r:.80} is not offered by the agent ({known:.300}); add it to {AGENT_TOML}")
     return offered[name]

@@ -10,7 +10,7 @@ from hetplanner.launchers.launch_file import LOCAL
 from hetplanner.launchers.registry import make_launcher
 from hetplanner.plan.files.plan_files import AnyPlan, plan_to_data
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.allowed_paths import Choice, offered_hosts
+from hetplanner.runs.agent.allowed_paths import Choice, allowed_hosts
 from hetplanner.runs.agent.connection import AgentConnection, status_of
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.run import Run
@@ -42,7 +42,7 @@ class AgentClient(AgentConnection):
             InvalidInput, Infeasible: plan, data or machine do not allow it.
             RunError: the queue is full, or the agent is gone.
         """
-        known = hosts if choice is None or choice.hosts is None else offered_hosts(choice.hosts, self.home)
+        known = hosts if choice is None or choice.hosts is None else allowed_hosts(choice.hosts, self.home)
         chosen = make_launcher(launcher, known)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted

@@ -5,7 +5,7 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import load_any_plan
 from hetplanner.runs.agent.owned import OwnedRun
 from hetplanner.runs.reading.swarm_history import SwarmHistory
-from hetplanner.swarm.launch.requests import PeerAct, asked_so_far
+from hetplanner.swarm.launch.requests import PeerAct, orders_so_far
 
 MAX_NAMED = 8
 
@@ -34,7 +34,7 @@ def check_peer(run: OwnedRun, peer: str, act: PeerAct) -> None:
 
 def _acts_since_rejoin(run: OwnedRun, peer: str) -> set[PeerAct]:
     acts: set[PeerAct] = set()
-    for asked in asked_so_far(run.directory.path, run.status.restarts):
+    for asked in orders_so_far(run.directory.path, run.status.restarts):
         if asked.peer == peer:
             acts = set() if asked.act == "rejoin" else acts | {asked.act}
     return acts

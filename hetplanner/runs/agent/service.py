@@ -30,7 +30,7 @@ from hetplanner.launchers.registry import make_launcher
 from hetplanner.liveness.processes import created_unix_s
 from hetplanner.plan.files.plan_files import AnyPlan, any_plan_from_data
 from hetplanner.reading import DAMAGED
-from hetplanner.runs.agent.allowed_paths import offered_hosts, settle
+from hetplanner.runs.agent.allowed_paths import allowed_hosts, settle
 from hetplanner.runs.agent.protocol import (
     CALLER_HEADER,
     MAX_REQUEST_BYTES,
@@ -301,7 +301,7 @@ def launch_of(request: StartRequest, home: Path) -> Launch:
     """Where a request's run shall be launched. Raises InvalidInput: its hosts are not offered."""
     hosts = request.hosts
     if request.choice is not None and request.choice.hosts is not None:
-        hosts = offered_hosts(request.choice.hosts, home)
+        hosts = allowed_hosts(request.choice.hosts, home)
     return Launch(launcher=request.launcher, hosts=hosts)
 
 

@@ -47,7 +47,7 @@ from hetplanner.runs.reports.conditions import Conditions, with_full_disk
 from hetplanner.runs.reports.outcome import Departure, End, judge_end
 from hetplanner.runs.resuming import check_resume, was_on_hosts
 from hetplanner.runs.status import RunStatus, read_status
-from hetplanner.swarm.launch.requests import Asked, PeerAct, ask
+from hetplanner.swarm.launch.requests import PeerAct, PeerOrder, ask
 from hetplanner.swarm.spec import spec_of
 
 logger = logging.getLogger(__name__)
@@ -256,7 +256,7 @@ class Supervisor:
             )
         check_peer(run, peer, act)
         try:
-            ask(run.directory.path, Asked(peer, act, run.status.restarts))
+            ask(run.directory.path, PeerOrder(peer, act, run.status.restarts))
         except OSError as error:
             raise RunError(f"run {run_id}: the request cannot be written: {error.strerror}") from None
         self._audit(act, run, caller=caller, peer=peer)

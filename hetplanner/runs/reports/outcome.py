@@ -18,7 +18,7 @@ from hetplanner.runs.reports.diagnosis import Diagnosis, diagnose
 from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.status import State
 from hetplanner.schema import parse_json, read_text
-from hetplanner.swarm.beginning import read_ledger
+from hetplanner.swarm.initial_state import read_ledger
 
 MAX_INFO_BYTES = 64 * 2**20
 _READ_BYTES = 2**20

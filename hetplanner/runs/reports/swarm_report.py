@@ -1,7 +1,7 @@
-"""A swarm's run as a whole: who did what of it, what was lost, and how it stands to the plan's calm step.
+"""A swarm's run as a whole: who did what of it, what was lost, and how it stands to the plan's steady-state step.
 
-Its peers leave no spans, so nothing is compared term by term: the cost model's calm step, with everybody of the start
-there, is held against the median of the measured ones.
+Its peers leave no spans, so nothing is compared term by term: the cost model's steady-state step, with all peers of the
+start, is held against the median of the measured ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.elastic.swarm_costs import expected_speeds
 from hetplanner.cost.estimate import estimate_plan
 from hetplanner.errors import InvalidInput
@@ -73,13 +73,13 @@ class SwarmReport:
     """See the module.
 
     Attributes:
-        emulated: peers and links were slowed to the plan's devices, so that the calm step is a prediction.
-        step_s, tokens_per_s: by source: calm, measured; only what is known.
+        emulated: peers and links were slowed to the plan's devices, so that the steady-state step is a prediction.
+        step_s, tokens_per_s: by source: steady, measured; only what is known.
         counts: of happenings by kind, as `SwarmHistory.counts`.
         failures: why peers were lost, and how often.
         redone: micro-batches whose contributions to two neighbouring stages are of two passes; None: not told.
         closed, given_up: attempts to close a step.
-        difference: how measured and calm step differ, in a sentence.
+        difference: how measured and steady-state step differ, in a sentence.
         unknown: what the run's folder does not tell, in sentences.
     """
 
@@ -126,8 +126,8 @@ def report_swarm(run: RunReader, name: str | None = None, history: SwarmHistory 
     if not isinstance(plan, ElasticPlan):
         raise InvalidInput(f"{name or path.name}: is of a static plan; hetplanner.report_run gives its report")
     history = history or SwarmHistory(path).read_all()
-    calm = plan.estimate or estimate_plan(calm_plan(plan))
-    step_s, tokens_per_s = {"calm": calm.step_s}, {"calm": calm.tokens_per_s}
+    steady = plan.estimate or estimate_plan(steady_state_plan(plan))
+    step_s, tokens_per_s = {"steady_state": steady.step_s}, {"steady_state": steady.tokens_per_s}
     if (measured_s := run.measured_step_s()) is not None:
         step_s["measured"] = measured_s
         tokens_per_s["measured"] = run.tokens_per_s(recent=len(run.steps())) or 0.0
@@ -199,17 +199,17 @@ def _closing(history: SwarmHistory) -> Iterable[ClosingTime]:
 
 
 def _difference(step_s: Mapping[str, float], *, emulated: bool) -> str:
-    calm_s, measured_s = step_s["calm"], step_s.get("measured")
-    calm = f"The plan's calm step, with everybody of its start there, takes {short_seconds(calm_s)}"
+    steady_s, measured_s = step_s["steady_state"], step_s.get("measured")
+    steady = f"The plan's steady-state step, with all peers of its start, takes {short_seconds(steady_s)}"
     if measured_s is None:
-        return f"{calm}; fewer than two steps were committed, so there is nothing to compare it with."
+        return f"{steady}; fewer than two steps were committed, so there is nothing to compare it with."
     if not emulated:
         return (
             f"The median step took {short_seconds(measured_s)}. Peers and links were not slowed to the plan's devices,"
-            f" so its calm step of {short_seconds(calm_s)} predicts nothing of this run."
+            f" so its steady-state step of {short_seconds(steady_s)} predicts nothing of this run."
         )
-    change = measured_s / calm_s - 1.0
-    return f"{calm}; the median step took {short_seconds(measured_s)} ({change:+.0%}), whoever was there."
+    change = measured_s / steady_s - 1.0
+    return f"{steady}; the median step took {short_seconds(measured_s)} ({change:+.0%})."
 
 
 def _unknown(history: SwarmHistory) -> Iterable[str]:

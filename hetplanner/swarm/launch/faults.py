@@ -47,7 +47,7 @@ class Fault:
     other: str = "coordinator"
 
 
-def draw_storm(
+def draw_faults(
     seed: int, steps: int, kills: int, stops: int, joins: int, speeds: Sequence[Speed | None], spread_s: float = 1.0
 ) -> list[Fault]:
     """Kills, stops and joins spread evenly over the steps of a run, in a drawn order and at drawn moments."""
@@ -78,7 +78,7 @@ class Hit:
 
 
 @dataclass
-class Storm:
+class FaultInjector:
     """Plays faults on a rehearsal while it runs.
 
     Attributes:

@@ -21,8 +21,8 @@ from hetplanner.plan.files.plan_files import load_elastic_plan
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.runtime.watch import STOP_FILE
-from hetplanner.swarm.beginning import adopt_from_hosts, begin, take_over
 from hetplanner.swarm.decision_file import DECISIONS_FILE
+from hetplanner.swarm.initial_state import adopt_from_hosts, begin, take_over
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.launch.rehearse import (
     POLL_S,

@@ -29,9 +29,9 @@ from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
-from hetplanner.swarm.beginning import begin, read_ledger
+from hetplanner.swarm.initial_state import begin, read_ledger
 from hetplanner.swarm.launch.rehearsal import COORDINATOR, Rehearsal, keep_sockets_in, remove_sockets
-from hetplanner.swarm.launch.requests import Asked, asked_so_far
+from hetplanner.swarm.launch.requests import PeerOrder, orders_so_far
 from hetplanner.swarm.launch.restarts import Keeper
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import run_certificates
@@ -122,16 +122,16 @@ class PeerRequests:
     def __init__(self, rehearsal: Rehearsal, keeper: Keeper) -> None:
         self.rehearsal, self.keeper = rehearsal, keeper
         self._attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
-        self._done = len(asked_so_far(rehearsal.run_dir, self._attempt))
+        self._done = len(orders_so_far(rehearsal.run_dir, self._attempt))
 
     def carry_out(self) -> None:
         """Does what is new; to be called often."""
-        wanted = asked_so_far(self.rehearsal.run_dir, self._attempt)
+        wanted = orders_so_far(self.rehearsal.run_dir, self._attempt)
         for one in wanted[self._done :]:
             self._carry_out(one)
         self._done = len(wanted)
 
-    def _carry_out(self, asked: Asked) -> None:
+    def _carry_out(self, asked: PeerOrder) -> None:
         """Has a peer leave between two steps, kills it or starts it again; it must be one that was started here."""
         if asked.peer not in self.rehearsal.peers:
             log.warning("%s: there is no such peer", asked.peer)

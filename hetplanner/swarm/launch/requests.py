@@ -23,7 +23,7 @@ MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PeerOrder:
     """One peer is to go, or to come back; `attempt` counts the starts of the run, from 0."""
 
     peer: str
@@ -31,17 +31,17 @@ class Asked:
     attempt: int = 0
 
 
-def ask(run_dir: Path, asked: Asked) -> None:
+def ask(run_dir: Path, asked: PeerOrder) -> None:
     """Adds a line. Raises OSError."""
     append_line(run_dir / ASKED_FILE, _line(asked))
 
 
-def asked_text(asked: Sequence[Asked]) -> bytes:
+def orders_text(asked: Sequence[PeerOrder]) -> bytes:
     """The file's content."""
     return b"".join(_line(one) + b"\n" for one in asked)
 
 
-def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:
+def orders_so_far(run_dir: Path, attempt: int = 0) -> list[PeerOrder]:
     """What was asked of this start's peers, oldest first; lines that say nothing of the kind are passed over."""
     try:
         with (run_dir / ASKED_FILE).open("rb") as file:
@@ -52,14 +52,14 @@ def asked_so_far(run_dir: Path, attempt: int = 0) -> list[Asked]:
     return [asked for asked in found if asked is not None and asked.attempt == attempt]
 
 
-def _line(asked: Asked) -> bytes:
+def _line(asked: PeerOrder) -> bytes:
     return json.dumps(asdict(asked)).encode()
 
 
-def _parsed(line: bytes) -> Asked | None:
+def _parsed(line: bytes) -> PeerOrder | None:
     try:
         fields = json.loads(line)
-        asked = Asked(str(fields["peer"]), fields["act"], int(fields["attempt"]))
+        asked = PeerOrder(str(fields["peer"]), fields["act"], int(fields["attempt"]))
     except DAMAGED:
         return None
     return asked if asked.act in get_args(PeerAct) else None

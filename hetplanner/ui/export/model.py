@@ -28,7 +28,7 @@ MAX_PLAN_BYTES = 4 * 2**20
 PORT = 29511
 
 _SWARM_CLI = """\
-hetplanner simulate plan.json   # a calm step
+hetplanner simulate plan.json   # a steady-state step
 hetplanner simulate plan.json --lifetime 6h   # what it trains while peers come and go
 hetplanner train plan.json --emulate-links --steps 100
 hetplanner train plan.json --launcher ssh --hosts hosts.toml   # over its own hosts
@@ -48,7 +48,7 @@ _SWARM_NOTEBOOK = """\
 import hetplanner as hp
 plan = hp.load_elastic_plan("plan.json")
 plan.estimate
-hp.plots.gantt(hp.simulate(hp.calm_plan(plan)))
+hp.plots.gantt(hp.simulate(hp.steady_state_plan(plan)))
 run = hp.launch(plan, emulate_links=True, steps=100)
 hp.plots.swarm_life(run)"""
 

@@ -47,12 +47,12 @@ class Worker:
         from hetplanner.hosts.probe.pace import Pace
         from hetplanner.hosts.probe.record import Record
         from hetplanner.launchers.hosts_file import place_cluster
-        from hetplanner.runs.agent.allowed_paths import offered_hosts
+        from hetplanner.runs.agent.allowed_paths import allowed_hosts
         from hetplanner.schema import checked
 
         cluster = checked(Cluster, request["cluster"], "cluster", from_file=True)
         path, home = Path(request["record"]), request["home"]
-        hosts = offered_hosts(request["hosts"], home and Path(home))
+        hosts = allowed_hosts(request["hosts"], home and Path(home))
         placed = place_cluster(cluster, hosts)
         record = kept_record(path, cluster) if not request["anew"] and path.exists() else new_record(cluster)
         site_of, devices_of = targets(cluster, request["only"])

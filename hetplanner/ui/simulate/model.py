@@ -324,7 +324,7 @@ class SimulateModel(param.Parameterized):
 
     @property
     def swarm(self) -> ElasticPlan | None:
-        """The elastic plan whose calm step is simulated, if one is."""
+        """The elastic plan whose steady-state step is simulated, if one is."""
         return self.session.elastic if self.original is self.session.plan else None
 
     @property

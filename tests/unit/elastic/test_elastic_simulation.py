@@ -1,4 +1,4 @@
-"""The whole swarm in simulation: calm, in storms, with the coordinator killed everywhere; wrong behaviour is seen."""
+"""The whole swarm in simulation: undisturbed, with many faults, with the coordinator killed; faults are seen."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from hetplanner.elastic.coordinator.cut_links import STALE_S
 from hetplanner.elastic.coordinator.transaction import Phase
 from hetplanner.elastic.protocol.settings import ElasticSettings
 from hetplanner.elastic.simulation import hosts as simulated_hosts
-from hetplanner.elastic.simulation.simulation import CALM, NEVER, Faults, Simulation
+from hetplanner.elastic.simulation.simulation import NEVER, NO_FAULTS, Faults, Simulation
 
 SETTINGS = ElasticSettings(stages=3, micro_batches=6, checkpoint_steps=2)
 
@@ -18,7 +18,7 @@ SETTINGS = ElasticSettings(stages=3, micro_batches=6, checkpoint_steps=2)
 class Assassin(Simulation):
     """Kills the coordinator every third time it enters a phase (PERSIST: or when the commit is durable and untold)."""
 
-    def __init__(self, phase, faults=CALM):
+    def __init__(self, phase, faults=NO_FAULTS):
         self._phase, self._entered = phase, 0
         super().__init__(SETTINGS, faults, seed=1, peers=9)
 
@@ -27,8 +27,8 @@ class Assassin(Simulation):
         return phase is self._phase and self._entered % 3 == 0
 
 
-def test_a_calm_swarm_trains_and_nothing_is_done_twice():
-    world = Simulation(SETTINGS, CALM, seed=0, peers=6)
+def test_an_undisturbed_swarm_trains_and_nothing_is_done_twice():
+    world = Simulation(SETTINGS, NO_FAULTS, seed=0, peers=6)
     world.run(30)
     assert world.checks.commits == 30
     assert world.checks.violations == []
@@ -39,7 +39,7 @@ def test_a_calm_swarm_trains_and_nothing_is_done_twice():
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_coordinator_killed_in_any_phase_goes_on_where_its_log_ends(phase):
-    faults = replace(CALM, reduce=0.2) if phase is Phase.ABORT else CALM
+    faults = replace(NO_FAULTS, reduce=0.2) if phase is Phase.ABORT else NO_FAULTS
     world = Assassin(phase, faults)
     world.run(25)
     assert world.checks.commits == 25
@@ -57,7 +57,7 @@ def test_a_storm_of_everything_breaks_no_invariant():
         assert world.happened[kind] > 0, kind
 
 
-LINKS = replace(CALM, link_s=2.0, hang_s=4.0)
+LINKS = replace(NO_FAULTS, link_s=2.0, hang_s=4.0)
 
 
 def test_cut_links_cost_no_contribution_and_mates_that_cannot_reach_one_another_are_parted(monkeypatch):
@@ -83,7 +83,7 @@ def test_cut_links_cost_no_contribution_and_mates_that_cannot_reach_one_another_
 
 
 def test_two_peers_of_a_stage_whose_link_stays_cut_do_not_hold_up_the_others():
-    world = Simulation(SETTINGS, CALM, seed=0, peers=6)
+    world = Simulation(SETTINGS, NO_FAULTS, seed=0, peers=6)
     world.run(3)
     one, two = (host for host in world._living() if host.machine.stage == 1)
     world.links.cut(one.address, two.address, NEVER)
@@ -95,7 +95,7 @@ def test_two_peers_of_a_stage_whose_link_stays_cut_do_not_hold_up_the_others():
 
 
 def test_a_swarm_that_loses_half_of_its_peers_goes_on_and_fills_up_again():
-    world = Simulation(SETTINGS, CALM, seed=2, peers=9)
+    world = Simulation(SETTINGS, NO_FAULTS, seed=2, peers=9)
     world.run(5)
     for _ in range(4):
         world._kill_peer()
@@ -108,7 +108,7 @@ def test_a_swarm_that_loses_half_of_its_peers_goes_on_and_fills_up_again():
 
 
 def test_state_that_nobody_holds_any_more_and_no_checkpoint_has_pauses_the_run():
-    world = Simulation(replace(SETTINGS, checkpoint_steps=0), CALM, seed=0, peers=3)
+    world = Simulation(replace(SETTINGS, checkpoint_steps=0), NO_FAULTS, seed=0, peers=3)
     world.run(3)
     for host in world._living():
         if host.machine.stage == 1:

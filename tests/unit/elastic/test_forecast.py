@@ -1,4 +1,4 @@
-"""An elastic plan planned, its calm step, and what it trains while peers come and go."""
+"""An elastic plan planned, its steady-state step, and what it trains while peers come and go."""
 
 import json
 from collections import Counter
@@ -49,15 +49,15 @@ def solved(**constraints):
     return make_planner("swarm", {"mode": "elastic"}).solve(task)
 
 
-def test_the_planner_gives_an_elastic_plan_with_the_estimate_of_its_calm_step():
+def test_the_planner_gives_an_elastic_plan_with_the_estimate_of_its_steady_state_step():
     result = solved(stages=3)
     plan = result.elastic
     assert len(plan.stages) == 3
-    assert plan.estimate == result.plan.estimate == estimate_plan(hp.calm_plan(plan))
+    assert plan.estimate == result.plan.estimate == estimate_plan(hp.steady_state_plan(plan))
     assert plan.provenance == result.plan.provenance
     assert result.value == plan.estimate.step_s
     assert any_plan_from_data(json.loads(json.dumps(plan_to_data(plan)))) == plan
-    check_plan(hp.calm_plan(plan))
+    check_plan(hp.steady_state_plan(plan))
     assert make_planner("swarm").solve(plan.problem).elastic is None
 
 
@@ -73,40 +73,40 @@ def test_lossy_codecs_are_for_slow_links_and_only_if_allowed():
     assert plan.averaging_codec.name == "int8", "what needs feeding back cannot average in a swarm"
 
 
-# -- a calm step -----------------------------------------------------------------------------------
+# -- a steady-state step -----------------------------------------------------------------------------------
 
 
-def test_a_calm_step_wires_in_proportion_to_speed_over_all_pairs():
-    calm = hp.calm_plan(MANY)
-    assert sum(route.micro_batches for route in calm.routes) == MANY.num_micro_batches
+def test_a_steady_state_step_wires_in_proportion_to_speed_over_all_pairs():
+    steady = hp.steady_state_plan(MANY)
+    assert sum(route.micro_batches for route in steady.routes) == MANY.num_micro_batches
     pairs = Counter()
     load = Counter()
-    for route in calm.routes:
+    for route in steady.routes:
         pairs[route.replicas] += route.micro_batches
         for s, replica in enumerate(route.replicas):
             load[s, replica] += route.micro_batches
     assert len(pairs) == 36, "every peer meets every peer of the next stage"
     assert max(load.values()) - min(load.values()) <= 6
-    assert hp.calm_plan(MANY) == calm
-    assert hp.calm_plan(MANY, seed=1) != calm
-    assert hp.simulate(calm).end_s > 0
+    assert hp.steady_state_plan(MANY) == steady
+    assert hp.steady_state_plan(MANY, seed=1) != steady
+    assert hp.simulate(steady).end_s > 0
 
 
-def test_fast_peers_get_more_in_a_calm_step():
-    costs, calm = cost_swarm(UNLIKE), hp.calm_plan(UNLIKE)
+def test_fast_peers_get_more_in_a_steady_state_step():
+    costs, steady = cost_swarm(UNLIKE), hp.steady_state_plan(UNLIKE)
     load = Counter()
-    for route in calm.routes:
-        load[calm.stages[0].replicas[route.replicas[0]][0]] += route.micro_batches
+    for route in steady.routes:
+        load[steady.stages[0].replicas[route.replicas[0]][0]] += route.micro_batches
     speeds = np.array([costs.speed[peer] for peer in UNLIKE.stages[0].peers])
     shares = np.array([load[peer] for peer in UNLIKE.stages[0].peers]) / UNLIKE.num_micro_batches
     assert shares == pytest.approx(speeds / speeds.sum(), abs=0.02)
 
 
-def test_codecs_of_the_plan_are_those_of_its_calm_step():
+def test_codecs_of_the_plan_are_those_of_its_steady_state_step():
     plan = MANY.replace(activation_codec=Codec(name="int8"), averaging_codec=Codec(name="fp16"))
-    calm = hp.calm_plan(plan)
-    assert {(rule.role, rule.codec.name) for rule in calm.link_codecs} == {("activation", "int8")}
-    assert {stage.reduce_codec.name for stage in calm.stages} == {"fp16"}
+    steady = hp.steady_state_plan(plan)
+    assert {(rule.role, rule.codec.name) for rule in steady.link_codecs} == {("activation", "int8")}
+    assert {stage.reduce_codec.name for stage in steady.stages} == {"fp16"}
 
 
 # -- forecasts -------------------------------------------------------------------------------------
@@ -118,14 +118,14 @@ def test_costs_are_those_of_the_estimate():
     assert len(set(costs.speed.values())) == 1
     capacity = min(6 * next(iter(costs.speed.values())) / load for load in costs.load_S)
     step_s = MANY.num_micro_batches * (1 / capacity + costs.overhead_s)
-    assert step_s == pytest.approx(estimate_plan(hp.calm_plan(MANY)).step_s)
+    assert step_s == pytest.approx(estimate_plan(hp.steady_state_plan(MANY)).step_s)
 
 
-def test_without_preemptions_a_swarm_trains_as_in_a_calm_step():
+def test_without_preemptions_a_swarm_trains_as_in_a_steady_state_step():
     still = trace(*((peer, 0.0, 1000.0) for peer in MANY.peers))
     stay = MANY.rebalancing.replace(policy="none")
     found = forecast_plan(MANY, cost_swarm(MANY), still, range(2), rebalancing=stay)
-    assert found.share_of_calm == pytest.approx(1.0)
+    assert found.share_of_steady_state == pytest.approx(1.0)
     assert found.stalled == 0
     assert found.tokens_per_s.p05 == found.tokens_per_s.p95
 
@@ -139,7 +139,7 @@ def test_a_trace_that_names_the_devices_is_taken_as_it_is():
     still = UNLIKE.rebalancing.replace(policy="none")
     found = forecast_plan(UNLIKE, costs, trace(*gone), [0], rebalancing=still)
     assert found.stalled == pytest.approx(0.5)
-    assert found.share_of_calm == pytest.approx(0.5, rel=0.1)
+    assert found.share_of_steady_state == pytest.approx(0.5, rel=0.1)
     moved = forecast_plan(UNLIKE, costs, trace(*gone), [0], download_s=1.0)
     assert moved.stalled < 0.01
     assert moved.runs[0].moves
@@ -221,7 +221,10 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
     assert "quality not modelled: local steps" in text.stdout
     chosen = hp.load_elastic_plan("rounds.json")
     assert (chosen.local_steps, chosen.outer) == (8, OuterOptimizer())
-    assert chosen.estimate.step_s < hp.estimate_plan(hp.calm_plan(chosen.replace(local_steps=1, outer=None))).step_s
+    assert (
+        chosen.estimate.step_s
+        < hp.estimate_plan(hp.steady_state_plan(chosen.replace(local_steps=1, outer=None))).step_s
+    )
     told = json.loads(runner.invoke(app, [*rounds, "--json"]).stdout)
     assert told["step_s"] == told["value"] == chosen.estimate.step_s
     assert told["gap"] is None, "the bound of the search is of steps that all agree"
@@ -236,8 +239,8 @@ def test_the_command_line_plans_and_forecasts(tmp_path, monkeypatch):
     assert isinstance(saved, ElasticPlan)
     assert not saved.delayed_updates
     assert saved.stages == any_plan_from_data(data["plan"]).stages
-    calm = json.loads(runner.invoke(app, ["simulate", "swarm.json", "--json"]).stdout)
-    assert calm["step_s"] > 0
+    steady = json.loads(runner.invoke(app, ["simulate", "swarm.json", "--json"]).stdout)
+    assert steady["step_s"] > 0
     storm = ("simulate", "swarm.json", "--lifetime", "2h", "--duration", "4h", "--seeds", "3")
     found = json.loads(runner.invoke(app, [*storm, "--policies", "none,throughput", "--json"]).stdout)
     assert set(found["policies"]) == {"none", "throughput"}
@@ -273,7 +276,7 @@ def test_wrong_requests_are_refused(tmp_path, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
     hp.save_cluster(small_cluster(4), "c.json")
     save_plan(swarm_plan([2, 2], [5]), "swarm.json")
-    save_plan(hp.calm_plan(swarm_plan([2, 2], [5])), "static.json")
+    save_plan(hp.steady_state_plan(swarm_plan([2, 2], [5])), "static.json")
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, InvalidInput), refused.output
     assert words in str(refused.exception)

@@ -21,7 +21,7 @@ from hetplanner.hosts.on_host.keeper import Keeper, exit_codes, worker_words
 from hetplanner.hosts.on_host.node import Connection, end_processes
 from hetplanner.hosts.on_host.sending import HEARTBEATS_NOTE, ORDER_FILE, SEEN_FILE, STATE_FILE, STOP_FILE, TORCHRUN_LOG
 from hetplanner.liveness.processes import processes_of_run
-from hetplanner.swarm.launch.requests import Asked, asked_so_far, asked_text
+from hetplanner.swarm.launch.requests import PeerOrder, orders_so_far, orders_text
 
 SUMMARY = """\
 E1124 06:25:32 api.py:984 [default0]:hetplanner worker: nothing of ours
@@ -224,11 +224,11 @@ def folder(tmp_path):
 
 def test_what_is_asked_of_peers_is_written_and_taken_once(pipe, folder):
     start(pipe, folder, "import time; time.sleep(1000)")
-    first, second = Asked("d0", "drain"), Asked("d1", "kill")
+    first, second = PeerOrder("d0", "drain"), PeerOrder("d1", "kill")
     for wanted in ([first], [first, second], [first, second]):
-        answer = pipe.ask("ask-peers", asked_text(wanted), folder=str(folder), count=len(wanted))
+        answer = pipe.ask("ask-peers", orders_text(wanted), folder=str(folder), count=len(wanted))
         assert answer == {"asked": len(wanted)}
-        assert asked_so_far(folder) == wanted
+        assert orders_so_far(folder) == wanted
 
 
 def test_a_run_is_started_followed_and_told_to_its_end(pipe, folder):

@@ -64,7 +64,7 @@ def test_a_life_has_a_row_for_every_rank_and_one_for_the_run():
     assert live.figure.yaxis[0].major_label_overrides == {0.75: "the run", 0.0: "0 · d0", -1.0: "1 · d1"}
 
 
-def test_full_links_are_red_on_the_map_and_lie_above_calm_ones(tmp_path):
+def test_full_links_are_red_on_the_map_and_lie_above_others(tmp_path):
     run, _ = a_run(tmp_path)
     for rank in range(4):
         write(tmp_path, rank, *(step_record(rank, step, 4, step + 1.0) for step in range(3)))

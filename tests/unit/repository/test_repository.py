@@ -17,7 +17,7 @@ from documentation import README, ROOT, blocks, commands
 import hetplanner
 from hetplanner.cluster.formats.cluster_files import load_cluster
 from hetplanner.launchers.hosts_file import read_hosts
-from hetplanner.runs.agent.allowed_paths import offers_file, read_offers
+from hetplanner.runs.agent.allowed_paths import allowed_paths_file, read_allowed_paths
 
 PACKAGE = ROOT / "hetplanner"
 
@@ -76,9 +76,9 @@ def test_the_documented_cluster_file_loads(tmp_path):
 
 def test_the_documented_agent_file_loads(tmp_path):
     *_, agent_toml = blocks("toml")
-    offers_file(tmp_path).write_text(agent_toml)
-    offers_file(tmp_path).chmod(0o600)
-    offers = read_offers(tmp_path)
+    allowed_paths_file(tmp_path).write_text(agent_toml)
+    allowed_paths_file(tmp_path).chmod(0o600)
+    offers = read_allowed_paths(tmp_path)
     assert offers.data_names
     assert offers.output_names
 

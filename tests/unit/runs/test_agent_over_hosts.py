@@ -18,7 +18,7 @@ from hetplanner.launchers.interface import HostCommand, LaunchRequest
 from hetplanner.launchers.launch_file import Launch, load_launch
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.allowed_paths import Choice, offered_hosts, offers_file
+from hetplanner.runs.agent.allowed_paths import Choice, allowed_hosts, allowed_paths_file
 from hetplanner.runs.agent.client import data_for
 from hetplanner.runs.agent.protocol import StartRequest
 from hetplanner.runs.agent.service import launch_of, read_start_request
@@ -183,19 +183,19 @@ def test_hosts_that_cannot_run_the_plan_are_told_before_anything_is_made(supervi
 def test_a_page_names_hosts_and_a_caller_of_the_same_user_gives_them(tmp_path):
     file = tmp_path / "lab.toml"
     file.write_text('format = "hetplanner/hosts@1"\n[hosts.a]\nssh = "me@a.lab"\n')
-    offers_file(tmp_path).write_text(f'[hosts]\nlab = "{file}"\n')
-    offers_file(tmp_path).chmod(0o600)
+    allowed_paths_file(tmp_path).write_text(f'[hosts]\nlab = "{file}"\n')
+    allowed_paths_file(tmp_path).chmod(0o600)
     file.chmod(0o600)
-    assert offered_hosts("lab", tmp_path) == read_hosts(file) == HOSTS
+    assert allowed_hosts("lab", tmp_path) == read_hosts(file) == HOSTS
     chosen = StartRequest(plan={}, launcher="ssh", choice=Choice(hosts="lab"))
     given = StartRequest(plan={}, launcher="ssh", hosts=HOSTS)
     assert launch_of(chosen, tmp_path) == launch_of(given, tmp_path) == SSH
     assert launch_of(StartRequest(plan={}), tmp_path).is_local
     with pytest.raises(InvalidInput, match=r"hosts: 'other' is not offered by the agent \(lab\)"):
-        offered_hosts("other", tmp_path)
+        allowed_hosts("other", tmp_path)
     file.chmod(0o666)
     with pytest.raises(InvalidInput, match="others may write it"):
-        offered_hosts("lab", tmp_path)
+        allowed_hosts("lab", tmp_path)
 
 
 def test_hosts_that_a_page_gives_by_itself_are_refused():

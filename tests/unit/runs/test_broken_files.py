@@ -12,11 +12,11 @@ from hetplanner.elastic.coordinator.decisions import decode_decisions
 from hetplanner.errors import HetplannerError, InvalidInput, RunError
 from hetplanner.plan.files.train_files import resume_chain
 from hetplanner.reading import reader, reading
-from hetplanner.runs.agent.allowed_paths import read_offers
+from hetplanner.runs.agent.allowed_paths import read_allowed_paths
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.reports.report import report_run
 from hetplanner.runs.run import Run, agent_lives
-from hetplanner.swarm.launch.requests import asked_so_far
+from hetplanner.swarm.launch.requests import orders_so_far
 from hetplanner.workload.files import workload_from_data, workload_to_data
 from hetplanner.workload.presets import preset
 
@@ -152,7 +152,7 @@ def test_numbers_of_too_many_digits(tmp_path):
     (tmp_path / "agent.toml").write_text(f"[data]\nx = {DIGITS}\n")
     (tmp_path / "agent.toml").chmod(0o600)
     with pytest.raises(InvalidInput, match=r"agent\.toml: holds a number of too many digits"):
-        read_offers(tmp_path)
+        read_allowed_paths(tmp_path)
     with pytest.raises(InvalidInput, match=r"c\.json: a whole number has 5000 digits, at most 40 are read; correct it"):
         cluster_from_uploads({"c.json": f'{{"format": "hetplanner/cluster@1", "name": {DIGITS}}}'.encode()})
 
@@ -172,7 +172,7 @@ def test_lines_of_logs_that_are_passed_over(tmp_path, text):
         file.write(text + "\n")
     assert len(audit_records(folder)) == known
     (folder / "asked.jsonl").write_text(text + "\n")
-    assert asked_so_far(folder) == []
+    assert orders_so_far(folder) == []
 
 
 def test_a_chain_of_runs_ends_where_a_path_is_none(tmp_path):

@@ -32,15 +32,15 @@ def event(kind, *machines):
     }
 
 
-CALM = {
+QUIET = {
     "aws": {"/latest/api/token": "a-token"},
     "gcp": {PREEMPTED: "FALSE"},
     "azure": {EVENTS: azure(event("Preempt", "other"), event("Reboot", "mine")), NAME: "mine"},
 }
 TOLD = {
-    "aws": CALM["aws"] | {ACTION: json.dumps(GONE)},
+    "aws": QUIET["aws"] | {ACTION: json.dumps(GONE)},
     "gcp": {PREEMPTED: "TRUE"},
-    "azure": CALM["azure"] | {EVENTS: azure(event("Preempt", "other", "mine"))},
+    "azure": QUIET["azure"] | {EVENTS: azure(event("Preempt", "other", "mine"))},
 }
 WORDS = {
     "aws": "AWS will terminate this machine at 2026-11-25T15:00:00Z",
@@ -58,7 +58,7 @@ def service():
 
 @pytest.mark.parametrize("cloud", notices.CLOUDS)
 def test_a_notice_is_told_once_there_is_one(service, cloud):
-    service.answers = CALM[cloud]
+    service.answers = QUIET[cloud]
     assert notice(cloud, service.address) is None
     service.answers = TOLD[cloud]
     assert notice(cloud, service.address) == WORDS[cloud]
@@ -94,7 +94,7 @@ def test_a_watcher_waits_out_silence_and_tells_once(service, monkeypatch, caplog
     told = []
     watcher = NoticeWatcher("aws", told.append, service.address)
     until(lambda: service.asked, "nobody asks")
-    service.answers = CALM["aws"]
+    service.answers = QUIET["aws"]
     time.sleep(0.1)
     assert told == []
     service.answers = TOLD["aws"]
@@ -107,7 +107,7 @@ def test_a_watcher_waits_out_silence_and_tells_once(service, monkeypatch, caplog
 
 def test_a_closed_watcher_asks_no_more(service, monkeypatch):
     monkeypatch.setattr(notices, "EVERY_S", 0.01)
-    service.answers = CALM["gcp"]
+    service.answers = QUIET["gcp"]
     watcher = NoticeWatcher("gcp", lambda words: None, service.address)
     until(lambda: service.asked, "nobody asks")
     watcher.close()

@@ -32,7 +32,7 @@ def test_no_jitter_is_the_plain_simulation_whatever_the_seed():
 
 def test_the_luck_of_an_action_does_not_depend_on_the_network():
     """A forward takes as long when messages vary as when they do not, wherever it moves to."""
-    calm = simulate(PLAN, jitter=Jitter(compute=0.3), seed=4)
+    still = simulate(PLAN, jitter=Jitter(compute=0.3), seed=4)
     stormy = simulate(PLAN, jitter=Jitter(compute=0.3, network=1.0), seed=4)
 
     def lengths(trace):
@@ -42,8 +42,8 @@ def test_the_luck_of_an_action_does_not_depend_on_the_network():
             if s.kind in ("forward", "backward", "step")
         }
 
-    assert lengths(calm) == pytest.approx(lengths(stormy))
-    assert summarise_trace(calm).step_s != summarise_trace(stormy).step_s
+    assert lengths(still) == pytest.approx(lengths(stormy))
+    assert summarise_trace(still).step_s != summarise_trace(stormy).step_s
 
 
 @pytest.mark.parametrize("value", [-0.1, 4.0, float("nan")])

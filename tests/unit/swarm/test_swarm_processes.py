@@ -10,7 +10,7 @@ from swarm_runs import small_spec
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.elastic.protocol.messages import Work
 from hetplanner.errors import InvalidInput
-from hetplanner.swarm.launch.faults import draw_storm
+from hetplanner.swarm.launch.faults import draw_faults
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.main import parse_arguments
 from hetplanner.swarm.peer.open_calls import OpenCalls
@@ -65,9 +65,9 @@ def test_what_others_wait_for_goes_first_and_errors_come_back():
 
 
 def test_a_storm_is_drawn_from_its_seed():
-    storm = draw_storm(3, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
-    assert storm == draw_storm(3, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
-    assert storm != draw_storm(4, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
+    storm = draw_faults(3, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
+    assert storm == draw_faults(3, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
+    assert storm != draw_faults(4, steps=60, kills=20, stops=10, joins=20, speeds=(1.0, 2.0))
     assert [sum(f.kind == kind for f in storm) for kind in ("kill", "stop", "join")] == [20, 10, 20]
     assert all(1 <= fault.step <= 58 for fault in storm)
     assert len({f.peer for f in storm if f.kind == "join"}) == 20

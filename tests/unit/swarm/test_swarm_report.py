@@ -87,13 +87,13 @@ def test_a_report_tells_who_did_what_and_how_everybody_ended(tmp_path):
     closing = [(c.phase, c.times, c.median_s, c.most_s) for c in found.closing]
     assert closing == [("prepare", 2, 0.02, 0.03), ("reduce", 1, 0.1, 0.1), ("commit", 1, 0.02, 0.02)]
     assert (found.steps, found.planned_steps, found.losses[-1]) == (3, 5, (2, 4.98))
-    assert found.step_s.keys() == found.tokens_per_s.keys() == {"calm", "measured"}
-    assert re.search(r"calm step, .* takes .*; the median step took .* \([+-]\d", found.difference)
+    assert found.step_s.keys() == found.tokens_per_s.keys() == {"steady_state", "measured"}
+    assert re.search(r"steady-state step, .* takes .*; the median step took .* \([+-]\d", found.difference)
     data = json.loads(json.dumps(found.to_data(), allow_nan=False))
     assert data["peers"][0]["end"] == "moved"
 
 
-def test_without_emulation_the_calm_step_predicts_nothing(tmp_path):
+def test_without_emulation_the_steady_state_step_predicts_nothing(tmp_path):
     found = report_swarm(swarm_run(tmp_path / "run", story("d9"), steps=3))
     assert "predicts nothing of this run" in found.difference
 

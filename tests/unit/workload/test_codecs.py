@@ -313,7 +313,7 @@ def test_adatopk_compresses_links_in_proportion_and_keeps_its_promise() -> None:
         ({"name": "topk", "ratio": "10"}, "ratio"),
         ({"name": "topk", "ratio": 1e7}, "ratio"),
         ({"name": "int8", "ratio": 2.0}, "belongs to topk only"),
-        ({"name": "zip"}, "'none', 'fp16', 'bf16', 'int8', 'int4', 'topk' or 'powersgd'"),
+        ({"name": "zip"}, "'none', 'fp16', .*'topk' or 'powersgd'"),
     ],
 )
 def test_nonsense_is_refused(fields: dict[str, object], words: str) -> None:

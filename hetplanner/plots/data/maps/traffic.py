@@ -14,12 +14,12 @@ from hetplanner.units import short_rate
 Columns = dict[str, list[Any]]
 LOAD_NAMES = ("xs", "ys", "colour", "width", "sites", "rate", "share", "busiest", "limit")
 STEPS = ((0.8, "#CC3311", "80 % and more"), (0.5, "#EE8866", "50–80 %"), (0.2, "#DDAA33", "20–50 %"))
-CALM = ("#4477AA", "below 20 %")
+LOW = ("#4477AA", "below 20 %")
 
 
 def load_colour(share: float) -> str:
     """Blue, then yellow, orange and red as a link comes near its limit."""
-    return next((colour for least, colour, _ in STEPS if share >= least), CALM[0])
+    return next((colour for least, colour, _ in STEPS if share >= least), LOW[0])
 
 
 def load_columns(cluster: Cluster, loads: Sequence[SiteLoad]) -> Columns:

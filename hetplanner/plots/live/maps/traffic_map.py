@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bokeh.models import HoverTool
 
 from hetplanner.cluster.model import Cluster
-from hetplanner.plots.data.maps.traffic import CALM, LOAD_NAMES, STEPS, load_columns
+from hetplanner.plots.data.maps.traffic import LOAD_NAMES, LOW, STEPS, load_columns
 from hetplanner.plots.live.base import empty_source, put
 from hetplanner.plots.live.maps.device_map import DeviceMap
 from hetplanner.runs.reading.loads import SiteLoad
@@ -36,7 +36,7 @@ class TrafficMap(DeviceMap):
                 visible=False,
             )
         )
-        levels = [CALM, *((colour, words) for _, colour, words in reversed(STEPS))]
+        levels = [LOW, *((colour, words) for _, colour, words in reversed(STEPS))]
         self._add_legend([(words, [self._stroke(line_color=colour, line_width=4)]) for colour, words in levels])
         self._recolour()
 

@@ -76,7 +76,7 @@ def swarm_forecast(found: Mapping[str, Forecast]) -> hv.Overlay:
     if not found:
         raise InvalidInput("found: must hold at least one forecast")
     rows = forecast_columns(found)
-    calm = max(each.calm_tokens_per_s for each in found.values())
+    steady = max(each.steady_tokens_per_s for each in found.values())
     hover = tooltips(("", "@text"), ("this seed", "@tokens{0,0} tokens/s"), ("of the optimal", "@share{0.0%}"))
     labels, spreads = list(found), [each.tokens_per_s for each in found.values()]
     y = [-float(i) for i in range(len(labels))]
@@ -86,11 +86,11 @@ def swarm_forecast(found: Mapping[str, Forecast]) -> hv.Overlay:
         ([s.mean for s in spreads], [v - 0.3 for v in y], [s.mean for s in spreads], [v + 0.3 for v in y])
     )
     dots = hv.Points(rows, ["tokens", "y"], ["text", "share"])
-    still = hv.Segments(([calm], [y[-1] - 0.5], [calm], [0.5]))
-    low, high = min(rows["tokens"]), max(*rows["tokens"], calm)
+    still = hv.Segments(([steady], [y[-1] - 0.5], [steady], [0.5]))
+    low, high = min(rows["tokens"]), max(*rows["tokens"], steady)
     room = 0.08 * (high - low) or 0.08 * high
     layers: list[hv.Element] = [
-        still.relabel("calm").opts(color=LIGHT.text, line_dash="dotted", line_width=1.5),
+        still.relabel("steady").opts(color=LIGHT.text, line_dash="dotted", line_width=1.5),
         bars,
         means.opts(color=LINE_COLOURS[0], line_width=3),
         dots.opts(color=LINE_COLOURS[0], size=6, alpha=0.7, tools=[hover]),

@@ -18,7 +18,7 @@ from hetplanner.hosts.probe.kept import ONLY, when_text
 from hetplanner.hosts.probe.pace import left_text
 from hetplanner.hosts.probe.record import Record
 from hetplanner.hosts.probe.result import probed_cluster
-from hetplanner.runs.agent.allowed_paths import offers_file, read_offers
+from hetplanner.runs.agent.allowed_paths import allowed_paths_file, read_allowed_paths
 from hetplanner.ui.cluster.models.editor import Editor
 from hetplanner.ui.cluster.models.probe_rows import ProbeRows, measured_text, probe_rows
 from hetplanner.ui.jobs.probe_jobs import ProbeJob, ProbeJobs, ProbeRequest, cluster_key
@@ -30,7 +30,7 @@ from hetplanner.ui.shell.models.texts import counted, without_paths
 _log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 3.0
-NO_OFFER = (
+NO_HOSTS_FILE = (
     "The agent offers no hosts file. Write one as the documentation says (Run over ssh), and name it in agent.toml"
     ' under [hosts], such as lab = "/home/me/lab-hosts.toml".'
 )
@@ -151,7 +151,7 @@ class ProbeModel(param.Parameterized):
         if cluster is None:
             return "There is no cluster yet."
         if not self.names:
-            return "" if self._offers_error else NO_OFFER
+            return "" if self._offers_error else NO_HOSTS_FILE
         record = self.record
         if record is None or not self.has_numbers:
             return "" if job is None else "Cancelled before anything was measured." if job.state == "stopped" else ""
@@ -182,7 +182,7 @@ class ProbeModel(param.Parameterized):
         elif cluster is None:
             self.error = "measure: there is no cluster yet; choose a sample, import one, or draw one"
         elif self.hosts not in self.names:
-            self.error = f"measure: {NO_OFFER[0].lower()}{NO_OFFER[1:]}"
+            self.error = f"measure: {NO_HOSTS_FILE[0].lower()}{NO_HOSTS_FILE[1:]}"
         else:
             self.error = ""
             request = ProbeRequest(cluster, self.hosts, self.only, self.all_pairs, anew)
@@ -256,7 +256,7 @@ class ProbeModel(param.Parameterized):
             return
         self._due_s = self._clock() + LOOK_EVERY_S
         try:
-            info = offers_file(self._home).stat()
+            info = allowed_paths_file(self._home).stat()
             stamp: object = (info.st_mtime_ns, info.st_size, info.st_mode, info.st_uid)
         except OSError:
             stamp = "missing"
@@ -264,7 +264,7 @@ class ProbeModel(param.Parameterized):
             return
         self._offers_seen, self.error = stamp, ""
         try:
-            names, self._offers_error = read_offers(self._home).hosts_names, ""
+            names, self._offers_error = read_allowed_paths(self._home).hosts_names, ""
         except HetplannerError as error:
             names, self._offers_error = (), without_paths(str(error))
         self.param.update(names=names, hosts=self.hosts if self.hosts in names else names[0] if names else "")

@@ -1,6 +1,6 @@
-"""What pages made for routes show of an elastic plan: a calm step, and in words what that leaves out."""
+"""What pages made for routes show of an elastic plan: a steady-state step, and in words what that leaves out."""
 
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
@@ -9,14 +9,14 @@ from hetplanner.ui.shell.models.texts import shape_text
 MOST_PEERS = 24
 """Of a stage, in a line."""
 LEFT_OUT = (
-    "a calm step of it, as if all peers of its start stayed: who comes, goes or moves is not in these figures, and what"
-    " is changed or searched here becomes a static plan. Run and Export hold the swarm itself."
+    "a steady-state step of it, as if all peers of its start stayed. Joins, losses and moves are not in these figures."
+    " A plan that is changed or searched here becomes static. Run and Export hold the swarm itself."
 )
 
 
 def static_view(plan: AnyPlan) -> Plan:
-    """A static plan as it is; of an elastic one its calm step."""
-    return calm_plan(plan) if isinstance(plan, ElasticPlan) else plan
+    """A static plan as it is; of an elastic one its steady-state step."""
+    return steady_state_plan(plan) if isinstance(plan, ElasticPlan) else plan
 
 
 def swarm_words(plan: ElasticPlan | None) -> str:

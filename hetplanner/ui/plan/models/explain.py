@@ -78,7 +78,7 @@ class ExplainModel(param.Parameterized):
 
     @property
     def swarm(self) -> ElasticPlan | None:
-        """The elastic plan whose calm step the page shows, if it does."""
+        """The elastic plan whose steady-state step the page shows, if it does."""
         return self.session.elastic if self.plan.plan is self.session.plan else None
 
     def keep_outcome(self) -> None:

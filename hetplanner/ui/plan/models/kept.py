@@ -19,7 +19,7 @@ from hetplanner.units import short_bytes
 
 MOST_COMPARED = 4
 LOOK_EVERY_S = 1.0
-CALM = "a swarm: its calm step, without peers that come and go"
+OF_SWARMS = "a swarm: its steady-state step, without peers that come and go"
 """Beside the name of an elastic plan among static ones."""
 
 
@@ -198,12 +198,12 @@ class KeptModel(param.Parameterized):
         self.choose([name for name in names.split(",") if is_safe(name)])
 
     def compared(self) -> dict[str, Plan]:
-        """The chosen plans by name, if there are two or more that can be read; of swarms a calm step."""
+        """The chosen plans by name, if there are two or more that can be read; of swarms a steady-state step."""
         plans = {}
         for name in self.chosen:
             try:
                 plan = self._store.load(name)
-                plans[f"{name} ({CALM})" if isinstance(plan, ElasticPlan) else name] = static_view(plan)
+                plans[f"{name} ({OF_SWARMS})" if isinstance(plan, ElasticPlan) else name] = static_view(plan)
             except HetplannerError as error:
                 self.session.notify("error", f"{name}: {error}")
         return plans if len(plans) > 1 else {}

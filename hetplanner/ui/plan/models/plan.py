@@ -218,7 +218,7 @@ class PlanModel(ProblemSettings):
         }
 
     def show(self, plan: AnyPlan) -> None:
-        """Shows a plan that no search of this page found (of an elastic one a calm step); takes over its problem."""
+        """Shows a plan that no search of this page found (of an elastic one a steady-state step), and its problem."""
         with self.taking_over():
             self._job, self._cursor = None, 0
             self.points, self.baselines, self.baseline_estimates, self.earlier = [], {}, {}, ()

@@ -27,7 +27,7 @@ class PlanReportModel:
     """Asks for reports.
 
     Args:
-        session: has the plan in hand; of an elastic plan a calm step of it is reported.
+        session: has the plan in hand; of an elastic plan a steady-state step of it is reported.
         search: has the moments, if its plan is the one in hand.
         compute: has the report made.
     """

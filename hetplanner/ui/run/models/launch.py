@@ -24,7 +24,7 @@ from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.rehearsal import rehearsal_problem
 from hetplanner.plan.train import MAX_CONNECTIONS, LrSchedule, TrainConfig
-from hetplanner.runs.agent.allowed_paths import Choice, read_offers
+from hetplanner.runs.agent.allowed_paths import Choice, read_allowed_paths
 from hetplanner.runs.agent.successor import check_replan
 from hetplanner.runs.home import runs_directory
 from hetplanner.runs.reading.reader import RunReader
@@ -265,7 +265,7 @@ class LaunchModel(param.Parameterized):
     def _name_of(self, data: str | None) -> str:
         if data is None:
             return OWN_DATA
-        offered = read_offers(self.home).data
+        offered = read_allowed_paths(self.home).data
         name = next((name for name, path in offered.items() if data in (path, str(Path(path).expanduser()))), None)
         if name is None:
             raise InvalidInput(
@@ -288,7 +288,7 @@ class LaunchModel(param.Parameterized):
         data, output = [OWN_DATA], [OWN_RUNS]
         self._places = {HERE: THIS_MACHINE}
         with self.session.reporting():
-            offers = read_offers(self.home)
+            offers = read_allowed_paths(self.home)
             data += offers.data_names
             output += offers.output_names
             if earlier is None:
@@ -353,7 +353,7 @@ class LaunchModel(param.Parameterized):
 
     def _folder(self, output: str | None) -> Path:
         """Where the run will write."""
-        offered = read_offers(self.home).output.get(output) if output is not None else None
+        offered = read_allowed_paths(self.home).output.get(output) if output is not None else None
         return Path(offered).expanduser() if offered is not None else runs_directory(self.home)
 
     def _again(self, *_: Any) -> None:

@@ -9,7 +9,7 @@ from hetplanner.launchers.hosts_file import Hosts
 from hetplanner.launchers.launch_file import LOCAL, Launch
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
-from hetplanner.runs.agent.allowed_paths import offered_hosts, read_offers
+from hetplanner.runs.agent.allowed_paths import allowed_hosts, read_allowed_paths
 from hetplanner.runs.agent.successor import LAUNCHER as SSH
 from hetplanner.ui.shell.models.texts import without_paths
 
@@ -65,7 +65,7 @@ def places_for(plan: AnyPlan, home: Path | None, earlier: Launch | None = None) 
     """
     if plan.problem.rehearsal_of is not None or (earlier is not None and earlier.is_local):
         return _by_label([THIS_MACHINE])
-    names = read_offers(home).hosts_names
+    names = read_allowed_paths(home).hosts_names
     if earlier is not None:
         if not names:
             raise InvalidInput(
@@ -88,7 +88,7 @@ def hosts_at(place: Place, home: Path | None) -> Hosts | None:
     if place.hosts is None:
         return None
     try:
-        return offered_hosts(place.hosts, home)
+        return allowed_hosts(place.hosts, home)
     except InvalidInput as error:
         raise InvalidInput(f"hosts: {without_paths(str(error)).removeprefix('hosts: ')}") from None
 
@@ -96,7 +96,7 @@ def hosts_at(place: Place, home: Path | None) -> Hosts | None:
 def _read(name: str, home: Path | None) -> Hosts | None:
     """The hosts of an offer; None where its file is not right, which is told when it is chosen."""
     try:
-        return offered_hosts(name, home)
+        return allowed_hosts(name, home)
     except HetplannerError:
         return None
 

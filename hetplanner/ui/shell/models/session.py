@@ -28,7 +28,7 @@ class Session(param.Parameterized):
     unlocked = param.Boolean(default=False, doc="The launch token was typed in; only this session is unlocked.")
     plan = param.ClassSelector(class_=Plan, default=None)
     elastic = param.ClassSelector(
-        class_=ElasticPlan, default=None, doc="The elastic plan in hand; `plan` is a calm step of it then."
+        class_=ElasticPlan, default=None, doc="The elastic plan in hand; `plan` is a steady-state step of it then."
     )
     notice = param.Tuple(default=("info", ""), length=2, doc="Kind and text of the newest notice.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from factories import chain_plan, hosted, slow_swarm, swarm_plan
 
-from hetplanner.cost.elastic.steady_step import calm_plan
+from hetplanner.cost.elastic.steady_state import steady_state_plan
 from hetplanner.cost.elastic.swarm_rules import under_rules_of
 from hetplanner.launchers.hosts_file import Hosts, place_hosts, read_hosts
 from hetplanner.launchers.registry import OVER_HOSTS, make_launcher
@@ -184,20 +184,20 @@ def give(app, plan=SWARM, name="swarm.json"):
     app.export.upload(name, plan_text(plan).encode())
 
 
-def test_an_elastic_plan_is_in_hand_and_other_pages_have_a_calm_step_of_it(quiet):
+def test_an_elastic_plan_is_in_hand_and_other_pages_have_a_steady_state_step_of_it(quiet):
     give(quiet)
     assert quiet.export.error == ""
     swarm = quiet.session.in_hand
     assert swarm == SWARM.replace(estimate=swarm.estimate)
     assert swarm.estimate.step_s > 0
-    assert quiet.session.plan == quiet.plan.plan == quiet.simulate.original == calm_plan(swarm)
+    assert quiet.session.plan == quiet.plan.plan == quiet.simulate.original == steady_state_plan(swarm)
     assert quiet.plan.model_name == "tiny-gpt"
     assert quiet.explain.swarm is quiet.simulate.swarm is swarm
-    assert swarm_words(swarm).startswith("3 stages × 2–3 peers at the start. Shown is a calm step of it")
+    assert swarm_words(swarm).startswith("3 stages × 2–3 peers at the start. Shown is a steady-state step of it")
     assert quiet.run.launch.rehearsal_kind == "swarm"
 
 
-def test_an_elastic_plan_is_kept_found_after_a_reload_and_compared_by_its_calm_step(quiet, plan):
+def test_an_elastic_plan_is_kept_found_after_a_reload_and_compared_by_its_steady_state_step(quiet, plan):
     give(quiet)
     give(quiet, plan, "fixed.json")
     assert quiet.session.in_hand == plan
@@ -208,7 +208,7 @@ def test_an_elastic_plan_is_kept_found_after_a_reload_and_compared_by_its_calm_s
     kept = quiet.explain.kept
     assert {row["name"]: row["shape"] for row in kept.rows()}["swarm"] == "3 stages × 2–3 peers"
     kept.choose(["swarm", "fixed"])
-    assert list(kept.compared()) == ["swarm (a swarm: its calm step, without peers that come and go)", "fixed"]
+    assert list(kept.compared()) == ["swarm (a swarm: its steady-state step, without peers that come and go)", "fixed"]
     quiet.explain.keep()
     assert kept.load(kept.names[0]) == quiet.session.elastic
     assert kept.names[0].startswith("tiny-gpt 3x3 ")

@@ -9,7 +9,7 @@ from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.launchers.hosts_file import read_hosts
 from hetplanner.launchers.launch_file import Launch, save_launch
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.allowed_paths import offers_file
+from hetplanner.runs.agent.allowed_paths import allowed_paths_file
 from hetplanner.runs.agent.service import read_start_request
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.status import read_status, write_status
@@ -43,8 +43,8 @@ def app(tmp_path):
         lines.append(f'{name} = "{tmp_path}/{name}.toml"')
         (tmp_path / f"{name}.toml").write_text(text)
         (tmp_path / f"{name}.toml").chmod(0o600)
-    offers_file(tmp_path).write_text("\n".join(lines))
-    offers_file(tmp_path).chmod(0o600)
+    allowed_paths_file(tmp_path).write_text("\n".join(lines))
+    allowed_paths_file(tmp_path).chmod(0o600)
     made = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path)
     made.session.unlock(TOKEN)
     return made
@@ -101,7 +101,7 @@ def test_a_plan_is_launched_on_hosts_by_the_name_that_the_agent_offers(model):
 def test_without_offers_and_for_a_rehearsal_there_is_nothing_to_choose(model, tmp_path):
     model.launch.propose(PLAN.replace(problem=PLAN.problem.replace(rehearsal_of="a larger one")))
     assert "hosts" not in fields_of(form_of(model))
-    offers_file(tmp_path).unlink()
+    allowed_paths_file(tmp_path).unlink()
     model.launch.propose(PLAN)
     form = form_of(model)
     assert "hosts" not in fields_of(form)
@@ -258,7 +258,7 @@ def test_a_run_over_hosts_goes_on_there(app, model, tmp_path):
     proposal = model.launch.proposal
     assert (proposal.choice.hosts, proposal.choice.resume, proposal.config.replan) == ("park", run_id, True)
     model.launch.dismiss()
-    offers_file(tmp_path).unlink()
+    allowed_paths_file(tmp_path).unlink()
     model.restart()
     assert "restart: this run's hosts are not offered to pages" in errors(app)[-1]
     assert model.launch.proposal is None

@@ -17,7 +17,7 @@ from hetplanner.plan.files.train_files import save_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.planners.interface import Budget
 from hetplanner.planners.registry import make_planner
-from hetplanner.runs.agent.allowed_paths import offers_file
+from hetplanner.runs.agent.allowed_paths import allowed_paths_file
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.reading.series import prices_of
@@ -222,7 +222,7 @@ def test_settings_change_the_open_proposal_and_what_is_wrong_stands_beside_its_f
 
 
 def test_data_are_names_of_the_agents_file_and_never_paths(app, model, tmp_path):
-    file = offers_file(tmp_path)
+    file = allowed_paths_file(tmp_path)
     file.write_text('[data]\nmine = "/data/mine.txt"\n[output]\nscratch = "/scratch"\n')
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
     app.session.unlock(TOKEN)

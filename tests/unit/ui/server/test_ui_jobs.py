@@ -156,7 +156,7 @@ def test_a_front_comes_with_its_plans(service):
         assert plan.estimate.step_s == pytest.approx(row["step_s"], rel=1e-12)
 
 
-def test_an_elastic_plan_comes_beside_a_calm_step_of_it(service):
+def test_an_elastic_plan_comes_beside_a_steady_state_step_of_it(service):
     settings = {"mode": "elastic"}
     job = service().start(SearchRequest(problem(), planner="swarm", settings=settings, budget_s=1.0))
     until(lambda: job.ended, "the search")

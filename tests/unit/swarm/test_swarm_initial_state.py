@@ -21,8 +21,8 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.resuming import check_resume, checkpoints_of
-from hetplanner.swarm.beginning import adopt_from_hosts, begin, find_checkpoint, read_ledger, take_over
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
+from hetplanner.swarm.initial_state import adopt_from_hosts, begin, find_checkpoint, read_ledger, take_over
 from hetplanner.swarm.peer.checkpoint_files import DIGEST, FOLDER, checkpoint_path, digest_of
 from hetplanner.swarm.spec import spec_of
 

@@ -1,4 +1,4 @@
-"""A calm step of an elastic plan as a static plan: everybody of the start is there, wired as peers would wire.
+"""A steady-state step of an elastic plan as a static plan: all peers of the start are there, wired as peers would wire.
 
 Estimate, simulator and plots know static plans; this one is what they show of an elastic plan. Every sender deals its
 micro-batches over the next stage's peers by interleaved weighted round robin at their true speeds, from random phases,
@@ -27,7 +27,7 @@ MOST_PATHS = 256
 """Longer steps are wired in so many equal portions: estimates take time in proportion to their routes."""
 
 
-def calm_plan(plan: ElasticPlan, model: CostModel | None = None, seed: int = 0) -> Plan:
+def steady_state_plan(plan: ElasticPlan, model: CostModel | None = None, seed: int = 0) -> Plan:
     """The static plan that a swarm without faults carries out in one step.
 
     Peers that a step's few micro-batches do not reach are left out.

@@ -9,7 +9,7 @@ from factories import chain_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_to_data
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.allowed_paths import Choice, offers_file, read_offers, settle
+from hetplanner.runs.agent.allowed_paths import Choice, allowed_paths_file, read_allowed_paths, settle
 from hetplanner.runs.agent.service import read_start_request
 from hetplanner.runs.directory import create_run_directory, find_run
 from hetplanner.schema import checked
@@ -27,21 +27,21 @@ def home(tmp_path):
 
 
 def write(home, text: str) -> None:
-    file = offers_file(home)
+    file = allowed_paths_file(home)
     file.write_text(text)
     file.chmod(0o600)
 
 
 def test_without_a_file_nothing_is_offered(tmp_path):
-    offers = read_offers(tmp_path)
+    offers = read_allowed_paths(tmp_path)
     assert (offers.data_names, offers.output_names) == ((), ())
     with pytest.raises(InvalidInput, match=r"data: 'words' is not offered by the agent \(none\); add it to agent.toml"):
         settle(Choice(data="words"), TrainConfig(), tmp_path)
 
 
 def test_names_become_paths(home):
-    assert read_offers(home).data_names == ("words",)
-    assert read_offers(home).output_names == ("scratch",)
+    assert read_allowed_paths(home).data_names == ("words",)
+    assert read_allowed_paths(home).output_names == ("scratch",)
     config, parent = settle(Choice(data="words", output="scratch"), TrainConfig(steps=7), home)
     assert (config.steps, config.data) == (7, str(home / "words.txt"))
     assert parent == home / "scratch"
@@ -50,8 +50,10 @@ def test_names_become_paths(home):
 
 def test_the_home_folder_of_data_is_that_of_where_the_run_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    offers_file(tmp_path).write_text('[data]\nwords = "~/words.txt"\n[hosts]\nlab = "/etc/hetplanner/lab.toml"\n')
-    offers_file(tmp_path).chmod(0o600)
+    allowed_paths_file(tmp_path).write_text(
+        '[data]\nwords = "~/words.txt"\n[hosts]\nlab = "/etc/hetplanner/lab.toml"\n'
+    )
+    allowed_paths_file(tmp_path).chmod(0o600)
     here, _ = settle(Choice(data="words"), TrainConfig(), tmp_path)
     there, _ = settle(Choice(data="words", hosts="lab"), TrainConfig(), tmp_path)
     assert (here.data, there.data) == (str(tmp_path / "me" / "words.txt"), "~/words.txt")
@@ -102,28 +104,28 @@ def test_a_run_in_an_output_folder_is_registered_under_its_own_name(home):
     ],
 )
 def test_a_file_that_is_not_right_says_where(home, text, message):
-    offers_file(home).write_bytes(text.encode("latin-1"))
+    allowed_paths_file(home).write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidInput, match=message):
-        read_offers(home)
+        read_allowed_paths(home)
 
 
 def test_a_file_that_others_may_write_is_not_trusted(home):
-    offers_file(home).chmod(0o666)
+    allowed_paths_file(home).chmod(0o666)
     with pytest.raises(InvalidInput, match="others may write it"):
-        read_offers(home)
+        read_allowed_paths(home)
 
 
 def test_a_file_of_another_user_is_not_trusted(home, monkeypatch):
     me = os.getuid()
     monkeypatch.setattr("hetplanner.runs.home.os.getuid", lambda: me + 1)
     with pytest.raises(InvalidInput, match=f"belongs to .*user {me}"):
-        read_offers(home)
+        read_allowed_paths(home)
 
 
 def test_a_file_in_a_folder_that_others_may_write_is_not_trusted(home):
     home.chmod(0o777)
     with pytest.raises(InvalidInput, match="others may write it"):
-        read_offers(home)
+        read_allowed_paths(home)
 
 
 def test_an_output_folder_that_is_gone_is_named(home):
