@@ -1,15 +1,31 @@
 """Random plans for property tests: shared hosts and NICs, unlike links, ragged routes, codecs, both schedules."""
 
 import random
+from collections.abc import Sequence
 
+import numpy as np
 from factories import tiny_workload
 
-from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.model import Cluster, SiteLink
 from hetplanner.codecs.spec import Codec
 from hetplanner.plan.model import LinkCodec, Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.variants.schedules import interleave
 from hetplanner.schema import checked
+
+
+def random_links(rng: np.random.Generator, sites: Sequence[str]) -> tuple[SiteLink, ...]:
+    """A link for every ordered pair of sites: 0 to 80 ms, 0.3 MB/s to 1 GB/s."""
+    return tuple(
+        SiteLink(
+            from_site=a,
+            to_site=b,
+            latency=float(rng.choice([0.0, 0.001, 0.08])),
+            bandwidth=float(10 ** rng.uniform(5.5, 9)),
+        )
+        for a in sites
+        for b in sites
+    )
 
 
 def random_cluster(rng: random.Random, devices: int, *, nics: bool) -> Cluster:

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 from factories import chain_plan, small_cluster
-from fake_launcher import processes_under, rank_of
+from fake_launcher import rank_of
 from other_user import listening
 from patience import HANG_S, stretched, until
 
@@ -20,7 +20,6 @@ from hetplanner.launchers.local import LocalLauncher
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.reading.reader import RunReader
@@ -39,22 +38,6 @@ def tiny_plan(replicas: int = 2) -> Plan:
     cluster = small_cluster(2 * replicas, bandwidth="200 Mbit/s", latency="2 ms")
     half = len(workload.graph.ops) // 2
     return chain_plan(shares=(4 // replicas,) * replicas, cuts=(half,), cluster=cluster, workload=workload)
-
-
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    """An agent of its own, of which nothing may be left."""
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield AgentClient(tmp_path)
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    deadline = time.monotonic() + stretched(2)
-    while processes_under(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = processes_under(tmp_path)
-    for process in left:
-        process.kill()
-    assert left == []
 
 
 def start_training(client):

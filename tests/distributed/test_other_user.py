@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from factories import chain_plan, small_cluster, swarm_plan
-from fake_launcher import processes_under
 from other_user import CAN_BECOME, as_another_user, closed_to_others, listening
 from patience import until
 from swarm_runs import events_of, small_spec, start_swarm
@@ -22,8 +21,6 @@ from swarm_runs import events_of, small_spec, start_swarm
 from hetplanner.launchers.isolate import CLONE_NEWNET, why_open
 from hetplanner.liveness.processes import processes_of_run
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.client import AgentClient
-from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.home import socket_path
 from hetplanner.runs.run import Run
 from hetplanner.swarm.wire.certificates import run_certificates
@@ -34,16 +31,6 @@ pytestmark = pytest.mark.distributed
 FOREVER = TrainConfig(steps=100_000)
 CLUSTER = small_cluster(4, bandwidth="200 Mbit/s", latency="2 ms")
 WORKLOAD = preset("tiny-gpt", global_batch=8, micro_batch=2)
-
-
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    """An agent of its own, of which nothing may be left."""
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield AgentClient(tmp_path)
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    until(lambda: not processes_under(tmp_path), "processes are left")
 
 
 def reached(ports: list[int]) -> list[int]:

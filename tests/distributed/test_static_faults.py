@@ -10,7 +10,7 @@ import time
 
 import pytest
 from factories import chain_plan, small_cluster
-from fake_launcher import processes_under, rank_of
+from fake_launcher import rank_of
 from patience import HANG_S, until
 
 from hetplanner.liveness.processes import processes_of_run
@@ -34,15 +34,6 @@ FAULTS = {
     "term the agent": "the agent was told to end",
 }
 """With what the message of the restart says; without: there is none."""
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield tmp_path
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    until(lambda: processes_under(tmp_path) == [])
 
 
 def faulty_plan():

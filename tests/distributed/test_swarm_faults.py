@@ -7,15 +7,12 @@ import signal
 import psutil
 import pytest
 from factories import slow_swarm
-from fake_launcher import processes_under
 from patience import HANG_S, until
 from swarm_runs import losses_of, small_spec
 
 from hetplanner.errors import Preempted
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.train import TrainConfig
-from hetplanner.runs.agent.client import AgentClient
-from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.swarm.initial_state import read_ledger
@@ -27,16 +24,6 @@ pytestmark = pytest.mark.distributed
 STEPS = 14
 # Nobody moves, so that each stage keeps a peer when one dies.
 PLAN = slow_swarm((2, 2), peaks=(4e9,), micro_batches=4).replace(rebalancing=Rebalancing(policy="none"))
-
-
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    """An agent of its own, of which nothing may be left."""
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield AgentClient(tmp_path)
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    until(lambda: not processes_under(tmp_path))
 
 
 def settings(**more):

@@ -7,7 +7,6 @@ import time
 
 import pytest
 from factories import slow_swarm, small_cluster, swarm_plan
-from fake_launcher import processes_under
 from patience import HANG_S, stretched
 from swarm_runs import events_of, losses_of
 
@@ -20,7 +19,6 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.plots.report_page import report_page
 from hetplanner.runs.agent.audit import audit_records
 from hetplanner.runs.agent.client import AgentClient
-from hetplanner.runs.agent.connection import find_agent
 from hetplanner.runs.reading.swarm_history import WAYS_TO_GO, SwarmHistory
 from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runtime.model.sample import load_model
@@ -37,19 +35,6 @@ def tiny_swarm(peers=(2, 2)):
     cluster = small_cluster(sum(peers), bandwidth="200 Mbit/s", latency="2 ms")
     plan = swarm_plan(list(peers), cuts, cluster=cluster, workload=workload)
     return plan.replace(wiring=WiringSettings(trainers=1, slots=4))
-
-
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    """An agent of its own, of which nothing may be left."""
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield AgentClient(tmp_path)
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    deadline = time.monotonic() + stretched(5)
-    while processes_under(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not processes_under(tmp_path)
 
 
 def test_an_elastic_plan_trains_under_the_agent_as_one_process_does(client, tmp_path):

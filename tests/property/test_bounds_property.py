@@ -8,8 +8,9 @@ import pytest
 from factories import PAYERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_plans import random_links
 
-from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
+from hetplanner.cluster.model import Cluster, Device, Host, Site
 from hetplanner.codecs.spec import NO_CODEC, Codec, least_topk_bytes, topk_of
 from hetplanner.cost.bounds.lower_bounds import bound_cost, bound_step
 from hetplanner.cost.bounds.reduction_bounds import ReductionBounds
@@ -64,16 +65,7 @@ def problems(draw):
             )
             for i in range(num_devices)
         ),
-        site_links=tuple(
-            SiteLink(
-                from_site=a,
-                to_site=b,
-                latency=float(rng.choice([0.0, 0.001, 0.08])),
-                bandwidth=float(10 ** rng.uniform(5.5, 9)),
-            )
-            for a in names
-            for b in names
-        ),
+        site_links=random_links(rng, names),
     )
     config = TransformerConfig(
         vocab=draw(st.sampled_from([64, 2000])),
@@ -192,16 +184,7 @@ def spread_groups(draw):
             Device(id=f"d{i}", kind="CPU generic", host=f"{rng.choice(sites)}-{rng.integers(3)}")
             for i in range(size + draw(st.integers(0, 2)))
         ),
-        site_links=tuple(
-            SiteLink(
-                from_site=a,
-                to_site=b,
-                latency=float(rng.choice([0.0, 0.001, 0.08])),
-                bandwidth=float(10 ** rng.uniform(5.5, 9)),
-            )
-            for a in sites
-            for b in sites
-        ),
+        site_links=random_links(rng, sites),
     )
     chosen = rng.permutation(cluster.device_ids)[:size].tolist()
     return cluster, chosen, draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))

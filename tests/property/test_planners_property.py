@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_plans import random_links
 
-from hetplanner.cluster.model import Cluster, Device, Host, Site, SiteLink
+from hetplanner.cluster.model import Cluster, Device, Host, Site
 from hetplanner.cost.check import check_plan
 from hetplanner.cost.dtfm import bound_dtfm, pair_costs, score_dtfm
 from hetplanner.cost.estimate import CostModel, estimate_plan
@@ -58,16 +59,7 @@ def clusters(draw, devices=SIZES):
             )
             for i in range(num_devices)
         ),
-        site_links=tuple(
-            SiteLink(
-                from_site=a,
-                to_site=b,
-                latency=float(rng.choice([0.0, 0.001, 0.08])),
-                bandwidth=float(10 ** rng.uniform(5.5, 9)),
-            )
-            for a in names
-            for b in names
-        ),
+        site_links=random_links(rng, names),
     )
 
 
@@ -268,16 +260,7 @@ def six_devices(seed):
             )
             for i in range(6)
         ),
-        site_links=tuple(
-            SiteLink(
-                from_site=a,
-                to_site=b,
-                latency=float(rng.choice([0.0, 0.001, 0.08])),
-                bandwidth=float(10 ** rng.uniform(5.5, 9)),
-            )
-            for a in sites
-            for b in sites
-        ),
+        site_links=random_links(rng, sites),
     )
     config = TransformerConfig(vocab=2000, max_seq_len=32, hidden=64, layers=4, heads=2, ffn=128)
     workload = Workload(name="six", transformer=config, global_batch=16, micro_batch=2, seq_len=32, dtype="float32")

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -16,7 +15,7 @@ import psutil
 import pytest
 from factories import chain_plan
 from fake_launcher import processes_under
-from patience import HANG_S, stretched, until
+from patience import HANG_S, until
 
 from hetplanner.cluster.model import Cluster
 from hetplanner.errors import Infeasible, InvalidInput, Preempted, RunError
@@ -41,22 +40,6 @@ LONG = TrainConfig(steps=100_000)
 @pytest.fixture
 def plan():
     return chain_plan(shares=(1, 1), cuts=(4,))
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A home whose agents and runs must be gone at the end."""
-    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
-    yield tmp_path
-    if find_agent(tmp_path):
-        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
-    until_gone = time.monotonic() + stretched(2)
-    while processes_under(tmp_path) and time.monotonic() < until_gone:
-        time.sleep(0.02)
-    left = processes_under(tmp_path)
-    for process in left:
-        process.kill()
-    assert left == []
 
 
 @pytest.fixture

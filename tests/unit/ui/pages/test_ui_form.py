@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +13,7 @@ from hetplanner.ui.settings.models.form import located
 from hetplanner.ui.settings.models.problem import MODEL_OPTIONS
 from hetplanner.ui.shell.models.app import PlannerApp
 from hetplanner.workload.presets import preset
-from tests.unit.ui.pages.test_ui_models import TOKEN, FakeService, errors, event
-
-SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
-
-
-@pytest.fixture
-def app(tmp_path):
-    made = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path)
-    made.cluster.sample = "laptop_8_cities"
-    made.plan.preset = "tiny-gpt"
-    return made
-
+from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors, event
 
 # -- a planner's own settings ---------------------------------------------------------------------
 

@@ -1,31 +1,18 @@
 """The front of time against cost: its search, its points, choosing and taking a plan."""
 
-from pathlib import Path
-
-import pytest
-
 from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.interface import LOADING
 from hetplanner.plots.live import FrontCurve
 from hetplanner.ui.jobs.worker import plan_body
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import TOKEN, FakeService, errors
+from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors
 
-SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
 ROW = {
     "tokens_per_s": 100.0, "tokens_per_usd": 10.0, "device_usd": 1.0, "egress_usd": 0.5, "pipelines": 1,
     "unpriced_egress_bytes": {"Oregon": 2e9},
     "bottleneck": "compute",
 }  # fmt: skip
-
-
-@pytest.fixture
-def app(tmp_path):
-    made = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path)
-    made.cluster.sample = "laptop_8_cities"
-    made.plan.preset = "tiny-gpt"
-    return made
 
 
 def points(*pairs, phase="between", spent_s=5.0):

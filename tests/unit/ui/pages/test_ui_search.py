@@ -1,7 +1,6 @@
 """A search as the page follows it: loading, progress, bound and gap, and going on from its best plan."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -9,17 +8,7 @@ from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.interface import LOADING
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
-from tests.unit.ui.pages.test_ui_models import TOKEN, FakeService, errors, event
-
-SAMPLES = Path(__file__).resolve().parents[4] / "sample_clusters"
-
-
-@pytest.fixture
-def app(tmp_path):
-    made = PlannerApp(LaunchGuard(TOKEN), FakeService(), SAMPLES, tmp_path)
-    made.cluster.sample = "laptop_8_cities"
-    made.plan.preset = "tiny-gpt"
-    return made
+from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors, event
 
 
 def newest(app):

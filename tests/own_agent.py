@@ -1,0 +1,35 @@
+"""An agent of a test's own: a home of which nothing may be left at the end."""
+
+import time
+
+import pytest
+from fake_launcher import processes_under
+
+from hetplanner.runs.agent.client import AgentClient
+from hetplanner.runs.agent.connection import find_agent
+from tests.patience import stretched
+
+GONE_S = 5.0
+"""After the agent has ended, its processes are gone within this time."""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home whose agents and runs must be gone at the end."""
+    monkeypatch.setenv("HETPLANNER_HOME", str(tmp_path))
+    yield tmp_path
+    if find_agent(tmp_path):
+        AgentClient(tmp_path, start=False).shutdown(stop_runs=True)
+    deadline = time.monotonic() + stretched(GONE_S)
+    while processes_under(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = processes_under(tmp_path)
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+@pytest.fixture
+def client(home):
+    """The agent of this home."""
+    return AgentClient(home)
