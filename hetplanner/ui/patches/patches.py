@@ -8,18 +8,41 @@ and says so on the browser's console.
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from hetplanner.errors import InvalidInput
 
 PATCHES_VARIABLE = "HETPLANNER_PATCHES"
+
+
+class Patch(NamedTuple):
+    """One change.
+
+    Attributes:
+        what: the page's behaviour with it, in a sentence.
+        versions: of the library that it was tried with.
+        upstream: the public issue nearest to it; '' where none is known.
+    """
+
+    what: str
+    versions: str
+    upstream: str = ""
+
+
 PATCHES = {
-    "style_updates": "Bokeh writes style sheets and measures figures again only where something has changed",
-    "mounted_state": "Panel's React widgets show what changed between their first drawing and their mounting",
-    "colour_bar": "Bokeh's colour bar may change its colours before it is laid out",
-    "island": "Panel marks the models of a part once, not again at every level of the page",
+    "style_updates": Patch(
+        "Bokeh writes style sheets and measures figures again only where something has changed",
+        "Bokeh 3.9",
+        "https://github.com/bokeh/bokeh/issues/14558",
+    ),
+    "mounted_state": Patch(
+        "Panel's React widgets show what changed between their first drawing and their mounting", "Panel 1.9"
+    ),
+    "colour_bar": Patch("Bokeh's colour bar may change its colours before it is laid out", "Bokeh 3.9"),
+    "island": Patch("Panel marks the models of a part once, not again at every level of the page", "Panel 1.9"),
 }
-"""All patches; each is a script of this folder, but for `island`, which is in `island.py`."""
+"""All patches; each is a script of this folder, but for `island`, which is in `hetplanner.ui.widgets.island`."""
 
 
 def applied_patches(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
