@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from hetplanner.codecs.spec import NO_CODEC, Codec
 from hetplanner.elastic.protocol.settings import ElasticSettings, settings_of
 from hetplanner.errors import InvalidInput
-from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan
 from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.elastic.settings import check_updates
 from hetplanner.plan.model import OuterOptimizer
@@ -23,8 +23,6 @@ from hetplanner.schema import Name, Noun, check_format, checked, parse_json
 from hetplanner.workload.workload import Workload
 
 SPEC_VERSION = 1
-STATELESS_CODECS = ("none", "fp16", "bf16", "int8", "int4")
-"""A message is decoded by whoever it reaches, without a memory of earlier ones."""
 
 
 class SwarmSpec(Noun):
@@ -36,7 +34,7 @@ class SwarmSpec(Noun):
         averaging_codec: of gradients between the peers of a stage: none, or int8.
         recompute: by stage: activations are computed again in the backward pass instead of kept.
         in_flight: by stage: micro-batches whose activations a peer holds at once; some more wait for their turn.
-        places: stages of the peers of the start, by id; who is not named goes where it is needed.
+        places: stages of the peers of the start, by id; a peer that is not named goes where it is needed.
         rebalancing: how peers change their stage.
         delayed_updates, local_steps, outer: see `ElasticPlan`.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
