@@ -152,16 +152,16 @@ def _shape_text(plan: Plan) -> str:
 
 
 def dollars_text(plan: Plan) -> str:
-    """Who is paid, in a line: what to leave out, or where to stay, if dollars are to be saved."""
+    """What is paid for, in a line: what to leave out, or where to stay, if dollars are to be saved."""
     paid = _dollars(plan)
     total = sum(usd for _, usd in paid)
     parts = [f"{name} {usd / total:.0%}" for name, usd in paid[:MOST_PAID]]
     rest = sum(usd for _, usd in paid[MOST_PAID:])
-    return "dollars go to: " + (", ".join(parts + ([f"others {rest / total:.0%}"] if rest else [])) or "nobody")
+    return "dollars go to: " + (", ".join(parts + ([f"others {rest / total:.0%}"] if rest else [])) or "none")
 
 
 def _dollars(plan: Plan) -> list[tuple[str, float]]:
-    """Who is paid how much in one step."""
+    """What is paid for, and how much, in one step."""
     from hetplanner.cost.dollars import list_dollars
     from hetplanner.cost.estimate import CostModel
 

@@ -61,8 +61,8 @@ def _place_of(name: str) -> tuple[str, Path | None, tuple[str, ...]]:
 
     run = open_run(name)
     if not isinstance(run.plan, ElasticPlan):
-        raise InvalidInput(f"run {run.id}: its plan is static: nobody can join it")
-    if run.config.emulate_links:  # the others wait for rounds on links that nobody from outside has
+        raise InvalidInput(f"run {run.id}: its plan is static: no peer can join it")
+    if run.config.emulate_links:  # the others wait for rounds on emulated links, which a peer from outside lacks
         raise InvalidInput(f"run {run.id}: its links are emulated; a peer can join a run without --emulate-links")
     status, address = run.status(), SwarmHistory(run.path).read_all().address
     if status.state not in ("starting", "running") or status.pid is None or address is None:

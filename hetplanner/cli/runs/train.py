@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,6 @@ def train(
     from hetplanner.launchers.disk import disk_need, need_of_head
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files.plan_files import load_any_plan
-    from hetplanner.runs.agent.client import AgentClient
 
     plan = load_any_plan(file)
     if budget is not None and not without:
@@ -108,13 +108,25 @@ def train(
 
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
-    run = AgentClient().start(plan, config, out, launcher=launcher, hosts=where)
+    begin = partial(_begin, plan, config, out, launcher, where, as_json=as_json)
+    if detach:
+        begin()
+    else:
+        follow(begin, as_json=as_json)
+
+
+def _begin(
+    plan: AnyPlan, config: TrainConfig, out: Path | None, launcher: str, hosts: Hosts | None, *, as_json: bool
+) -> Run:
+    """Hands the run to the agent and says where it is."""
+    from hetplanner.runs.agent.client import AgentClient
+
+    run = AgentClient().start(plan, config, out, launcher=launcher, hosts=hosts)
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
     else:
         console.print(f"run {run.id} in {run.path}")
-    if not detach:
-        follow(run, as_json=as_json)
+    return run
 
 
 def _print_warnings(request: LaunchRequest, need: DiskNeed) -> None:
@@ -213,23 +225,31 @@ def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> Non
         sys.stdout.write(request.script())
 
 
-def follow(run: Run, *, as_json: bool) -> None:
-    """Shows a run until it ends. Ctrl-C stops the run, and is raised again then.
+def follow(begin: Callable[[], Run], *, as_json: bool) -> None:
+    """Begins a run and shows it until it ends. Ctrl-C stops the run, also while it begins, and is raised again then.
 
     Raises:
         RunError: it failed.
         Preempted: it was told to end from outside.
     """
+    from hetplanner.planners.search.interrupts import Interrupts
     from hetplanner.runs.status import raise_if_lost
 
+    run: Run | None = None
     interrupted = False
     try:
+        with Interrupts() as asked_to_stop:
+            run = begin()
+        if asked_to_stop():
+            raise KeyboardInterrupt
         _show_until_over(run)
         while (successor := run.successor()) is not None:
             notices.print(f"{run.status().message} ({successor.path})")
             run = successor
             _show_until_over(run)
     except KeyboardInterrupt:
+        if run is None:
+            raise
         interrupted = True
         notices.print("stopping the run …")
         run.stop()

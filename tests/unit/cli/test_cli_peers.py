@@ -59,7 +59,7 @@ def test_an_address_is_taken_as_it_is(executed, tmp_path):
 @pytest.mark.parametrize(
     ("plan", "more", "law"),
     [
-        (chain_plan(shares=(2, 2), cuts=(4,)), {}, "its plan is static: nobody can join it"),
+        (chain_plan(shares=(2, 2), cuts=(4,)), {}, "its plan is static: no peer can join it"),
         (swarm_plan([1, 1], [4]), {"state": "finished"}, "is finished; only a running swarm can be joined"),
         (swarm_plan([1, 1], [4]), {"told": False}, "is running; only a running swarm"),
         (swarm_plan([1, 1], [4]), {"config": TrainConfig(emulate_links=True)}, "its links are emulated"),
