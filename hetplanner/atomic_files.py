@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all: written under another name, which nobody can foresee, then given theirs.
+"""Files that are there whole or not at all: written under a random name, then renamed.
 
-A draft is made anew (O_EXCL), so a link that somebody has put there is never followed, and it goes when it cannot be
-finished, so a full disk gets its space back at once. Only a killed writer leaves one: see `remove_drafts`.
+A draft is made anew (O_EXCL), so a link that another user has put there is never followed. It is removed when it cannot
+be finished, so a full disk gets its space back at once. Only a killed writer leaves one: see `remove_drafts`.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ def synchronise(path: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> list[Path]:
-    """Removes the drafts that killed writers left in a folder, and gives their paths; nobody may be writing there."""
+    """Removes drafts that killed writers left in a folder; returns their paths. No process may be writing there."""
     removed = []
     for pattern in DRAFT_PATTERNS:
         for path in folder.glob(pattern):

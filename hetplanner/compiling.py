@@ -1,4 +1,4 @@
-"""Who is told while kernels are compiled. Imports no numba: planning asks to be told before it loads any kernel."""
+"""The watch that is told of compiled kernels. Imports no numba: planning asks to be told before it loads any kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _watch: ContextVar[CompilingWatch | None] = ContextVar("compiling_watch", defaul
 
 
 def current_watch() -> CompilingWatch | None:
-    """Who is told in this thread."""
+    """The watch of this thread."""
     return _watch.get()
 
 

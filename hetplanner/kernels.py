@@ -42,7 +42,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 class _Telling(numba_event.Listener):
-    """Tells whoever watches of each kernel that is compiled (not of one that is loaded from the cache)."""
+    """Tells the current watch of each kernel that is compiled (not of one that is loaded from the cache)."""
 
     def on_start(self, event: Any) -> None:
         """Before compiling."""
@@ -98,7 +98,7 @@ def _make(parent: Path, digest: str) -> Path | None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Whether nobody else can put code into a folder of kernels, which are loaded without a look at them."""
+    """Whether no other user can put code into a folder of kernels, which are loaded without a check."""
     owner, above = folder.stat(), folder.parent.stat()
     if owner.st_uid == os.getuid() and owner.st_mode & 0o022:
         folder.chmod(0o700)

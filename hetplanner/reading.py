@@ -42,7 +42,7 @@ _notes: ContextVar[Callable[[str], None]] = ContextVar("_notes", default=log.war
 
 
 def note(text: str) -> None:
-    """Tells whoever listens of something in a file that is legal but hardly meant; without a listener it is logged."""
+    """Tells the listener of something in a file that is legal but hardly meant; without a listener it is logged."""
     _notes.get()(one_line(text))
 
 

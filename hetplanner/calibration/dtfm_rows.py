@@ -144,7 +144,7 @@ class PublishedFit:
 
     Attributes:
         rows: all of them; the two fitted ones meet their measurement.
-        choices: every pair of rows that might have been fitted, so that nobody need trust the choice made.
+        choices: every pair of rows that might have been fitted, so that readers can check the choice made.
     """
 
     efficiency: float

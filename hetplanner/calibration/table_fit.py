@@ -1,8 +1,8 @@
 """Fits a cluster to a table of measured steps: a few factors that bring the closed form to the seconds measured.
 
-A table says less than a trace, so few numbers are asked of it, never more than it has rows: one factor on the
-efficiency of all devices, seconds of a rank per message, the share of a message's wire time that its sender goes on,
-and one factor each on all latencies and all bandwidths.
+A table says less than a trace, so few numbers are fitted to it, never more than it has rows. They are one factor on the
+efficiency of all devices, seconds of a rank per message, and the share of a message's wire time that its sender goes
+on. All latencies and all bandwidths have one factor each.
 """
 
 from __future__ import annotations

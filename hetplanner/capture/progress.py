@@ -1,4 +1,4 @@
-"""How far a capture is: a phase and a count, which a thread of the capturing process writes for whoever waits.
+"""How far a capture is: a phase and a count, which a thread of the capturing process writes for the waiting process.
 
 Counted are the modules that were built, then the modules that were called while tracing: a user's own code and torch's
 are one long call each, and these hooks are all that is seen of them.
@@ -45,7 +45,7 @@ def write_progress(path: Path) -> None:
 
 def _write_on(path: Path) -> None:
     while True:
-        with _writing, contextlib.suppress(OSError):  # whoever asked has gone, with the folder
+        with _writing, contextlib.suppress(OSError):  # the parent has ended, and its folder is removed
             write_whole(path, f"{_now.phase} ({_now.count:,} modules)" if _now.count else _now.phase)
         time.sleep(WRITE_EVERY_S)
 

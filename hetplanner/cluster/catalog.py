@@ -59,7 +59,7 @@ class DeviceSpec:
     Attributes:
         kind: the catalog's name of its kind, or the file's where the catalog has none.
         peak_flops_per_s: by dtype; read it through `flops_per_s`.
-        price_usd_per_hour: None where nobody knows.
+        price_usd_per_hour: None where unknown.
     """
 
     kind: str

@@ -1,6 +1,6 @@
 """What sites pay for bytes that leave them: by the cluster's file, else by the price list of their provider.
 
-Prices and their sources stand in `egress_prices.csv` beside this module. A price that nobody states is unknown, not 0.
+Prices and their sources stand in `egress_prices.csv` beside this module. A price without a source is unknown, not 0.
 
 Legend of array suffixes: S sites in file order, C classes of sites that pay and are paid for alike.
 """
@@ -43,9 +43,9 @@ class EgressPrice:
     """What a GB from one site to another costs.
 
     Attributes:
-        usd_per_gb: None where nobody knows.
-        source: who says so; '' if unknown.
-        date: of the source, an ISO date or its beginning; None if the cluster states the price, or nobody knows it.
+        usd_per_gb: None where unknown.
+        source: of the price; '' if unknown.
+        date: of the source, an ISO date or its beginning; None if the cluster states the price, or it is unknown.
     """
 
     usd_per_gb: float | None
@@ -82,7 +82,7 @@ class EgressTable:
 
     Attributes:
         class_S: class of every site.
-        usd_per_gb_CC: between sites of two classes, or two sites of one; NaN where nobody knows.
+        usd_per_gb_CC: between sites of two classes, or two sites of one; NaN where unknown.
         row_CC: row of the price list, or a negative number: stated in the cluster, or unknown.
     """
 
@@ -126,7 +126,7 @@ class EgressTable:
 
 
 def has_unknown_prices(cluster: Cluster) -> bool:
-    """Whether some traffic between the cluster's sites costs what nobody knows."""
+    """Whether some traffic between the cluster's sites has an unknown price."""
     prices = EgressTable.of(cluster)
     pairs_CC = np.outer(count_C := np.bincount(prices.class_S), count_C) - np.diag(count_C)
     return bool(((prices.row_CC == _UNKNOWN) & (pairs_CC > 0)).any())

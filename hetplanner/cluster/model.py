@@ -340,7 +340,7 @@ class Cluster(Noun):
 def _unique(values: list[str], where: str, field: str) -> set[str]:
     seen: dict[str, str] = {}
     for i, value in enumerate(values):
-        # Full-width digits, ligatures and the like are other characters that nobody tells apart on a page.
+        # Full-width digits, ligatures and the like are other characters that readers cannot tell apart on a page.
         shown = value if value.isascii() else unicodedata.normalize("NFKC", value)
         other = seen.setdefault(shown, value)
         if other != value:

@@ -246,7 +246,7 @@ def _worst(shortages: list[Shortage]) -> tuple[int, float]:
 
 
 def _short_text(shortages: list[Shortage], problem: Problem) -> str:
-    """Who is short by what, by kind of device where several are alike; the worst-off first."""
+    """Which devices lack how much memory, by kind of device where several are alike; the worst-off first."""
     alike: dict[tuple[str, float, float], list[str]] = {}
     for short in shortages:
         kind = problem.cluster.devices[problem.cluster.device_index(short.device)].kind

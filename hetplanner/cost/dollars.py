@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StepDollars:
-    """What one step costs, and what of it nobody knows the price of.
+    """What one step costs, and which parts have an unknown price.
 
     Attributes:
         device_usd: the hours of the devices used; None if the price of one is unknown.
@@ -78,7 +78,7 @@ def _device_usd(plan: Plan, step_s: float, tables: CostTables) -> float | None:
 
 
 def list_dollars(plan: Plan, step_s: float, tables: CostTables, links: LinkTable) -> list[tuple[str, float]]:
-    """Who is paid in one step: each kind of device, and each site for what it sends to each other; the dearest first.
+    """What is paid for in one step: each kind of device, and what each site sends to each other; the dearest first.
 
     What costs nothing, and what has no known price, is left out.
     """

@@ -109,7 +109,7 @@ def bound_dtfm(data_parallel_s_DD: NDArray[Any], pipeline_s_DD: NDArray[Any], st
 
     A device shares gradients with R - 1 others, so it pays at least its R - 1 cheapest links; some R*S devices
     must serve, so at least the R*S-th smallest of these sums is paid. The first S - 1 stages are disjoint groups
-    of R devices, each with an edge not below any member's cheapest link, so the i-th cheapest edge is at least
+    of R devices, each with an edge not below any member's cheapest link. So the i-th cheapest edge is at least
     the (i*R)-th smallest of the devices' cheapest links. See :mod:`hetplanner.cost.bounds.connectivity` for what the
     parts of the network add to this.
 
@@ -153,7 +153,7 @@ def _sum_of_least(rows: FloatArray, count: int) -> FloatArray:
 
 
 def _both_ways(delay: NDArray[Any], bandwidth: NDArray[Any], a: IntArray, b: IntArray, size_gb: float) -> FloatArray:
-    with np.errstate(divide="ignore"):  # the diagonal, which nobody pays
+    with np.errstate(divide="ignore"):  # the diagonal, which is not paid
         there = delay[a, b].astype(np.float64) / 1e3 + size_gb * 8 / bandwidth[a, b].astype(np.float64)
         back = delay[b, a].astype(np.float64) / 1e3 + size_gb * 8 / bandwidth[b, a].astype(np.float64)
     return np.asarray(there + back)

@@ -78,7 +78,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
 
 def reduce_codec_passes(codec: Codec, error_feedback: bool = False) -> float:
     """Passes over a rank's gradients for a reduction's codec: all parts are encoded once, and decoded twice (taken as
-    parts by the shard's owner, as sums by everybody). To feed errors back, what was encoded is decoded where it was,
+    parts by the shard's owner, as sums by all ranks). To feed errors back, what was encoded is decoded where it was,
     and errors are added and taken: three passes each."""
     work = codec.work()
     fed_back = work.decode + 6.0 if error_feedback and codec.is_lossy else 0.0

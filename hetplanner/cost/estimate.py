@@ -244,7 +244,7 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
 
 
 def _quality_notes(plan: Plan) -> tuple[str, ...]:
-    """Lossy choices, as long as nobody has measured how many more steps they take."""
+    """Lossy choices, as long as it is not measured how many more steps they take."""
     num_links = 2 * len({pair for route in plan.routes for pair in pairwise(list(enumerate(route.replicas)))})
     counts = Counter(rule.codec.name for rule in plan.link_codecs if rule.codec.name != "none")
     ratios = [rule.codec.ratio for rule in plan.link_codecs if rule.codec.name == "topk"]

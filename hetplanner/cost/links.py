@@ -125,7 +125,7 @@ class LinkTable:
         return np.maximum(sent * self.nic_out_seconds_per_byte_H, received * self.nic_in_seconds_per_byte_H)
 
     def egress_usd_per_byte(self, source: IntArray, target: IntArray) -> FloatArray:
-        """Dollars for a byte between some pairs of devices: 0 inside a site, NaN where nobody knows the price."""
+        """Dollars for a byte between some pairs of devices: 0 inside a site, NaN where the price is unknown."""
         price = self.egress_usd_per_byte_CC[self.egress_class_D[source], self.egress_class_D[target]]
         return np.where(self.site_D[source] != self.site_D[target], price, 0.0)
 

@@ -35,7 +35,7 @@ def permuted(index_B: np.ndarray, num: int, seed: int, epoch_B: np.ndarray) -> n
     """Where a pseudo-random permutation of 0..num-1, one per (seed, epoch), takes every index (int64).
 
     A Feistel network permutes the next even power of two; what falls outside is sent through again until it is
-    inside, so memory does not grow with the data (a shuffled list of a large corpus would take gigabytes), and the
+    inside. So memory does not grow with the data (a shuffled list of a large corpus would take gigabytes), and the
     order does not depend on a library's generator.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains" (cycle walking).

@@ -109,7 +109,7 @@ class Connection:
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
-        """What waits inside for the host is ended after ANSWER_S."""
+        """Calls inside that wait for the host end after ANSWER_S."""
         timer = threading.Timer(ANSWER_S, self._give_up)
         timer.start()
         try:

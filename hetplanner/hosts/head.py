@@ -56,7 +56,7 @@ END_S = 5.0
 FLUSH_S = 0.7
 """A host whose processes were ended has so long to send the rest of its logs."""
 STEADY_S = 60.0
-"""Ranks that stand may wait for a network that was cut: only after so long without a break nobody gets on."""
+"""Ranks that stand may wait for a network that was cut: they count as stuck only after so long without a break."""
 
 
 class Head:

@@ -277,7 +277,7 @@ class HostRun:
             if header["state"] is not None:
                 self.state = checked(HostState, header["state"], "its node process")
             self.said = str(header.get("said", ""))[:500]
-            self.lives = bool(header.get("lives"))  # after the state: who has ended is not gone
+            self.lives = bool(header.get("lives"))  # after the state: a run that has ended is not lost
             if self.returns and self.is_gone and not (self.state is not None and self.state.ended):
                 raise Unreachable("its processes are gone")
         elif header.get("done"):

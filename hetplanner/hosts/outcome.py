@@ -82,7 +82,7 @@ def _why_gone(run: HostRun, lost_after_s: float) -> str | None:
             " it ends what runs there by itself"
         )
     if not run.lives and not (run.state is not None and run.state.ended):
-        why = f"it said: {run.said}" if run.said else "the machine was restarted, or somebody killed it"
+        why = f"it said: {run.said}" if run.said else "the machine was restarted, or it was killed"
         return f"host {name}: its node process is gone; {why}"
     return None
 

@@ -112,7 +112,7 @@ class Job:
         """Submits the job and waits for its end; the exit code of its head.
 
         Raises:
-            InvalidInput: Slurm refuses the job, or somebody cancelled it.
+            InvalidInput: Slurm refuses the job, or a user cancelled it.
             Preempted: its nodes were taken away, or its time was up.
             RunError: it ended otherwise than by its head, or Slurm does not answer.
         """

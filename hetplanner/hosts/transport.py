@@ -123,8 +123,8 @@ def _why_not_begun(code: int, said: list[str], host: PlacedHost) -> RunError | I
 def _why_ssh_failed(text: str, last: str, host: PlacedHost) -> RunError | InvalidInput:
     if "IDENTIFICATION HAS CHANGED" in text:
         return Unfit(
-            f"its host key is another than the known one: the machine was set up anew, or somebody is in between; if it"
-            f" was you, remove the old key with `ssh-keygen -R` and log in once: ssh {host.ssh}"
+            "its host key is another than the known one: the machine was set up anew, or another machine answers in its"
+            f" place; if it was you, remove the old key with `ssh-keygen -R` and log in once: ssh {host.ssh}"
         )
     if "Host key verification failed" in text or "host key is known" in text:
         return Unfit(f"its host key is not known here; log in once and compare it: ssh {host.ssh}")

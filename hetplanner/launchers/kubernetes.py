@@ -58,8 +58,8 @@ class KubernetesLauncher:
         """What each pod runs, and the file.
 
         Raises:
-            InvalidInput: the plan is elastic, its links are emulated, the hosts file does not fit it, a host has no
-                name that Kubernetes takes for a node, the run goes on from another one, or the plan is too large.
+            InvalidInput: the plan is elastic or too large, its links are emulated, or the hosts file does not fit it.
+                Also where a host has no name that Kubernetes takes for a node, or the run goes on from another one.
         """
         hosts = checked_hosts(plan, config, self.hosts)
         assert isinstance(plan, Plan)  # others were refused

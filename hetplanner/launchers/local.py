@@ -34,7 +34,7 @@ class LocalLauncher:
         Args:
             nodes: torchrun agents to split the ranks over, all on this machine.
             port: of the rendezvous on 127.0.0.1. None leaves the choice to the one agent that binds it (port
-                0, so nobody can take it in between), or picks a free one that several agents can share.
+                0, so no other process can take it in between), or picks a free one that several agents can share.
         """
         if nodes < 1:
             raise InvalidInput(f"nodes: must be 1 or more, got {nodes}")
@@ -102,10 +102,10 @@ def loopback_interface() -> str:
 
 
 def free_loopback_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now.
+    """A TCP port of 127.0.0.1 that no process listens on now.
 
-    The kernel deals ephemeral ports out at random, so that somebody else gets this one in the second
-    until torchrun binds it is as good as excluded; if it happens, the launch fails with torchrun's message.
+    The kernel deals ephemeral ports out at random, so another process is unlikely to get this one in the second
+    until torchrun binds it. If it does, the launch fails with torchrun's message.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))

@@ -8,7 +8,7 @@ from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE
 
 AVERAGED = (
-    "activations travel encrypted, but gradients that are averaged inside a stage do not: whoever is on the hosts'"
+    "activations travel encrypted, but gradients that are averaged inside a stage do not: any machine on the hosts'"
     " network can read and change them; use a network of your own, or WireGuard"
 )
 

@@ -14,7 +14,7 @@ from hetplanner.plan.train import TrainConfig, check_runnable
 RENDEZVOUS = "hetplanner"
 """Our rendezvous backend (an entry point of `torchrun.handlers`): ranks stay where the plan has them."""
 UNENCRYPTED = (
-    "traffic between the hosts is neither encrypted nor authenticated: whoever is on their network can read and change"
+    "traffic between the hosts is neither encrypted nor authenticated: any machine on their network can read and change"
     " it; use a network of your own, or WireGuard"
 )
 EMULATED = "emulate_links: hosts have links of their own; leave it out, or take --launcher local"

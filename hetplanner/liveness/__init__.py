@@ -1,1 +1,1 @@
-"""Heartbeats of a run's processes in shared memory, and who has fallen silent. No torch."""
+"""Heartbeats of a run's processes in shared memory, and which ones have fallen silent. No torch."""

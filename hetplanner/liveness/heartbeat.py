@@ -57,7 +57,7 @@ _PID, _BORN, _ATTEMPT, _BEATS, _ACTIVITY, _PROGRESS, _STEPS, _WAITS_FOR, _STEP_N
 
 
 class Heartbeat:
-    """One rank's record. Without a file it is written to memory that nobody reads."""
+    """One rank's record. Without a file it is written to memory that no process reads."""
 
     def __init__(self, memory: memoryview | None = None) -> None:
         self._row = memory if memory is not None else memoryview(bytearray(_RECORD_BYTES)).cast("Q")
@@ -92,7 +92,7 @@ class Heartbeat:
         self.advance()
 
     def advance(self) -> None:
-        """A piece of work is done, and nobody is waited for any more."""
+        """A piece of work is done, and the rank waits for no other any more."""
         self._row[_WAITS_FOR] = 0
         self._row[_PROGRESS] += 1
 
@@ -150,7 +150,7 @@ class Beat:
 
 
 def new_heartbeats(run_dir: Path) -> str:
-    """A path for a run's heartbeats that nobody can foresee: in shared memory where the system has some."""
+    """A random path for a run's heartbeats: in shared memory where the system has some."""
     folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else run_dir
     return str(folder / f"{PREFIX}{secrets.token_hex(8)}")
 

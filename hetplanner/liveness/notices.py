@@ -25,7 +25,7 @@ EVERY_S = 2.0
 ANSWER_S = 2.0
 MAX_BYTES = 2**16
 TOKEN_S = 21_600
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whoever is behind a proxy is another machine
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a service behind a proxy is another machine's
 
 
 def notice(cloud: Cloud, address: str = ADDRESS) -> str | None:
@@ -40,7 +40,7 @@ def notice(cloud: Cloud, address: str = ADDRESS) -> str | None:
     """
     try:
         return _ASKED[cloud](address)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # somebody else answers
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # another service answers
         raise OSError(f"{address}: the answer is not that of {cloud}: {error}"[:300]) from None
 
 

@@ -59,7 +59,7 @@ def process_facts(pid: int, born_ticks: int | None = None) -> ProcessFacts | Non
 
 
 def tracer_of(pid: int) -> int | None:
-    """The process that holds another one as a debugger does; None where nobody does, or that cannot be told."""
+    """The process that holds another one as a debugger does; None where none does, or that cannot be told."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             found = re.search(r"^TracerPid:\s+(\d+)$", file.read(), re.MULTILINE)

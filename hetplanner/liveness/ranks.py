@@ -1,8 +1,8 @@
-"""Who has fallen silent: what ranks tell in shared memory and what the kernel knows of their processes.
+"""Which ranks have fallen silent: what ranks tell in shared memory and what the kernel knows of their processes.
 
 `look` takes in one look at a rank and `judge` decides; both are pure. Time counts only while the agent looked: after a
-pause of the agent's own, or of the machine, everybody begins anew. A process that computes, or would if it were given a
-core, is slow and not silent.
+pause of the agent's own, or of the machine, every rank's count begins anew. A process that computes, or would if it
+were given a core, is slow and not silent.
 """
 
 import logging
@@ -48,7 +48,7 @@ LIMITS_S = {
 }
 """Without any progress, and without computing anything, outside of training."""
 MAX_COUNTED_S, MAX_GAP_S = 3 * BEAT_S, 1.0
-"""Of the time between two looks so much counts; after a longer one everybody begins anew."""
+"""Of the time between two looks so much counts; after a longer one every rank's count begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Who is given up, and what is known of it. `rank` is None for the launcher, or where nobody can be named."""
+    """A rank that is given up, and what is known of it. `rank` is None for the launcher, or where none can be named."""
 
     rank: int | None
     message: str
@@ -104,7 +104,7 @@ def look(before: Seen | None, beat: Beat, facts: ProcessFacts | None, elapsed_s:
 
 
 def judge(ranks: Sequence[Seen], names: Sequence[str]) -> Lost | None:
-    """The first rank that is lost, if one is; or that nobody gets on any more.
+    """The first rank that is lost, if one is; or that no rank gets on any more.
 
     Args:
         ranks: those of this attempt.
@@ -181,7 +181,7 @@ def _limit_s(beat: Beat, facts: ProcessFacts) -> float:
 
 
 def _stands(seen: Seen) -> bool:
-    """Whether a rank has got nowhere for so long that it cannot be chance, whoever it waits for."""
+    """Whether a rank has got nowhere for so long that it cannot be chance, whichever rank it waits for."""
     beat, idle_s = seen.beat, seen.still_s + seen.waits_s
     if beat.activity != "training":
         return idle_s > LIMITS_S[beat.activity]

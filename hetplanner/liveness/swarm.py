@@ -49,7 +49,7 @@ class SwarmLiveness:
         gap_s, self._looked_s = now_s - self._looked_s, now_s
         try:
             beats = read_heartbeats(self._path)
-        except InvalidInput:  # somebody has removed it: nobody is accused
+        except InvalidInput:  # the file was removed: no process is accused
             return {}
         if gap_s > MAX_GAP_S:  # the launcher itself was stopped: all begin anew
             self._seen.clear()
@@ -62,7 +62,7 @@ class SwarmLiveness:
         return {name: why for name, one in seen.items() if (why := _why_hung(one))}
 
     def _look(self, name: str, pid: int, beat: Beat, facts: ProcessFacts, elapsed_s: float) -> Seen:
-        if beat.pid != pid:  # the record of who had the place before
+        if beat.pid != pid:  # the record of the process that had the place before
             beat = replace(beat, pid=pid, activity="starting", beats=0, progress=0)
         # The loop may wait for any of the process's threads.
         return look(self._seen.get(name), beat, replace(facts, main_ticks=facts.ticks), elapsed_s)

@@ -1,4 +1,4 @@
-"""What a model's cut into stages must hold, whoever serves them."""
+"""Rules for a model's cut into stages, whichever devices serve them."""
 
 from collections.abc import Sequence
 from typing import Protocol

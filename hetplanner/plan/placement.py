@@ -94,7 +94,7 @@ def check_host(plan: Plan, rank: int, said: str | None, hostname: str) -> None:
     Args:
         plan: what is run, over several machines.
         rank: the plan's rank that the process would take.
-        said: the host that its launcher says this machine is; None: nobody does.
+        said: the host that its launcher says this machine is; None: the launcher names no host.
         hostname: what the machine calls itself, with or without domain.
 
     Raises:

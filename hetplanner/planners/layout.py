@@ -33,7 +33,7 @@ UNFIT_FACTOR = 1e3
 
 @dataclass(frozen=True)
 class Layout:
-    """Who serves what: device index by stage and replica, op boundaries of the stages, shares, depths."""
+    """Which device serves what: device index by stage and replica, op boundaries of the stages, shares, depths."""
 
     placement_SR: IntArray
     op_cut_S: tuple[int, ...]
@@ -196,7 +196,7 @@ def proportional_cut(model: CostModel, part_S: NDArray[np.float64]) -> tuple[int
 
 
 def apportion(total: int, weight_R: NDArray[np.float64]) -> IntArray:
-    """Splits a whole number in proportion to weights by largest remainders; everybody gets at least one."""
+    """Splits a whole number in proportion to weights by largest remainders; each gets at least one."""
     if total < len(weight_R):
         raise InvalidInput(f"{total} micro-batches cannot be shared by {len(weight_R)}: use fewer replicas")
     exact = weight_R / weight_R.sum() * total

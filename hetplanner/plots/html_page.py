@@ -79,7 +79,7 @@ def html_page(title: str, parts: Sequence[str | figure]) -> str:
         title=title,
         template=_TEMPLATE,
         template_variables=variables,
-        suppress_callback_warning=True,  # there is no server: nobody has to answer when a figure's width changes
+        suppress_callback_warning=True,  # no server handles a figure's change of width
     )
 
 

@@ -116,7 +116,7 @@ def _curves(run: Run, found: SwarmReport) -> list[str | figure]:
 
 def _life(plan: ElasticPlan, status: RunStatus, history: SwarmHistory) -> list[str | figure]:
     if history.first_s is None:
-        return [note("The coordinator has told of nobody.")]
+        return [note("The coordinator has reported no peer.")]
     now_s = None if status.is_over else time.time()
     life, peers = SwarmLife(height=420), StagePeers()
     life.update(history, now_s)
@@ -126,7 +126,7 @@ def _life(plan: ElasticPlan, status: RunStatus, history: SwarmHistory) -> list[s
 
 def _work(plan: ElasticPlan, history: SwarmHistory, found: SwarmReport) -> list[str | figure]:
     if not found.peers:
-        return [note("Nobody has served.")]
+        return [note("No peer has served.")]
     rows = [
         [
             f"stage {p.stage}",
@@ -162,7 +162,7 @@ def _losses(found: SwarmReport) -> str:
         rows.append(["micro-batches done again in part: two passes contributed", str(found.redone)])
     if found.given_up:
         rows.append(["attempts to close a step given up", str(found.given_up)])
-    return html_table(["what", "how often"], rows, 1) if rows else note("Nothing: nobody went, no work was done again.")
+    return html_table(["what", "how often"], rows, 1) if rows else note("None: no peer has left, no work was repeated.")
 
 
 def _closing(found: SwarmReport) -> str:

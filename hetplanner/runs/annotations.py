@@ -50,7 +50,7 @@ def write_annotations(folder: Path, annotations: Annotations) -> None:
 
 @reader("run annotations", at="folder")
 def read_annotations(folder: Path) -> Annotations:
-    """Those of the run in `folder`; empty where nobody wrote any. Raises InvalidInput (damaged, of a newer version)."""
+    """Those of the run in `folder`; empty where there are none. Raises InvalidInput (damaged, of a newer version)."""
     path, place = folder / ANNOTATIONS_FILE, f"{folder.name}/{ANNOTATIONS_FILE}"
     if not path.exists():
         return Annotations()

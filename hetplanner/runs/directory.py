@@ -162,7 +162,7 @@ def _empty_folder(out: Path) -> Path:
 
 
 def _close(path: Path) -> None:
-    """Keeps everybody else out of a folder for a run. Raises InvalidInput (another user's), OSError."""
+    """Keeps other users out of a folder for a run. Raises InvalidInput (another user's), OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(handle).st_uid == os.getuid():
@@ -177,7 +177,7 @@ def _close(path: Path) -> None:
 
 def list_run_ids(home: Path | None = None) -> list[str]:
     """Ids of all registered runs whose directory still exists, oldest first."""
-    mine = os.getuid()  # where a folder of one's own choice was, somebody else may have put another one
+    mine = os.getuid()  # another user may have put a folder of theirs in the place of one
     found = (p for p in runs_directory(home).iterdir() if RUN_ID.match(p.name) and p.is_dir())
     return sorted(p.name for p in found if p.stat().st_uid == mine)
 

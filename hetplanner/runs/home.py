@@ -69,7 +69,7 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
 
     Args:
         path: for the message.
-        info: of the file or folder itself, once it is open, or where nobody else can exchange it.
+        info: of the file or folder itself, once it is open, or where no other user can exchange it.
     """
     if info.st_uid != os.getuid():
         raise InvalidInput(f"{path}: belongs to {_user_name(info.st_uid)}, so it is not trusted; use one of your own")
@@ -95,10 +95,10 @@ def _is_private_group(gid: int) -> bool:
 
 
 def private_directory(path: Path) -> Path:
-    """Makes `path` a directory of this user that nobody else can enter.
+    """Makes `path` a directory of this user that no other user can enter.
 
     Raises:
-        InvalidInput: it belongs to somebody else, or is a link.
+        InvalidInput: it belongs to another user, or is a link.
         RunError: it cannot be made.
     """
     try:

@@ -110,7 +110,7 @@ class PlanStore:
             raise InvalidInput(f"kept plans: {name!r:.80} cannot be deleted: {error.strerror}") from None
 
     def free_name(self, wanted: str) -> str:
-        """A safe name like this one that nobody has: 'it', 'it 2', 'it 3', …"""
+        """A safe name like this one that no kept plan has: 'it', 'it 2', 'it 3', …"""
         base = safe_name(wanted)
         taken = {each.name.casefold() for each in self.kept()}
         names = (base if n == 1 else f"{base[: MAX_NAME - 4]} {n}" for n in range(1, MAX_KEPT + 2))

@@ -50,7 +50,7 @@ class Run(RunReader):
         return true_status(status, self.home) if self.has_agent else status
 
     def followed_status(self, keeper: AgentKeeper) -> RunStatus:
-        """The status for whoever waits for the end: without an agent nothing is over, and one is started.
+        """The status for a caller that waits for the end: without an agent nothing is over, and one is started.
 
         Raises:
             InvalidInput: the directory is damaged.
@@ -119,7 +119,7 @@ def list_runs(home: Path | None = None) -> list[RunStatus]:
 
 
 def agent_lives(home: Path | None) -> bool:
-    """Whether the process that last held the agent's lock of this home is there still; asks nobody."""
+    """Whether the process that last held the agent's lock of this home is there still; sends no request."""
     return agent_pid(home) is not None
 
 

@@ -390,7 +390,7 @@ class Session:
         )
         try:
             self._save_parts(executor)
-        except OSError as error:  # in the watcher's thread nobody would see it
+        except OSError as error:  # an exception in the watcher's thread would not be reported
             log.error("the stage cannot be saved: %s", error)
             self._exit(1)
         self._enter("done")

@@ -1,7 +1,7 @@
 """Telling a rank to end: a file in the run directory, a signal, or a vanished launcher; noticed even while gloo blocks.
 
-The file is its user's wish to stop. A signal or a lost launcher that the user did not ask for is a preemption: somebody
-takes the processes away, and the run wants to go on elsewhere or later.
+The file is its user's wish to stop. A signal or a lost launcher that the user did not ask for is a preemption: a
+scheduler or cloud takes the processes away, and the run goes on elsewhere or later.
 
 A rank that waits inside gloo runs no Python signal handler, so SIGTERM and SIGINT are blocked in every thread and
 taken by this thread. No torch: the worker starts it before torch is imported.
@@ -32,7 +32,7 @@ SAVING_GRACE_S = 2.4
 PREEMPTION_GRACE_S = 25.0
 """The same after a preemption: torchrun kills its ranks 30 s after it was told to end."""
 PREEMPTION_SAVING_GRACE_S = 300.0
-"""A checkpoint that is being written after a preemption is worth waiting for; whoever preempts may kill."""
+"""A checkpoint that is being written after a preemption is waited for; the scheduler may kill the rank sooner."""
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class StopWatcher:
         """Waits `POLL_S`, then looks for a request."""
         self._done.wait(POLL_S)
         # Never with a timeout: when a process that was stopped, or traced, goes on after it, CPython (3.11 to 3.13)
-        # returns a siginfo that nobody has filled in; it may even name a signal.
+        # returns a siginfo that the kernel has not filled in; it may even name a signal.
         found = signal.sigtimedwait(SIGNALS, 0)
         if found is not None:
             self._heartbeat.note_signal(found.si_signo, found.si_pid)

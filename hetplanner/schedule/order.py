@@ -60,8 +60,8 @@ def make_schedule(plan: Plan, durations: Durations | None = None, *, synchronise
         durations: seconds per chunk; None takes the catalog's, so that the order depends on the plan alone (all
             ranks of a run compute the same). Links count: without their round trips a slow network would be
             given the order of a fast one, and its in-flight depth would stay unused.
-        synchronises: whether with what replicas that take local steps average; of several fragments, with all: whoever
-            performs a step leaves out those that are not due (`ReductionGroup.is_due`).
+        synchronises: whether with what replicas that take local steps average; of several fragments, with all: the
+            executor of a step leaves out those that are not due (`ReductionGroup.is_due`).
     """
     scheduler = _InterleavedScheduler if plan.is_interleaved else _ListScheduler
     return scheduler(plan, durations or durations_of(plan)).run(synchronises=synchronises)

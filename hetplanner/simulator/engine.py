@@ -85,7 +85,7 @@ class Engine:
         ]
 
     def run(self) -> tuple[Span, ...]:
-        """Performs all steps. Raises RuntimeError if a rank waits for what nobody sends (a broken schedule)."""
+        """Performs all steps. Raises RuntimeError if a rank waits for a message without a sender (broken schedule)."""
         for rank in range(len(self.ranks)):
             self._at(0.0, rank, lambda now, rank=rank: self._begin(rank, now))  # type: ignore[misc]
         while True:
@@ -104,7 +104,7 @@ class Engine:
                 break
         stuck = [r for r, state in enumerate(self.ranks) if state.step < self.steps]
         if stuck:
-            raise RuntimeError(f"ranks {stuck} wait for messages that nobody sends")
+            raise RuntimeError(f"ranks {stuck} wait for messages that no rank sends")
         return tuple(sorted(self.spans, key=lambda s: (s.start_s, s.rank)))
 
     # -- primitives -------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Jitter: computing and messages take a little more or less than the model says, by chance with a seed.
 
 Every action's computing and every transfer is multiplied by a lognormal factor of mean 1. The factors belong to the
-n-th action and the n-th transfer of a rank in a step, not to the order in which events happen, so the same seed gives
-the same trace, and two runs that differ in one link or device meet the same luck.
+n-th action and the n-th transfer of a rank in a step, not to the order in which events happen. So the same seed gives
+the same trace, and two runs that differ in one link or device draw the same factors.
 """
 
 from dataclasses import dataclass

@@ -140,7 +140,7 @@ def _performed(packed: PackedPlan) -> tuple[Array, Array, float]:
         1, arrival_s_X, end_s_KI, end_s_KN,
     )  # fmt: skip
     if done < len(packed.first_N):
-        raise RuntimeError(f"{len(packed.first_N) - done} ranks wait for messages that nobody sends")
+        raise RuntimeError(f"{len(packed.first_N) - done} ranks wait for messages that no rank sends")
     return end_s_KI[0], arrival_s_X, float(end_s_KN.max())
 
 

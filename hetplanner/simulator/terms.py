@@ -1,7 +1,7 @@
 """Where a step's time goes, by the terms of an estimate, and what its links did: of simulated and measured traces.
 
-A rank that waits for a message waits for two things: for whoever makes it (bubble), and for the network to bring it
-(pipeline transfer). So it is with a reduction: for the last member to come, and for the exchange itself.
+A rank that waits for a message waits for two things: for the rank that makes it (bubble), and for the network to bring
+it (pipeline transfer). A reduction waits for two things as well: for its last member, and for the exchange itself.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _mean_times(kinds: list[tuple[float, PackedPlan]], *, steps: int, jitter: Ji
 
 
 def time_packed(packed: PackedPlan, *, steps: int = 1, jitter: Jitter = STILL, seed: int = 0) -> SimulatedTimes:
-    """Times a packed plan; see `simulate_times`. Raises RuntimeError if a rank waits for what nobody sends."""
+    """Times a packed plan; see `simulate_times`. Raises RuntimeError if a message has no sender."""
     from hetplanner.simulator import kernel
 
     work_KI, wire_KX = _varied(packed, steps, jitter, seed)
@@ -152,7 +152,7 @@ def time_packed(packed: PackedPlan, *, steps: int = 1, jitter: Jitter = STILL, s
     else:
         done = kernel.run_free(*program, *messages, steps, end_s_KN)
     if done < len(packed.first_N):
-        raise RuntimeError(f"{len(packed.first_N) - done} ranks wait for messages that nobody sends")
+        raise RuntimeError(f"{len(packed.first_N) - done} ranks wait for messages that no rank sends")
     began = float(end_s_KN[-2].max()) if steps > 1 else 0.0
     counted = (packed.kind_I == kernel.COMPUTE) | (packed.kind_I == kernel.STEP)
     busy = np.bincount(packed.rank_I, weights=np.where(counted, work_KI[-1], 0.0), minlength=len(packed.first_N))

@@ -60,12 +60,12 @@ HANG_UPS = 3
 FAREWELL_S = 0.3
 """How long the last messages may take."""
 RETURN_S = 2.0
-"""How long a coordinator that was started again for nothing else tells whoever asks that all is done."""
+"""How long a coordinator that was started again only for this tells callers that all is done."""
 CHECKPOINT_S = 20.0
 """So long the peers have for a last checkpoint."""
 CHECKPOINT_POLL_S = 0.05
 PAUSED_S = 1.0
-"""Told to end while nobody serves some stage, it waits so long for who is about to."""
+"""Told to end while no peer serves some stage, it waits so long for a joining peer."""
 CLOSING_S = 5.0
 """Told to end while a step is closed, it waits so long beyond what an attempt may take."""
 
@@ -146,7 +146,7 @@ class CoordinatorProcess(Driver):
         elif machine.is_done and not machine.paused:
             self._begin_to_end(self._save_and_go() if self.was_preempted else self._finish())
         elif self._asked_to_end_s is not None and now_s() - self._asked_to_end_s > self._patience_s:
-            waited = "a step could not be closed" if not machine.paused else f"nobody serves stages {machine.paused}"
+            waited = "a step could not be closed" if not machine.paused else f"no peer serves stages {machine.paused}"
             self.event_log.event("not saved", text=waited)
             self.ended.set()
 
@@ -186,7 +186,7 @@ class CoordinatorProcess(Driver):
         return 0.0 if record is None else float(record.queue)
 
     async def _finish(self) -> None:
-        """All steps are done: saves the model and tells everybody. Without a stage's peer it is tried again."""
+        """All steps are done: saves the model and tells all processes. Without a stage's peer it is tried again."""
         # Torch is needed here alone, and takes a while to import.
         ending = await asyncio.to_thread(importlib.import_module, "hetplanner.swarm.final_save")
         machine = self.machine
@@ -213,7 +213,7 @@ class CoordinatorProcess(Driver):
         await self._say_goodbye(FAREWELL_S)
 
     async def _say_goodbye(self, seconds: float) -> None:
-        """Nobody is needed any more: all are told who are known, or say something in so many seconds."""
+        """The run is over: all known processes are told, and those that send a message in so many seconds."""
         self.is_over = True
         version = self.machine.version
         for address in {*self._members, *self._trainers}:
@@ -347,7 +347,7 @@ class CoordinatorProcess(Driver):
         self._gone(address, "unreachable")
 
     def _accuse(self, accuser: str, accusation: ReportGarbage) -> None:
-        """Somebody got garbage from a peer: after some such times it is cut off, after some more for good."""
+        """A process got garbage from a peer: after some such times it is cut off, after some more for good."""
         member = self._members.get(accusation.address)
         if member is None or accuser not in (*self._members, *self._trainers):
             return
@@ -358,7 +358,7 @@ class CoordinatorProcess(Driver):
             self._gone(accusation.address, "accused")
 
     def _is_outlaw(self, address: str, message: Message) -> bool:
-        """Whether a message is a peer's who has been cut off for good; it is told so."""
+        """Whether a message is of a peer that has been cut off for good; it is told so."""
         if not isinstance(message, Hello) or self.accusations[message.peer] < CUT_OFF * LIVES:
             return False
         count = self.accusations[message.peer]
@@ -373,7 +373,7 @@ class CoordinatorProcess(Driver):
         self.tell(address, Refused(reason))
 
     def on_garbage(self, sender: str, reason: str) -> None:
-        """See Driver: whoever sends garbage is cut off."""
+        """See Driver: a peer that sends garbage is cut off."""
         super().on_garbage(sender, reason)
         member = self._members.get(sender)
         self.event_log.event("garbage", peer=member.peer if member else sender, text=reason[:300])

@@ -73,7 +73,7 @@ class Driver:
         return
 
     def unreachable(self, address: str, message: Message) -> None:
-        """A message could not be delivered: nobody is there. Trainers do not mind."""
+        """A message could not be delivered: no process is there. Trainers ignore it."""
         return
 
     # Life.
@@ -180,7 +180,7 @@ class Driver:
         raise InvalidInput("query: not answered here")
 
     def on_garbage(self, sender: str, reason: str) -> None:
-        """See Service: it is counted by whoever says to have sent it."""
+        """See Service: it is counted by the sender that it names."""
         self.garbage[sender] += 1
         if self.garbage[sender] <= MAX_TOLD:
             log.warning("refused from %s: %s", sender or "unnamed", reason)

@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.info("ended after %.1f s of CPU time", sum(os.times()[:2]))
     if failure is None:
         return 0
-    sys.stderr.write(f"{failure}\n")  # the last line, for whoever looks why it ended
+    sys.stderr.write(f"{failure}\n")  # the last line says why it ended
     return failure.exit_code
 
 

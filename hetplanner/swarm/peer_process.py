@@ -69,7 +69,7 @@ WATCH_AGAIN_S = 0.3
 REFUSED_S = 4.0
 """An id that is in use may become free: its last holder is noticed to be dead within less."""
 LEAVE_S = 20.0
-"""Who is told to end by SIGTERM stays no longer, even if nobody else serves its stage."""
+"""A peer that is told to end by SIGTERM stays no longer, even if no other peer serves its stage."""
 MAX_FAILURES = 5
 """A peer whose own results are no numbers so many times in a row leaves by itself."""
 
@@ -139,7 +139,7 @@ class PeerProcess(Driver):
     def leave(self) -> None:
         """Drains: no new work, and released at a step boundary. Asked for a second time it goes at once.
 
-        So does one that has not joined yet: nobody counts on it.
+        So does one that has not joined yet: no work depends on it.
         """
         if self._is_leaving or self.machine.version is None:
             self.ended.set()
@@ -154,7 +154,7 @@ class PeerProcess(Driver):
                 self.leave()
 
     def on_tick(self) -> None:
-        """See Driver: who is refused for a while goes."""
+        """See Driver: a peer that is refused for a while ends."""
         now = now_s()
         if now > self._leave_until_s:
             self.ended.set()
@@ -222,7 +222,7 @@ class PeerProcess(Driver):
         return await self._torch.do(turn, work)
 
     def _soon(self, work: Callable[[], Any]) -> None:
-        """In its turn on torch's thread; nobody waits for it."""
+        """In its turn on torch's thread; no caller waits for it."""
 
         async def compute() -> None:
             await self._compute(work)
@@ -345,8 +345,8 @@ class PeerProcess(Driver):
         check_finite(spec.gradient_codec, spec.workload.dtype, part, spec.boundary_elements(stage))
 
     def unreachable(self, address: str, message: Message) -> None:
-        """See Driver: the machine says again what matters, and who of the peers cannot be reached."""
-        log.debug("%s: nobody there for %s", address, type(message).__name__)
+        """See Driver: the machine says again what matters, and which peers cannot be reached."""
+        log.debug("%s: no process there for %s", address, type(message).__name__)
         self.handle(Unreachable(address))
 
     def _watch_mates(self) -> None:

@@ -117,7 +117,7 @@ def _make_server(gate: Gate, home: Path | None, **where: Any) -> Any:
         start=False,
         warm=True,  # the first page would take two seconds longer than others
         title="hetplanner",
-        # Signed: a session cannot be opened with a token of somebody's own making.
+        # Signed: a session cannot be opened with a token that another process made.
         sign_sessions=True,
         secret_key=secrets.token_bytes(32),
         # Bokeh writes what it keeps of a request into the page, where scripts read it: our cookie may not be there.
@@ -133,7 +133,7 @@ def _make_server(gate: Gate, home: Path | None, **where: Any) -> Any:
 
 
 def _run(server: Any) -> None:
-    for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what waits to be written is, before the process ends
+    for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: pending writes are done before the process ends
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored
             signal.signal(number, signal.getsignal(signal.SIGINT))

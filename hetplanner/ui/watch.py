@@ -58,7 +58,7 @@ class RunRow:
 
     @property
     def name(self) -> str:
-        """As a person called it; '' if nobody did."""
+        """The name that a person gave it; '' if it has none."""
         return self.said.name
 
 

@@ -1,4 +1,4 @@
-"""Captures models in a child process: whoever asks loads neither torch nor the model's code.
+"""Captures models in a child process: the caller loads neither torch nor the model's code.
 
 The child is `python -m hetplanner.capture`; it reads a request, runs the user's factory (or builds the model of a
 Hugging Face config) in the current folder, and leaves a workload file or a line that says what is wrong. It leads a

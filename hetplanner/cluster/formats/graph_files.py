@@ -106,7 +106,7 @@ def _parsed(content: bytes, place: str) -> "nx.Graph":
 
 
 def _check_xml(content: bytes, place: str) -> None:
-    """Refuses what is large, deep, or has a document type, before anybody builds the whole tree."""
+    """Refuses what is large, deep, or has a document type, before the whole tree is built."""
     from defusedxml.common import DefusedXmlException
     from defusedxml.ElementTree import iterparse
 
@@ -134,7 +134,7 @@ def _check_xml(content: bytes, place: str) -> None:
         raise InvalidInput(f"{place}: not XML: {one_line(str(error))}; write the GraphML file again") from None
     except InvalidInput:
         raise
-    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+    except (ValueError, LookupError) as error:  # an unknown encoding
         raise InvalidInput(
             f"{place}: not XML that can be read: {one_line(str(error))[:160]}; save it as UTF-8"
         ) from None

@@ -53,7 +53,7 @@ def export_tables(cluster: Cluster, folder: str | os.PathLike[str], form: TableF
 
 def tables_of(cluster: Cluster, form: TableForm = "csv") -> dict[str, bytes]:
     """The files of `export_tables`, content by name. Raises InvalidInput for what the form cannot say."""
-    # A devices.csv knows the sites and hosts of devices alone, so links of others would name nobody.
+    # A devices.csv knows the sites and hosts of devices alone, so links of others would name no row.
     if cluster.has_gaps:
         raise InvalidInput(f"{cluster.name}: has pairs of sites without a link, which tables cannot say; write json")
     return _WRITERS[form](cluster if form == "site-json" else cluster.subset(cluster.device_ids))

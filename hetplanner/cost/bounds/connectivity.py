@@ -27,7 +27,7 @@ MOST_STAGES = 16
 def bound_path(parts: Parts, stages: int) -> FloatArray:
     """A bound below the length of every open path over so many different devices.
 
-    Within a threshold the devices fall into connected parts of at most m devices, so a path over S of them leaves its
+    Within a threshold the devices fall into connected parts of at most m devices. So a path over S of them leaves its
     part, by a hop beyond the threshold, at least ceil(S / m) - 1 times. The bound sums this over all thresholds.
 
     Args:
@@ -127,7 +127,7 @@ def _least_shared(shared_DD: FloatArray, part_D: IntArray, length: int, replicas
     if allowed.shape[1] < replicas:
         return np.full(num_devices, np.inf)
     paid = np.sort(allowed, axis=1)[:, :replicas]
-    # Whoever is in a part too small for this length cannot be in such a stage at all.
+    # A device in a part too small for this length cannot be in such a stage at all.
     return np.where(paid[:, 0] < 0, np.maximum(paid, 0.0).sum(axis=1), np.inf)
 
 

@@ -276,9 +276,10 @@ class _Bounds:
     def egress_usd(self) -> float:
         """Dollars of one step for leaving sites, if every pipeline must: 0 if one may stay inside.
 
-        A pipeline holds the whole model on different devices. Where no site has as many as there are stages, or all
-        memory of a site together is less than the weights' state, each micro-batch passes from one site to another
-        and its gradient back, at the least that any two of the sites pay each other. Unknown prices count as 0.
+        A pipeline holds the whole model on different devices. A site cannot hold it with fewer devices
+        than stages, or with less memory in all than the weights' state. Where no site can, each micro-batch passes from
+        one site to another and its gradient back, at the least that any two of the sites pay each other. Unknown prices
+        count as 0.
         """
         problem, site_D = self.tables.problem, self.links.site_D[self.usable]
         stages = problem.constraints.stages or 1

@@ -1,8 +1,8 @@
 """A steady-state step of an elastic plan as a static plan: all peers of the start are there, wired as peers would wire.
 
 Estimate, simulator and plots know static plans; this one is what they show of an elastic plan. Every sender deals its
-micro-batches over the next stage's peers by interleaved weighted round robin at their true speeds, from random phases,
-so links carry what stochastic wiring puts on them, not what a planner would choose.
+micro-batches over the next stage's peers by interleaved weighted round robin at their true speeds, from random phases.
+So links carry what stochastic wiring puts on them, not what a planner would choose.
 
 Legend of array suffixes: D devices of the cluster, P peers, S stages.
 """

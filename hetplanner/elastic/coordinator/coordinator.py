@@ -1,8 +1,8 @@
 """The coordinator: one authority over membership, journal and commits. Events in, actions out, time passed in.
 
 It composes the machines of this folder and holds what lies between them: a joiner serves only with the current version
-and only while no attempt runs; grants wait while a stage has nobody; a new coordinator starts from the decision log and
-from what peers say they hold.
+and only while no attempt runs; grants wait while a stage has no peer; a new coordinator starts from the decision log
+and from what peers say they hold.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Coordinator:
         places: stages of peers by id, as long as no step is committed; others go where they are needed.
         fresh: no peer is alive, so that the first ones go to their places again, where their checkpoints are.
         steps: after so many committed ones nothing is granted any more; None: it goes on for ever.
-        may_begin_anew: a stage that nobody holds and that no checkpoint has sets all stages back to their initial
+        may_begin_anew: a stage that no peer holds and that no checkpoint has sets all stages back to their initial
             weights; else the swarm waits for a peer that returns with a copy.
 
     Attributes:
@@ -134,12 +134,12 @@ class Coordinator:
 
     @property
     def paused(self) -> list[int]:
-        """Stages that nobody serves: nothing is granted until somebody does."""
+        """Stages that no peer serves: nothing is granted until a peer serves them."""
         return self.membership.lost_stages()
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are committed, and everybody knows of the last one."""
+        """Whether all steps are committed, and all peers know of the last one."""
         has_all = self._steps is not None and self.version.step >= self._steps
         return has_all and self.transaction.phase is Phase.RUN
 
@@ -306,7 +306,7 @@ class Coordinator:
         self._watch_lost_stages(now_s)
 
     def _cut_off(self, now_s: float) -> None:
-        """Who cannot reach the others of its stage goes, though it lives."""
+        """A peer that cannot reach the others of its stage is removed, though it lives."""
         self.cut_links.tick(now_s, lambda member: self._peers_heard.heard_s(member.peer))
         outcast = self.cut_links.outcast(self._are_mates)
         if outcast is not None and (record := self.membership.find(outcast)) is not None:
@@ -343,9 +343,9 @@ class Coordinator:
                 self._cross_boundary(now_s)
 
     def _cross_boundary(self, now_s: float) -> None:
-        """Between two steps nobody holds a contribution: who wants to leave goes, who is to move moves.
+        """Between two steps no peer holds a contribution: draining peers leave, and one peer may move.
 
-        Inside a round of local steps nobody may: what it has learned by itself would be lost.
+        Inside a round of local steps none leaves or moves: it would lose what it has learned since the round began.
         """
         if not self.settings.ends_round(self.version.step - 1):
             return

@@ -1,8 +1,8 @@
-"""Links that are cut between peers who live: what they say of one another, and who is to go.
+"""Links that are cut between live peers: what they report of one another, and which peer has to leave.
 
 The coordinator reaches both, so that to it both live. But two peers of one stage that cannot reach one another fail
-every all-reduce of it, for as long as the link is cut. One of them goes and rests before it may come again. Between
-peers of different stages nobody goes: senders turn to another.
+every all-reduce of it, for as long as the link is cut. One of them leaves and rests before it may join again.
+Between peers of different stages no peer has to leave: senders turn to another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hetplanner.elastic.protocol.identity import Member
 
 CONFIRM_S = 0.7
 """A link counts as cut if it is still said to be so long after both peers have been heard of since the first word of
-it: none of them died, and who was only stopped for a while has had time for a new connection."""
+it: none of them died, and a peer that was only stopped for a while has had time for a new connection."""
 STALE_S = 3.0
 """A link is said to be cut again and again; one that is not is mended."""
 REST_S, MOST_REST_S = 2.0, 60.0
@@ -58,7 +58,7 @@ class CutLinks:
         self._cuts = {link: cut for link, cut in self._cuts.items() if member not in link}
 
     def tick(self, now_s: float, heard_s: Callable[[Member], float]) -> None:
-        """Confirms cuts and forgets those that nobody speaks of any more. `heard_s`: when a peer was heard of last."""
+        """Confirms cuts and forgets those that no peer reports any more. `heard_s`: when a peer was heard of last."""
         self._cuts = {link: cut for link, cut in self._cuts.items() if now_s - cut.last_s <= STALE_S}
         for link, cut in self._cuts.items():
             if cut.alive_s is None and min(map(heard_s, link)) > cut.first_s:
@@ -69,7 +69,7 @@ class CutLinks:
             self._news.append((cut.by, link[link[0] == cut.by]))
 
     def outcast(self, are_mates: Callable[[Link], bool]) -> Member | None:
-        """Who is to go, so that all peers of a stage reach one another: whoever most cannot reach, else the latest."""
+        """The peer to remove so that peers of a stage reach one another: the one with most cuts, else the latest."""
         links = [link for link, cut in self._cuts.items() if cut.is_confirmed and are_mates(link)]
         counts = Counter(member for link in links for member in link)
         return max(counts, key=lambda member: (counts[member], member.incarnation), default=None)

@@ -1,6 +1,6 @@
 """The coordinator's decision log: what must survive it, as lines of JSON, and what a restarted one learns from them.
 
-A line is written, and flushed to the disk, before anybody is told what it says.
+A line is written, and flushed to the disk, before any peer is told what it says.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CheckpointSaved(LogLine, frozen=True):
 
 
 class CheckpointLost(LogLine, frozen=True):
-    """Nobody can read this checkpoint of a stage any more."""
+    """No peer can read this checkpoint of a stage any more."""
 
     boot: int
     stage: int

@@ -1,4 +1,4 @@
-"""Who has fallen silent."""
+"""Which peers have fallen silent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FailureDetector(Generic[Key]):
         self._heard_s.pop(key, None)
 
     def find_silent(self, now_s: float) -> list[Key]:
-        """Who has been silent for too long, in the order of being heard first; call it regularly."""
+        """Peers that have been silent for too long, in the order of being heard first; call it regularly."""
         gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         if gap_s > self._silence_s / 2:

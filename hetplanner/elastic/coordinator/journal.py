@@ -1,7 +1,7 @@
 """Micro-batches of the current step: who works on them under which lease, and where each contribution is.
 
 A micro-batch is covered by a stage when exactly one token of a live incarnation is journaled for the two. Only what is
-journaled is ever folded: whatever else a peer computed, late, twice or for nobody, is dropped at the commit.
+journaled is ever folded: whatever else a peer computed, late, twice or for an ended lease, is dropped at the commit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Journal:
 
     @property
     def is_complete(self) -> bool:
-        """Every stage covers every micro-batch and nobody works on one."""
+        """Every stage covers every micro-batch and no trainer works on one."""
         return not self._leases and len(self._covered) == self._stages * self._micro_batches
 
     def grant(self, trainer: str, stamp: Stamp, now_s: float) -> Lease | None:

@@ -1,4 +1,4 @@
-"""Who of the trainers gets the next micro-batch."""
+"""Which trainer gets the next micro-batch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Leasing:
         self._forget_ended()
 
     def grant(self, version: Version, now_s: float) -> list[Send]:
-        """Leases what is to be done, to whoever has the fewest leases first."""
+        """Leases what is to be done, to the trainer with the fewest leases first."""
         self._forget_ended()
         sends = [Send(address, _grant_of(lease, version)) for address, lease in self._lost if self._is_on(lease)]
         self._lost = []

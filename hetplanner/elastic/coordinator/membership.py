@@ -13,7 +13,7 @@ from hetplanner.elastic.protocol.messages import AssignStage
 class PeerState(Enum):
     """Life of a peer as the coordinator sees it; the dead and gone are no longer there."""
 
-    WAITING = "waiting"  # for a stage whose state somebody can give
+    WAITING = "waiting"  # for a peer or checkpoint that can give the stage's state
     JOINING = "joining"
     SERVING = "serving"
 
@@ -107,11 +107,11 @@ class Membership:
         return record is not None and record.state is PeerState.SERVING and record.stage == stage
 
     def lost_stages(self) -> list[int]:
-        """Stages that nobody serves."""
+        """Stages that no peer serves."""
         return [s for s in range(self.stages) if not self.view.stages[s]]
 
     def neediest_stage(self) -> int:
-        """Where a joiner goes: a stage nobody serves or waits for, else the one with the least capacity to come."""
+        """Where a joiner goes: a stage no peer serves or waits for, else the one with the least capacity to come."""
         capacity = [0.0] * self.stages
         for record in self._records.values():
             if not record.draining:

@@ -1,6 +1,6 @@
 """Which stage a peer gets, where its state comes from, and when it begins to serve.
 
-A stage whose state nobody can give never starts from fresh weights: its joiners wait for a peer that returns with a
+A stage whose state no peer can give never starts from fresh weights: its joiners wait for a peer that returns with a
 copy, for a checkpoint of the current version, or until all stages are set back together.
 """
 
@@ -134,7 +134,7 @@ class PeerAssignment:
         return self._assign(record, to_stage, source)
 
     def is_last(self, record: PeerRecord) -> bool:
-        """Whether nobody else serves the peer's stage; such a peer never leaves it."""
+        """Whether no other peer serves the peer's stage; such a peer never leaves it."""
         return len(self._members.in_state(PeerState.SERVING, record.stage)) == 1
 
     def source_lost(self, member: Member) -> list[Send]:
@@ -147,7 +147,7 @@ class PeerAssignment:
         return sends
 
     def reassign_all(self) -> list[Send]:
-        """All stages were set back: every peer loads the checkpoint, and a stage nobody is at gets somebody."""
+        """All stages were set back: every peer loads the checkpoint, and a stage without a peer gets one."""
         records = self._members.everyone()
         at = {s: [r for r in records if r.stage == s] for s in range(self._settings.stages)}
         for stage in [s for s, here in at.items() if not here]:

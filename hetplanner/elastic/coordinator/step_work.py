@@ -1,4 +1,4 @@
-"""Who did what of a step that is committed: contributions and own work by peer, and the ways of its micro-batches."""
+"""The work of each peer in a committed step: contributions and own work by peer, and the ways of its micro-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepWork:
     """The parts of one step.
 
     Attributes:
-        shares: by peer, of everybody who takes the step, also without a contribution.
+        shares: by peer, of all peers that take the step, also without a contribution.
         flow: (peer, peer of the next stage) -> micro-batches that went from one to the other in one pass whose
             contributions of both count. One that was done again in part is in no pair where two passes meet.
         sent: (trainer, peer of the first stage) -> micro-batches that went from one to the other, all of the step.

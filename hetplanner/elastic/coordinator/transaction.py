@@ -33,7 +33,7 @@ class Verdict(Enum):
     NOTHING = "nothing"
     BACK = "back"  # to RUN, contributions kept
     DECIDED = "decided"  # every stage counted every micro-batch: make it durable
-    CLOSED = "closed"  # everybody stepped
+    CLOSED = "closed"  # all peers stepped
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class StepTransaction:
     def begin(
         self, attempt: Stamp, version: Version, view: View, tokens: Mapping[Member, tuple[Token, ...]], now_s: float
     ) -> list[Send]:
-        """RUN to PREPARE: asks everybody in the view for their tokens at `version`."""
+        """RUN to PREPARE: asks all peers in the view for their tokens at `version`."""
         self.attempt, self.version = attempt, version
         self._group = {
             replica.member: Participant(replica, stage, tokens.get(replica.member, ()))
@@ -191,7 +191,7 @@ class StepTransaction:
         return [], []
 
     def end_if_answered(self) -> Verdict:
-        """CLOSED or BACK if nobody's answer to the decision is waited for (any longer)."""
+        """CLOSED or BACK if no peer's answer to the decision is waited for (any longer)."""
         if self._waiting or self.phase not in (Phase.COMMIT, Phase.ABORT):
             return Verdict.NOTHING
         was_commit = self.phase is Phase.COMMIT

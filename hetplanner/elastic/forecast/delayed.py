@@ -1,8 +1,8 @@
-"""What a swarm could train if every download had been chosen as well as anybody can who does not know the future.
+"""What a swarm could train if every download were chosen as well as possible without knowing the future.
 
-At every moment the peers stand as they would best have stood a download ago, when whoever serves now must have been
-sent: all of them placed anew at once, moves free, nobody lost on the way. Who has died since then is missing. No policy
-without foresight gets ahead of this but by luck, so it says how much of a gap to the optimum is the download's.
+At every moment the peers stand as they would best have stood a download ago, when a peer that serves now must have been
+sent: all of them placed anew at once, moves free, none lost on the way. Peers that have died since then are missing. A
+policy without foresight exceeds this only by luck, so it says how much of a gap to the optimum is the download's.
 
 Legend of array suffixes: L lives of the trace, S stages, E moments at which something changed.
 """
@@ -22,7 +22,7 @@ def delayed_throughput(trace: PreemptionTrace, load_S: Sequence[float], download
     """Mean micro-batches per second over a trace of placements that are always the best of a download ago.
 
     Args:
-        trace: who is there when.
+        trace: when each peer is present.
         load_S: work units of a micro-batch in each stage.
         download_s: until a peer that joins or moves serves.
     """
@@ -48,7 +48,7 @@ def delayed_throughput(trace: PreemptionTrace, load_S: Sequence[float], download
 def _placement(
     start_L: FloatArray, end_L: FloatArray, speed_L: FloatArray, load_S: FloatArray, time_s: float
 ) -> IntArray:
-    """The stage of everybody who is there at a moment, -1 of the others."""
+    """The stage of each peer present at a moment, -1 of the others."""
     there = (start_L <= time_s) & (end_L > time_s)
     stage_L = np.full(len(start_L), -1, dtype=np.int64)
     stage_L[there] = spread_peers(speed_L[there], load_S)

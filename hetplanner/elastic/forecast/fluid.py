@@ -26,7 +26,7 @@ QUEUE_SLACK = 1 / 64
 """A stage at its limit has a mean queue of 64: what is in flight bounds it."""
 MAX_STAGES = 1024
 
-# Of what happens at the same moment the dead are known before anybody is placed, and periods end last.
+# Of what happens at the same moment the dead are known before any peer is placed, and periods end last.
 LEAVE, READY, JOIN, NOTICE, TICK = range(5)
 
 
@@ -43,18 +43,18 @@ def simulate_swarm(
 ) -> SwarmRun:
     """Throughput of a swarm over a trace.
 
-    Who is there at time 0 has its stage's state, spread by speed over the stages unless told otherwise; all others join
-    at the stage that the settings say and download first.
+    A peer that is present at time 0 has its stage's state. Peers are spread by speed over the stages unless told
+    otherwise. All others join at the stage that the settings say and download first.
 
     Args:
-        trace: who is there when.
+        trace: when each peer is present.
         load_S: work units of a micro-batch in each stage.
         settings: the policy.
         download_s: seconds from joining or moving until a peer serves.
         notice_s: seconds before its preemption at which a peer is told (some clouds give 30 s or 120 s).
         speed_noise: standard deviation of the logarithm of measured over true speeds, drawn anew every period.
         seed: of a random placement of joiners, and of the noise.
-        first_stages: stage by peer, of everybody who is there at time 0.
+        first_stages: stage by peer, of all peers present at time 0.
 
     Raises:
         InvalidInput: no stages, too many, a time or noise below 0, or a peer of the start without a stage.
@@ -110,7 +110,7 @@ class _Swarm:
         self.serving_L[first] = self.alive_L[first] = self.loaded_L[first] = True
 
     def start_at(self, stages: Mapping[str, int]) -> None:
-        """Places who is there at time 0. Raises InvalidInput."""
+        """Places the peers present at time 0. Raises InvalidInput."""
         for row in np.flatnonzero(self.alive_L):
             peer = self.trace.lives[row].peer
             if not 0 <= stages.get(peer, -1) < len(self.load_S):

@@ -1,8 +1,8 @@
 """What an elastic plan is expected to train while peers come and go: its swarm played over preemption traces.
 
-A trace says who is there when, not on which devices. One that names the plan's devices is taken as it is. Else its
-lives are cast: of who is there at the start each gets another device of the plan, where there are enough, and the
-plan's stage; who comes later gets any of them, as a market gives instances of the kinds that were asked for.
+A trace says when each peer is present, not on which device. One that names the plan's devices is taken as it is. Else
+its peers are assigned to devices. Each peer of the start gets another device of the plan, where there are enough, and
+the plan's stage. Later peers get any of them, as a market gives instances of the kinds that were asked for.
 
 Legend of array suffixes: E moments at which something changed.
 """
@@ -41,7 +41,7 @@ class Forecast:
             step. Shares are those of the runs.
         tokens_of_runs: tokens per second of every run.
         steady_tokens_per_s: with all peers of the start there all the time.
-        stalled: share of the time in which a stage had nobody who serves.
+        stalled: share of the time in which a stage had no serving peer.
         share_of_late: mean share of what the best placement of a download ago would hold, before links; see
             `hetplanner.elastic.forecast.delayed`.
     """

@@ -41,7 +41,7 @@ class Life(Noun):
 
 
 class PreemptionTrace(Noun):
-    """Who was there when.
+    """When each peer was present.
 
     Attributes:
         synthetic: drawn, not observed.

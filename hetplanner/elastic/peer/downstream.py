@@ -54,11 +54,11 @@ class Downstream(Generic[Key]):
         self._number = rng.getrandbits(48)
 
     def start(self, key: Key, task: Task, now_s: float) -> SendWork | None:
-        """Sends a task to the peer whose turn it is; None if there is nobody."""
+        """Sends a task to the peer whose turn it is; None if there is no peer."""
         return self._try(key, task, set(), now_s)
 
     def succeeded(self, call: int, waited_s: float, now_s: float) -> Key | None:
-        """An answer: measures the peer by its own share of the time; None if nobody waits for it any more."""
+        """An answer: measures the peer by its own share of the time; None if no task waits for it any more."""
         done = self._pop(call)
         if done is None:
             return None
@@ -66,7 +66,7 @@ class Downstream(Generic[Key]):
         return done.key
 
     def failed(self, call: int, kind: FailureKind, now_s: float) -> Failed[Key] | None:
-        """A call ended without a result: an error bans the peer, a stale one ends the task, else somebody else."""
+        """A call ended without a result: an error bans the peer, a stale one ends the task, else it is sent again."""
         lost = self._pop(call)
         if lost is None:
             return None
@@ -76,7 +76,7 @@ class Downstream(Generic[Key]):
         return Failed(lost.key, kind, retry)
 
     def see(self, replicas: Iterable[Replica], now_s: float) -> list[Failed[Key]]:
-        """Takes a new view; calls to whoever is not in it fail at once."""
+        """Takes a new view; calls to peers that are not in it fail at once."""
         replicas = tuple(replicas)
         self.wiring.see(replicas)
         live = {replica.member for replica in replicas}
@@ -92,7 +92,7 @@ class Downstream(Generic[Key]):
         return cancels, [f for number in over if (f := self.failed(number, "deadline", now_s)) is not None]
 
     def drop_all(self) -> list[CancelWork]:
-        """Nobody waits for any of the calls any more."""
+        """No task waits for any of the calls any more."""
         return [CancelWork(call.replica.address, number) for number in list(self._calls) if (call := self._pop(number))]
 
     def _pop(self, number: int) -> _Call[Key] | None:

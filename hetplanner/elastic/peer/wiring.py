@@ -34,10 +34,10 @@ class _Lane:
 class Wiring:
     """Chooses by measured speed, with bans, by one of two rules.
 
-    `soonest`: whoever is expected to be through first, if each takes one after the other of what this sender has under
-    way there. Measured seconds hold no waiting (with it, nine peers of speeds 1, 1.5 and 3 reached 0.83 of the sum of
-    their speeds instead of 0.87 to 0.91; tests/benchmarks/bench_swarm.py). At a step's end a slow peer gets none of
-    the last micro-batches. Source: ours.
+    `soonest`: the peer that is expected to finish first, if each takes this sender's tasks one after the other.
+    Measured seconds hold no waiting (with it, nine peers of speeds 1, 1.5 and 3 reached 0.83 of the sum of their speeds
+    instead of 0.87 to 0.91; tests/benchmarks/bench_swarm.py). At a step's end a slow peer gets none of the last
+    micro-batches. Source: ours.
 
     `round-robin`: interleaved and weighted by speed. Source: Ryabinin et al. 2023 (SWARM), public code.
 
@@ -73,7 +73,7 @@ class Wiring:
             size: of the task, in micro-batches (a backward counts 2.5 of a forward).
 
         Returns:
-            None if everybody is banned, tried or gone.
+            None if every peer is banned, tried or gone.
         """
         self._end_bans(now_s)
         free = [lane for m, lane in self._lanes.items() if lane.banned_until_s <= now_s and m not in tried]

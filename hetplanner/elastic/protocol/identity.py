@@ -65,7 +65,7 @@ class Replica(NamedTuple):
 
     Attributes:
         address: where it is called.
-        draining: it serves on, but is to be given work only if nobody else can do it.
+        draining: it serves on, but is to be given work only if no other peer can do it.
     """
 
     member: Member
@@ -74,7 +74,7 @@ class Replica(NamedTuple):
 
 
 class View(Record, frozen=True):
-    """Who serves which stage.
+    """Which peers serve which stage.
 
     Attributes:
         epoch: of the membership; a later view has a greater one.

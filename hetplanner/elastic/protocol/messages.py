@@ -306,7 +306,7 @@ FailureKind = Literal["stale", "deadline", "error"]
 
 
 class WorkFailed(Record, frozen=True):
-    """Answer to Work: stale (versions differ), deadline (of somebody further on) or error."""
+    """Answer to Work: stale (versions differ), deadline (of a peer further on) or error."""
 
     call: Integer
     kind: FailureKind

@@ -20,7 +20,7 @@ class CallLost(Record, frozen=True):
 
 
 class Unreachable(Record, frozen=True):
-    """Nobody answers at an address: a connection broke, or there is none to be had."""
+    """No process answers at an address: a connection broke, or there is none to be had."""
 
     address: str
 
@@ -86,7 +86,7 @@ class SendWork(Record, frozen=True):
 
 
 class CancelWork(Record, frozen=True):
-    """Nobody waits for this call any more."""
+    """No process waits for this call any more."""
 
     address: str
     call: int

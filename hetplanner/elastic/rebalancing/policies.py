@@ -58,10 +58,10 @@ def propose_by_queue(view: SwarmView, settings: Rebalancing) -> Move | None:
 def propose_by_throughput(view: SwarmView, settings: Rebalancing) -> Move | None:
     """The move that most raises the weakest stage, found by simulating every relocation on measured speeds.
 
-    Stages are judged by what they will have when all downloads are finished. A peer may leave only a stage that without
-    it still serves as much as the weakest of all, now and then, so that no move ever lowers the swarm's throughput, not
-    even during its download. Where no single peer helps enough, a stronger one is sent if a weaker one can then take
-    its place: the first half of an exchange, whose second half is the next single move.
+    Stages are judged by what they will have when all downloads are finished. A peer may leave only a stage that
+    without it still serves as much as the weakest of all, both now and then. So no move ever lowers the swarm's
+    throughput, not even during its download. Where no single peer helps enough, a stronger one is sent if a weaker one
+    can then take its place: the first half of an exchange, whose second half is the next single move.
 
     Source: ours, after the simulated relocation of Petals (Borzunov et al. 2023, arXiv 2209.01188).
     """

@@ -1,4 +1,4 @@
-"""What a rebalancer knows of a swarm: who serves which stage, how fast, and who is still downloading.
+"""What a rebalancer knows of a swarm: which peer serves which stage, how fast, and which ones still download.
 
 Legend of array suffixes: P peers, S stages.
 """
@@ -74,7 +74,7 @@ class SwarmView:
 
     @cached_property
     def coming_S(self) -> FloatArray:
-        """The same once all downloads are finished and who is leaving has left."""
+        """The same once all downloads are finished and leaving peers have left."""
         return self._capacity(np.where(self.staying_P, self.speed_P, 0.0))
 
     @cached_property

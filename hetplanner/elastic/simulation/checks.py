@@ -1,7 +1,7 @@
 """The invariants of a swarm, checked at every commit and every step of every peer of the event simulation.
 
 I1: each (micro-batch, stage) is in a commit exactly once. I2: what is not journaled is never folded. I3: all replicas
-of a stage are equal, and equal to a run that nothing disturbed. I4: every stage counted every micro-batch. I5: nobody
+of a stage are equal, and equal to a run that nothing disturbed. I4: every stage counted every micro-batch. I5: no peer
 is at a version whose decision is not durable. I6: the parts of a step as they are told add up to its micro-batches.
 """
 

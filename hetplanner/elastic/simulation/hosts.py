@@ -86,7 +86,7 @@ class Host(ABC):
         self.on_event(Received(sender, message))
 
     def unreachable(self, address: str, message: Message) -> None:
-        """A message could not be delivered: nobody listens at the address. The coordinator does not mind."""
+        """A message could not be delivered: no process listens at the address. The coordinator ignores it."""
         return
 
     @abstractmethod

@@ -49,7 +49,7 @@ class Simulation:
         settings: of the run.
         faults: what goes wrong.
         seed: of everything random.
-        peers: processes that are kept alive; whoever dies is followed by another.
+        peers: processes that are kept alive; a process that dies is followed by another.
         trainers: processes.
         slots: micro-batches that a trainer has under way at once.
         speeds: of the peers in order of joining, over and over, in micro-batches per second; None: drawn.
@@ -131,7 +131,7 @@ class Simulation:
     # Network.
 
     def transmit(self, sender: Host, address: str, message: Message, payload: int | None) -> None:
-        """Carries a message, or loses, delays or doubles it; nobody at the address: the sender is told."""
+        """Carries a message, or loses, delays or doubles it; no process at the address: the sender is told."""
         luck, faults = self.random.random(), self.faults
         delay_s = 0.001 + 0.01 * self.random.random()
         target = self._hosts.get(address)
@@ -170,7 +170,7 @@ class Simulation:
         return host is not None and host.is_alive
 
     def reaches(self, host: Host, address: str) -> bool:
-        """Whether somebody at an address would answer a process now."""
+        """Whether a process at an address would answer another one now."""
         other = self._hosts.get(address)
         if other is None or not other.is_alive or self.links.are_parted(host.address, address, self.now_s):
             return False
@@ -398,7 +398,7 @@ class Simulation:
         return True
 
     def propose(self, peers: tuple[SwarmPeer, ...], now_s: float) -> SimulatedMove | None:
-        """The simulation's policy: now and then anybody goes anywhere."""
+        """The simulation's policy: now and then any peer moves to any stage."""
         if not peers or self.random.random() >= self.faults.move:
             return None
         self.happened["move proposed"] += 1

@@ -4,7 +4,7 @@ It outlives the ssh that started it. What it knows is in `node-state.json`; what
 signals, so that nothing is lost when the head is out of reach:
 
     stop               the run's user wants it to stop: ranks end their step and save, and are killed if they do not
-    SIGTERM            somebody takes the machines away: ranks save what they hold and end
+    SIGTERM            a scheduler or cloud takes the machines away: ranks save what they hold and end
     head.seen          touched whenever the head was heard of; without it for LEASE_S the run is ended
 """
 
@@ -65,7 +65,7 @@ class State:
     Attributes:
         attempt: of the run.
         ended: the torchrun is gone, and with it every process of the run on this host.
-        exit_code: the torchrun's; None: nobody saw it.
+        exit_code: the torchrun's; None: it was not seen.
         ranks: exit codes of ranks that are known to have ended.
         words: why a rank refused, or torchrun ended before there were any, as they said.
         lost: rank (or None) and words about one that was given up.

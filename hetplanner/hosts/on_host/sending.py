@@ -15,10 +15,10 @@ from hetplanner.hosts.framing import PIECE_BYTES
 ORDER_FILE, STATE_FILE, SEEN_FILE, STOP_FILE, PID_FILE = "node.json", "node-state.json", "head.seen", "stop", "node.pid"
 """Of a run on a host: what its node process does, says, when the head was heard of, a wish to stop, its number."""
 HEARTBEATS_NOTE = "node.heartbeats"
-"""Says where a node process has its ranks' heartbeats, for who ends it."""
+"""Says where a node process has its ranks' heartbeats, for the process that ends it."""
 TORCHRUN_LOG = "torchrun.txt"
 LEASE_S = 60.0
-"""Whoever has not heard of the head for so long ends: nobody could stop it any more."""
+"""A node process that has not heard of the head for so long ends: no process could stop it any more."""
 GROWS, LINES, WHOLE = "grows", "lines", "whole"
 MANIFESTS = "checkpoints/step-*[0-9]/manifest.json"  # of whole checkpoints: step-00000008.part is being written
 

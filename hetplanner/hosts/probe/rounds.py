@@ -1,4 +1,4 @@
-"""Who measures with whom, and when: rounds in which no measurement takes part of another one's link."""
+"""Which hosts measure with one another, and when: rounds in which no measurement takes part of another one's link."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations

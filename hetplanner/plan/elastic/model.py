@@ -23,7 +23,7 @@ from hetplanner.schema import Name, Noun
 from hetplanner.workload.model import Op
 
 STATELESS_CODECS = ("none", "fp16", "bf16", "int8", "int4")
-"""What may travel in a swarm: a message is decoded by whoever it reaches, without a memory of earlier ones."""
+"""Codecs of a swarm: any peer decodes the message that it gets, without a memory of earlier ones."""
 
 
 def refusal(place: str = "plan") -> str:
@@ -35,7 +35,7 @@ def refusal(place: str = "plan") -> str:
 
 
 class _WithoutRoutes(Noun):
-    """Refuses in one line what only static plans have, so that whoever was made for these says so."""
+    """Refuses in one line what only static plans have, so that code made for static plans reports it."""
 
     if not TYPE_CHECKING:
 
@@ -178,6 +178,6 @@ def _check_codec(place: str, codec: Codec) -> None:
     if codec.name not in STATELESS_CODECS or codec.delta:
         name = f"{codec.name} with delta" if codec.delta else codec.name
         raise ValueError(
-            f"{place}: must be one of {', '.join(STATELESS_CODECS)}, without delta: in a swarm whoever decodes a"
+            f"{place}: must be one of {', '.join(STATELESS_CODECS)}, without delta: in a swarm the peer that decodes a"
             f" message may not have seen the one before; got {name}"
         )

@@ -42,7 +42,7 @@ class CentralServer(Reducer):
 
 
 def find_centre(members: Members, num_elements: int) -> int:
-    """The member that takes and returns everybody's gradients soonest; the first of equals."""
+    """The member that takes and returns all members' gradients soonest; the first of equals."""
     message_s_MM = members.message_s_MM(num_elements)
     num_bytes = num_elements * ELEMENT_BYTES
     elsewhere_M = (members.host_M[:, None] != members.host_M[None, :]).sum(axis=0)

@@ -1,4 +1,4 @@
-"""Who adds up which gradients: one group per stage with several replicas, one per weight tied across stages.
+"""Which ranks add up which gradients: one group per stage with several replicas, one per weight tied across stages.
 
 Where replicas take local steps, these groups average changes of weights, in steps in which replicas synchronise. What
 must stay equal in every step is then another group: the copies of a tied weight on the same pipelines.
@@ -55,7 +55,7 @@ class Round:
 
 
 class ProgramTable(NamedTuple):
-    """The transfers of a program, by column: for whoever reads all of very many."""
+    """The transfers of a program, by column: for code that reads very many at once."""
 
     round_T: NDArray[np.int64]
     sender_T: NDArray[np.int64]

@@ -64,7 +64,7 @@ class Hierarchical(Reducer):
 
 
 class _Layout:
-    """Who owns which shard in which site."""
+    """The member that owns each shard, by site."""
 
     def __init__(self, members: Members) -> None:
         self.sites = members.by_site()
@@ -86,7 +86,7 @@ class _Layout:
         size_M = np.repeat([len(site) for site in self.sites], [len(site) for site in self.sites])
         first_M = np.repeat(np.cumsum([0, *map(len, self.sites[:-1])]), [len(site) for site in self.sites])
         place_M = np.arange(len(member_M)) - first_M
-        # Everybody starts behind itself, so that no owner is sent to by all at once.
+        # Each member starts behind itself, so that not all members send to one owner at once.
         shard_KM = (place_M + 1 + np.arange(self.num_shards)[:, None]) % self.num_shards
         owner_KM = member_M[first_M + shard_KM % size_M]
         rows = np.stack([shard_KM, np.broadcast_to(member_M, shard_KM.shape), owner_KM], axis=-1).reshape(-1, 3)
@@ -106,7 +106,7 @@ def _exchange(layout: _Layout, shards: list[tuple[int, int]]) -> Iterator[Transf
         yield Transfer(1, two, one, *shards[j], "exchange")
     for j, owners in enumerate(layout.owners):
         for site, owner in zip(layout.sites, owners, strict=True):
-            if len(site) == 1:  # nobody to send to, but elsewhere the shard is rounded
+            if len(site) == 1:  # no other member to send to, but elsewhere the shard is rounded
                 yield Transfer(2, owner, owner, *shards[j], "copy")
     for j, member, owner in layout.inside():
         yield Transfer(2, owner, member, *shards[j], "copy")

@@ -27,7 +27,7 @@ Effect = Literal["add", "exchange", "copy"]
 add: the receiver adds the range to its own; the sender's is spent.
 exchange: likewise, but the sender keeps its range, as the codec has rounded it; two members that exchange end alike.
 copy: the receiver's range is replaced by the sender's. The first copy of a range rounds it at the sender as well;
-    whoever has taken it passes on the very bytes. So all members end with the same bits, also with a lossy codec.
+    a member that has taken it passes on the very bytes. So all members end with the same bits, also with a lossy codec.
 """
 
 

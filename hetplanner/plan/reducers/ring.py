@@ -1,4 +1,4 @@
-"""Ring: each member sends one chunk to its neighbour in every round; after two turns everybody has the sum.
+"""Ring: each member sends one chunk to its neighbour in every round; after two turns all members have the sum.
 
 2(M-1) rounds of 1/M of the bucket: the fewest bytes and one link out of and into every member, but many latencies.
 The order of the members is a chain of nearest neighbours, so that a ring enters and leaves a site once.

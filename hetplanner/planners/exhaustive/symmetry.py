@@ -61,7 +61,7 @@ def _are_twins(a: int, b: int, tables_DD: Sequence[NDArray[Any]]) -> bool:
 
 
 class Listing:
-    """Lists placements part by part; each part is asked for, so that whoever asks can end it between two.
+    """Lists placements part by part; each part is asked for, so that the caller can end it between two.
 
     Args:
         twin_D: see :func:`twins_of`.

@@ -2,7 +2,7 @@
 
 With thousands of devices a dendrogram of all pairs takes too long. Here a device is the row of its message times to
 some landmark devices on a logarithmic scale: devices of one site have almost equal rows, however the single links
-jitter. Sites are found among the landmarks alone, everybody joins the nearest.
+jitter. Sites are found among the landmarks alone, and every device joins the nearest.
 
 Legend of array suffixes: D devices, L landmarks, K sites, G groups, M members of a group.
 """

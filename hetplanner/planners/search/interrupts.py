@@ -10,7 +10,7 @@ from typing import Any
 class Interrupts:
     """While entered, an interrupt (Ctrl-C, a notebook's stop button) ends nothing but makes this answer True.
 
-    A second one raises KeyboardInterrupt, for whoever does not want to wait for the search's end. Outside the main
+    A second one raises KeyboardInterrupt, for a user who does not want to wait for the search's end. Outside the main
     thread neither happens: Python delivers signals to the main thread alone.
     """
 

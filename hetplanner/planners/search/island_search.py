@@ -59,7 +59,7 @@ def _run_epochs(crew: Crew, islands: int, progress: Progress) -> None:
             return
         if progress.is_proven(min(candidate.value for found in elites.values() for _, candidate in found)):
             return
-        # Around the ring: everybody gets what the one before found.
+        # Around the ring: every island gets what the one before found.
         incoming = {number: elites[(number - 1) % islands] for number in range(islands)}
         target += EPOCH
 

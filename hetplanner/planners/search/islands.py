@@ -161,7 +161,7 @@ def _alone(candidate: Candidate) -> Candidate:
 
 
 class Crew(Protocol):
-    """Whoever runs the islands."""
+    """The workers that run the islands."""
 
     def run(self, target: int, incoming: dict[int, Elites]) -> dict[int, Elites] | None:
         """Lets every island take in elites and go on to a count; their own elites, None if all are over."""

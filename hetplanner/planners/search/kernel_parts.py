@@ -2,7 +2,7 @@
 
 `python -m hetplanner.planners.search.kernel_parts [PART ...]` compiles what is missing and says after each part, as a
 line of JSON, how many are ready. Several such processes share the work: each part has a lock. It ends when stdin
-closes, which is when whoever started it ends.
+closes, which is when its parent process ends.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main(parts: Iterable[str]) -> None:
     work_in_background()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     chosen = [part for part in parts if part in COMPILE]
-    with contextlib.suppress(BrokenPipeError):  # whoever started it is gone
+    with contextlib.suppress(BrokenPipeError):  # its parent process has ended
         for part in compile_parts(chosen):
             print(json.dumps({"ready": part}), flush=True)
 

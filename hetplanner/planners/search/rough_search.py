@@ -31,7 +31,7 @@ CURIOSITY = 0.4
 AHEAD = 5
 """Populations that moves are made in."""
 OTHER_MOVES = 0.3
-"""Share of moves that change something else than who is where."""
+"""Share of moves that change something else than the placement."""
 
 
 @runtime_checkable

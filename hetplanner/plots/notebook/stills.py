@@ -47,7 +47,7 @@ def still_html(figures: Sequence[LayoutDOM]) -> str:
     for one in figures:
         if one.document is None:
             Document().add_root(one)
-    # Our figures tell Python when their width changes, which nobody hears here.
+    # Our figures tell Python when their width changes; a still has no Python process to tell.
     docs_json, items = standalone_docs_json_and_render_items(figures, suppress_callback_warning=True)
     script = wrap_in_script_tag(_WHEN_LOADED % script_for_render_items(docs_json, items))
     boxes = "".join(

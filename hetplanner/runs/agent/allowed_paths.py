@@ -103,7 +103,7 @@ def read_allowed_paths(home: Path | None = None) -> AllowedPaths:
     file = allowed_paths_file(home)
     if not file.exists():
         return AllowedPaths()
-    refuse_others(file.parent, file.parent.stat())  # so nobody exchanges the file after it was looked at
+    refuse_others(file.parent, file.parent.stat())  # so no other user exchanges the file after this check
     refuse_others(file, file.stat())
     text = read_text(file, MAX_OFFERS_BYTES)
     try:

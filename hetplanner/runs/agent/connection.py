@@ -98,7 +98,7 @@ class AgentConnection:
 
 
 def find_agent(home: Path | None = None) -> AgentInfo | None:
-    """Who answers on the home's socket, if anybody does. Raises RunError when it answers nonsense."""
+    """The agent that answers on the home's socket, if one does. Raises RunError when it answers nonsense."""
     try:
         data = _request(home or home_directory(), "GET", "/version", None, 5.0)
     except _NobodyAnswersError:
@@ -184,7 +184,7 @@ def _start_agent(home: Path) -> AgentInfo:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # It outlives us; while we live somebody has to take its exit status, or it would stay as a zombie.
+    # It outlives us; while we live a thread takes its exit status, or it would stay as a zombie.
     threading.Thread(target=process.wait, name="agent-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:

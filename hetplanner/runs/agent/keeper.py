@@ -1,4 +1,4 @@
-"""Whoever waits for a run sees that an agent is there to end it: one that was killed, or stopped, is replaced."""
+"""A process that waits for a run makes sure that an agent is alive to end it: a killed or stopped one is replaced."""
 
 import contextlib
 import json
@@ -64,7 +64,7 @@ class AgentKeeper:
         return True
 
     def start(self) -> bool:
-        """Starts an agent, unless somebody else has. Returns whether one is there now."""
+        """Starts an agent, unless another process has. Returns whether one is there now."""
         from hetplanner.runs.agent.connection import ensure_agent  # httpx, which only this needs
 
         try:
@@ -79,7 +79,7 @@ class AgentKeeper:
 
 
 def agent_pid(home: Path | None) -> int | None:
-    """The process that last held the agent's lock of this home, if it is there still; asks nobody."""
+    """The process that last held the agent's lock of this home, if it is there still; sends no request."""
     try:
         holder = json.loads((agent_directory(home) / AGENT_FILE).read_text(encoding="utf-8"))
         pid = int(holder["pid"])

@@ -19,7 +19,7 @@ PARTS = "model-stage-*.safetensors"
 
 
 def remove_leftovers(directory: RunDirectory, *, is_over: bool) -> None:
-    """Removes what nobody will read: unfinished files, sockets, clocks, requests to stop; nothing where that fails.
+    """Removes what no process will read: unfinished files, sockets, clocks, requests to stop; nothing where that fails.
 
     Args:
         directory: of a run without a living process.

@@ -20,7 +20,7 @@ MAX_REQUEST_BYTES = MAX_FILE_BYTES
 """A start request carries one plan file."""
 
 CALLER_HEADER = "User-Agent"
-"""Who asks, for the audit log: `hetplanner/dashboard`, `hetplanner/python`."""
+"""The caller, for the audit log: `hetplanner/dashboard`, `hetplanner/python`."""
 
 ERRORS: dict[str, type[HetplannerError]] = {
     error.__name__: error for error in (HetplannerError, InvalidInput, Infeasible, RunError, Preempted)
@@ -71,7 +71,7 @@ class ShutdownRequest(Noun):
 
 
 class AgentInfo(Noun):
-    """Who answers on the socket.
+    """The agent that answers on the socket.
 
     Attributes:
         installation: interpreter and package that the agent runs; its runs use the same.

@@ -74,7 +74,7 @@ class Agent:
 
     async def run(self, path: Path) -> None:
         """Serves on the socket at `path` until it is told, or has reason, to end."""
-        path.unlink(missing_ok=True)  # whoever holds the lock is the only agent: what lies there is stale
+        path.unlink(missing_ok=True)  # the holder of the lock is the only agent: an old socket is stale
         listener = bind_unix_socket(os.fspath(path), mode=0o600)
         server = HTTPServer(self.application(), max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_REQUEST_BYTES)
         server.add_socket(listener)
@@ -109,7 +109,7 @@ class Agent:
         )
 
     def info(self) -> AgentInfo:
-        """Who this is."""
+        """The agent's identity."""
         return AgentInfo(
             protocol=PROTOCOL,
             version=package_version(),
@@ -120,7 +120,7 @@ class Agent:
         )
 
     def touch(self) -> None:
-        """Somebody asked something: not idle."""
+        """A caller asked something: not idle."""
         self._last_use_s = time.monotonic()
 
     def shut_down(self, stop_runs: bool) -> None:
@@ -150,7 +150,7 @@ class Agent:
             self.touch()
         elif self._ends_when_empty or time.monotonic() - self._last_use_s > self.idle_exit_s:
             self._over.set()
-        if not path.exists():  # the home was removed: nobody can reach this agent any more
+        if not path.exists():  # the home was removed: no process can reach this agent any more
             self._over.set()
 
 
@@ -171,7 +171,7 @@ class _Handler(RequestHandler):
 
     @property
     def caller(self) -> str:
-        """Who asks, as they say; the socket lets only this user in."""
+        """The caller, as it names itself; the socket lets only this user in."""
         return one_line(self.request.headers.get(CALLER_HEADER, ""))[:60]
 
     def reply(self, data: object, status: int = 200) -> None:
@@ -228,7 +228,7 @@ class RunsHandler(_Handler):
         launch = launch_of(request, supervisor.home)
         out = Path(request.out) if request.out else None
         await IOLoop.current().run_in_executor(None, supervisor.check, plan, config, out or parent, launch)
-        if self.is_left:  # interrupted during the checks: nobody would know of the run
+        if self.is_left:  # interrupted during the checks: the caller would not learn of the run
             raise RunError("the caller is gone; nothing is started")
         status = supervisor.submit(plan, config, out, parent=parent, caller=self.caller, launch=launch)
         return status.model_dump(mode="json")
@@ -332,7 +332,7 @@ def serve_agent(
         holder = {"pid": os.getpid(), "version": package_version(), "began_s": created_unix_s(os.getpid())}
         try:
             write_whole(folder / AGENT_FILE, json.dumps(holder), mode=0o600)
-        except OSError as error:  # an agent that nobody knows by name still ends and watches runs
+        except OSError as error:  # an agent without this file still ends and watches runs
             logger.error("%s cannot be written: %s", folder / AGENT_FILE, error)
         agent = Agent(Supervisor(home, max_running, max_queued, launcher), idle_exit_s)
         logger.info("agent %d of %s starts", os.getpid(), home)

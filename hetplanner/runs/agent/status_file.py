@@ -1,7 +1,7 @@
 """Keeping status.json true while its disk takes nothing: it is tried again, and some space is kept for it.
 
 Next to status.json lies a spare file whose blocks are its own already. On a full disk the status is written into that
-one, which takes the other's name; the blocks of the other are the next spare, if nobody was faster.
+one, which takes the other's name; the blocks of the other are the next spare, if no other process took them.
 """
 
 import contextlib

@@ -96,7 +96,7 @@ class RunReader:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Who writes telemetry, by rank: devices, or the coordinator of a swarm."""
+        """The writers of telemetry, by rank: devices, or the coordinator of a swarm."""
         return rank_labels(self.any_plan)
 
     @cached_property

@@ -217,7 +217,7 @@ def _whole(value: object, below: int) -> int:
 
 
 def seconds_of(value: object) -> float:
-    """A duration that somebody told. Raises ValueError: it is none."""
+    """A duration as a process told it. Raises ValueError: it is none."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise ValueError("no duration")
     return float(value)

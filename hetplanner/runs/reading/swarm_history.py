@@ -142,7 +142,7 @@ class SwarmHistory:
             try:
                 self._take(json.loads(line))
             except DAMAGED:
-                self.damaged += 1  # a coordinator was killed inside a line, or somebody wrote there
+                self.damaged += 1  # a coordinator was killed inside a line, or another process wrote there
         return [tail.offset for tail in self._tails] != before
 
     def read_all(self) -> SwarmHistory:
@@ -153,7 +153,7 @@ class SwarmHistory:
 
     @property
     def paused(self) -> bool:
-        """Whether the swarm waits for a stage that nobody serves."""
+        """Whether the swarm waits for a stage that no peer serves."""
         return bool(self.pauses) and self.pauses[-1].end_s is None
 
     def flow(self, last: int = 20) -> SwarmFlow:
@@ -203,7 +203,7 @@ class SwarmHistory:
             self._mark(time_s, "move", peer, f"moves {origin}to stage {stage}")
         elif before is None:
             self._mark(time_s, "join", peer, f"comes to stage {stage}")
-        # Whoever moves joins its new stage first, and says so again only when it serves.
+        # A peer that moves joins its new stage first, and says so again only when it serves.
         stay = Stay(peer, stage, "joining" if kind == "move" else kind, time_s)
         self.now[peer] = stay
         self.stays.append(stay)
@@ -270,12 +270,12 @@ class SwarmHistory:
             text = (
                 f"stage {_stage(event['stage'])} averaged without {int(event['micro_batches'])} of {int(event['of'])}"
             )
-            self._mark(time_s, "work lost", "", f"{text} micro-batches of the round: who had them is gone")
+            self._mark(time_s, "work lost", "", f"{text} micro-batches of the round: their peers are lost")
         elif kind == "digests" and event["different"] != 1:
             self._mark(time_s, "trouble", "", f"replicas of stage {_stage(event['stage'])} differ")
 
     def _end_all(self, time_s: float) -> None:
-        """Nobody is known to be there: a new coordinator is told anew by whoever lives."""
+        """No peer is known to be there: live peers tell a new coordinator anew."""
         self._end_pause(time_s)
         for stay in self.now.values():
             stay.end_s = time_s

@@ -198,7 +198,7 @@ class RankTelemetry:
         """Reads on, at most `max_bytes`; returns whether anything was new."""
         before = self.tail.offset
         for line in self.tail.lines(max_bytes):
-            if line.startswith(_SPAN_PREFIXES):  # most lines are spans: parsed only when somebody looks at them
+            if line.startswith(_SPAN_PREFIXES):  # most lines are spans: parsed only when they are read
                 self._span_lines.append(line)
             else:
                 self._take(line)

@@ -30,11 +30,11 @@ TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, Preempted.exit_code)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Who failed (None: the launcher, before any rank) and how, in a line; then the last lines it wrote.
+    """The rank that failed (None: the launcher, before any rank) and how, in a line; then the last lines it wrote.
 
     `would_repeat`: the rank ended by an error of its own, which the same work meets again (bad data, a loss that is
-    no number), or the launcher could start none; who was killed or has lost a peer may go on.
-    `told`: nobody failed by itself or was killed, and somebody was told to end.
+    no number), or the launcher could start none; a rank that was killed or has lost a peer may go on.
+    `told`: no rank failed by itself or was killed, and one was told to end.
     """
 
     failed_rank: int | None
@@ -63,7 +63,7 @@ def diagnose(
     Args:
         directory: the run's.
         labels: device of every rank.
-        exit_code: of the launcher, negative for a signal; None where nobody saw it.
+        exit_code: of the launcher, negative for a signal; None where it was not seen.
         ended: exit codes by rank, as the ranks themselves told.
         oom: what the kernel tells of processes that it ended meanwhile for lack of memory.
     """

@@ -29,7 +29,7 @@ class Departure:
     """What is known when no process of a run is left.
 
     Attributes:
-        exit_code: of the launcher, negative for a signal; None where nobody saw it.
+        exit_code: of the launcher, negative for a signal; None where it was not seen.
         launcher_pid: its number.
         beats: what the ranks told last; empty where that cannot be read.
         stop_asked: its user wants it to stop.
@@ -88,7 +88,7 @@ def judge_end(
         words = f"{_who_was_told(directory, labels, left, found)}; {_what_is_saved(directory, elastic=elastic)}"
         return End("preempted", words, may_go_on=True)
     if left.exit_code == 0:
-        words = f"ended after {saved or 0} of {steps} steps, and nobody has said why"
+        words = f"ended after {saved or 0} of {steps} steps, and no process has said why"
         return End("failed", words, last_lines=found.last_lines, may_go_on=True)
     return End("failed", found.message, found.failed_rank, found.last_lines, may_go_on=not found.would_repeat)
 
@@ -125,7 +125,7 @@ def _telemetry(directory: RunDirectory, rank: int) -> RankTelemetry:
 
 
 def _who_was_told(directory: RunDirectory, labels: tuple[str, ...], left: Departure, found: Diagnosis) -> str:
-    """Who was told to end, and by whom, as far as it is known."""
+    """The processes that were told to end, and by what, as far as it is known."""
     if left.agent_told:
         return "preempted: the agent was told to end"
     for rank, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Who holds the others up: ranks that compute slower, links that take longer than was predicted for them."""
+"""Stragglers: ranks that compute slower, links that take longer than was predicted for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Straggler:
     """One of them.
 
     Attributes:
-        rank: who is late, or for a link who waits.
+        rank: the late one, or for a link the one that waits.
         lost_s: seconds a step more than expected.
         text: a sentence.
     """

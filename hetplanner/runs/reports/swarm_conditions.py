@@ -1,4 +1,4 @@
-"""What a swarm goes on without, as coordinator and launcher tell it: stages that nobody serves, lost processes."""
+"""What a swarm goes on without, as coordinator and launcher tell it: stages that no peer serves, lost processes."""
 
 from hetplanner.runs.reading.swarm_history import SwarmHistory
 
@@ -14,7 +14,7 @@ def swarm_words(history: SwarmHistory, now_unix_s: float) -> tuple[str, ...]:
         return ()
     if history.paused and now_unix_s - history.pauses[-1].start_s > PAUSED_S:
         found.append(
-            f"nobody serves stage {history.pauses[-1].stage}: the swarm waits for a peer that holds its state, or for"
+            f"no peer serves stage {history.pauses[-1].stage}: the swarm waits for a peer that holds its state, or for"
             " enough peers to go back to a checkpoint; `hetplanner peer join RUN` brings one"
         )
     lost = history.ended

@@ -156,7 +156,7 @@ def report_swarm(run: RunReader, name: str | None = None, history: SwarmHistory 
 
 
 def _peers(plan: ElasticPlan, history: SwarmHistory) -> Iterable[PeerReport]:
-    """Whoever served or contributed, by stage and name."""
+    """The peers that served or contributed, by stage and name."""
     work = {(peer.stage, peer.peer): peer for peer in history.work.peers}
     served_s: dict[tuple[int, str], float] = defaultdict(float)
     for stay in history.stays:
@@ -220,7 +220,10 @@ def _unknown(history: SwarmHistory) -> Iterable[str]:
         yield "Commits of this older coordinator do not tell who did what, nor which way micro-batches went."
     elif history.work.num_steps < len(history.commits):
         untold = len(history.commits) - history.work.num_steps
-        yield f"Of {untold} commits who did what is not told: whoever restarts knows only that they are durable."
+        yield (
+            f"Of {untold} commits it is not known which peer did what: a restarted coordinator knows only that they are"
+            " durable."
+        )
     if history.counts.get("lost") or history.counts.get("cut off"):
         yield (
             "What a lost peer had under way is done again by others; how much of it was is told only where it shows in"

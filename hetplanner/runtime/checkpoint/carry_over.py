@@ -1,4 +1,4 @@
-"""Going on from a checkpoint of another plan: each rank takes the weights of its stages from whoever has their file.
+"""Going on from a checkpoint of another plan: each rank takes the weights of its stages from a rank with their file.
 
 Files stay where they were written. What a rank's own host has it reads; the rest comes from ranks of other hosts, in
 one order that all ranks follow. Weights and both moments are carried over by their names, running statistics are merged

@@ -69,7 +69,7 @@ class Checkpoints:
         if step == self._last_step:
             return
         began_s, self._last_step = time.monotonic(), step
-        self.telemetry.flush()  # who goes on from here finds all steps before it told, even if this rank is killed
+        self.telemetry.flush()  # a run that resumes here finds all earlier steps in it, even if this rank is killed
         folder = checkpoint_folder(self.run_dir, step)
         temporary = folder.with_name(folder.name + PART)
         written = _gathered(self._write_file(executor, temporary))

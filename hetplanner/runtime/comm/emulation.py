@@ -27,7 +27,7 @@ LATE_S = 0.5e-3
 
 
 PATIENCE_S = 0.05
-"""Who holds the clocks for longer was stopped in the middle, and is not waited for."""
+"""A process that holds the clocks for longer was stopped in the middle; the others stop waiting for it."""
 
 
 def create_clocks(cluster: Cluster, devices: Sequence[str], run_dir: Path) -> None:

@@ -1,13 +1,13 @@
 """Adding up gradients over a group of ranks: performs any reducer's program over the (emulated) transport.
 
-The program fixes who adds what in which order, so the result does not depend on who is fast. What is copied is
+The program fixes who adds what in which order, so the result does not depend on which rank is fast. What is copied is
 rounded at its origin as well and passed on byte by byte, so all members end with the same bits even when the codec
 loses some. See :mod:`hetplanner.plan.reducers`.
 
-With error feedback whoever encodes a range keeps what the codec has lost of it and adds that before encoding the range
-for the same purpose again: the sender of a part, both sides of an exchange, and the member that rounds a finished sum.
-So the sums over all steps lack only what is kept at the end. Where two members round the same sum (one per site), both
-start from the same bits and keep the same.
+With error feedback a member that encodes a range keeps what the codec has lost of it. It adds that before it encodes
+the range for the same purpose again: the sender of a part, both sides of an exchange, and the member that rounds a
+finished sum. So the sums over all steps lack only what is kept at the end. Where two members round the same sum (one
+per site), both start from the same bits and keep the same.
 Source: Seide et al. 2014 (1-bit SGD), Tang et al. 2019 (DoubleSqueeze: errors kept on both sides).
 """
 

@@ -1,7 +1,7 @@
 """A torchrun rendezvous that listens at one address only: `--rdzv-backend=hetplanner`.
 
 torch's own backends open their store on every interface of the machine, and the elastic one unpickles what it
-finds there and orders hosts by name. This one is static: node ranks are fixed, nobody joins later, and the first node
+finds there and orders hosts by name. This one is static: node ranks are fixed, no node joins later, and the first node
 opens the store at the endpoint's address alone. Each node gets its rank by `--rdzv-conf=rank=R` (torchrun hands
 `--node-rank` to its own static backend only). `hetplanner-loopback` is the same on 127.0.0.1 only.
 """
@@ -61,7 +61,7 @@ class StaticRendezvous(RendezvousHandler):
         """Nothing to close."""
 
     def num_nodes_waiting(self) -> int:
-        """Nobody can join later."""
+        """No node can join later."""
         return 0
 
     def get_run_id(self) -> str:

@@ -57,7 +57,7 @@ class Wire(Protocol):
         """Begins to receive; returns the work and where the bytes will be."""
 
     def abort(self) -> None:
-        """Ends all that is under way, so that nobody waits for a rank that is gone."""
+        """Ends all that is under way, so that no rank waits for one that has ended."""
 
 
 class HostWire:

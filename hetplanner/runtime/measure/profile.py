@@ -2,8 +2,8 @@
 
 First all ranks compute during the same window: `cores` is how much CPU a rank got per second, and the simulator shares
 out what the ranks of a machine got. Hosts that are namespaces or containers of one machine share it. Then they do their
-parts with a short message before each, as in training: who has slept finds other ranks' numbers in the caches, and the
-same work takes 5 to 20 % more. Costs are CPU seconds of that: what the work would take alone.
+parts with a short message before each, as in training: a rank that has slept finds other ranks' numbers in the caches,
+and the same work takes 5 to 20 % more. Costs are CPU seconds of that: what the work would take alone.
 
 Shape legend: N ranks.
 """
@@ -161,7 +161,7 @@ class _Rehearsal:
     """A rank's parts of a step, without the network.
 
     Attributes:
-        parts: what comes one after the other; each is some named pieces of work between which a rank waits for nobody.
+        parts: of the step, in order; each is some named pieces of work between which a rank waits for no other.
             Several micro-batches go forward before the first goes back.
     """
 

@@ -1,7 +1,7 @@
 """The ops of a captured model's stage: its calls, performed one after the other on a list of values.
 
 Everything that a program fixes is looked up once: a call becomes (function, where its arguments are, where its
-result goes, what nobody reads any more). Free calls that depend on no batch are performed once, when the stage is
+result goes, which values no later call reads). Free calls that depend on no batch are performed once, when the stage is
 built. A random call draws from (seed, step, micro-batch, its name): the same whatever the cut, and on recompute.
 """
 
@@ -29,7 +29,7 @@ _TENSORS = frozenset(("node", "parameter", "buffer", "batch"))
 Env = list[Any]
 _Pick = Callable[[Env], tuple[Any, ...]]
 _Step = tuple[Callable[..., Any], _Pick, int, tuple[int, ...]]
-"""Function, its arguments from the values, where the result goes, places that nobody reads behind it."""
+"""Function, its arguments from the values, where the result goes, places that no later call reads."""
 
 
 @dataclass(slots=True)

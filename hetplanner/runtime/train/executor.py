@@ -40,7 +40,7 @@ class StepStats:
 
     Attributes:
         grad_norm: global, before clipping; known where it is clipped by.
-        grad_square: this rank's share of its square, which costs no exchange: whoever reads all ranks adds them up.
+        grad_square: this rank's share of its square, which costs no exchange: a reader of all ranks adds them up.
         in_flight: most micro-batches that were forward and not yet backward.
         held: most messages whose buffers were kept.
         skipped: gradients overflowed somewhere with this `loss_scale` (float16 only), so no rank changed its weights.
@@ -69,7 +69,7 @@ class Executor:
         heartbeat: is told of every action done.
         reductions: what it adds up and averages with others.
         completed_steps: steps whose update is in the weights.
-        updating: held while the weights change; whoever takes it from another thread freezes them.
+        updating: held while the weights change; another thread that takes it freezes them.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class Executor:
         return act
 
     def _link_codec(self, action: Action, source: int, target: int, *, training: bool) -> TensorCodec | ChangingEnd:
-        """The codec of a message; validation has samples of its own, which nobody remembers."""
+        """The codec of a message; validation has samples of its own, and no delta codec remembers them."""
         workload, stage = self.plan.problem.workload, action.stage
         spec = self.plan.codec_between(source, target, role_of(action))
         codec = boundary_codec(spec, workload.dtype)

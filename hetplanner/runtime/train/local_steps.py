@@ -1,8 +1,8 @@
 """Local steps: a rank's weights since replicas were last equal, and what becomes of the averaged change.
 
-Between synchronisations every replica steps by itself. Then the changes are averaged by the plan's reducers (over the
-same transport, with the plan's codec and error feedback), weighted by the micro-batches that each replica works on,
-and the outer optimizer takes the mean change for a step from the weights that all had. All replicas compute the same
+Between synchronisations every replica steps by itself. Then the plan's reducers average the changes (over the same
+transport, with the plan's codec and error feedback), weighted by the micro-batches that each replica works on.
+The outer optimizer takes the mean change for a step from the weights that all had. All replicas compute the same
 numbers from the same bits, so they end equal. A stage without replicas has nothing to average and steps on.
 Of a plan with fragments each is averaged in a step of its own, with its own anchor and momentum; the others go on.
 Source: Douillard et al. 2023 (DiLoCo, arXiv 2311.08105), algorithm 1; without outer optimizer it is local SGD.

@@ -1,7 +1,7 @@
 """All ranks agree after which step to end, at no cost on the critical path.
 
 Every step starts a one-number maximum over all ranks of "what was asked for" and looks at it when the step ends:
-by then it has long arrived, since nobody ends a step that others have not begun.
+by then it has long arrived, since no rank ends a step that others have not begun.
 """
 
 import torch

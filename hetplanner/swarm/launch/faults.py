@@ -1,7 +1,7 @@
 """Scripted misfortune for rehearsals: each fault fires exactly once, at a step, drawn from a seed.
 
-Whom it hits is drawn from the peers that are there, never the last one of its stage: that its state survives is the
-swarm's claim only while somebody has it.
+Whom it hits is drawn from the peers that are there, never the last one of its stage: the swarm promises that a
+stage's state survives only while a peer has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MATE = "mate"
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, or somebody who comes.
+    """A fault, or a peer that joins.
 
     Attributes:
         step: fires once so many steps are committed,
@@ -82,9 +82,9 @@ class FaultInjector:
     """Plays faults on a rehearsal while it runs.
 
     Attributes:
-        happened: faults that fired, by kind; `passed over`: nobody could be hit without losing a stage.
+        happened: faults that fired, by kind; `passed over`: no peer could be hit without losing a stage.
         events: the coordinator's, as read so far.
-        hits: who was hit, in order.
+        hits: the processes that were hit, in order.
     """
 
     rehearsal: Rehearsal

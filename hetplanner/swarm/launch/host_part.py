@@ -153,7 +153,7 @@ def _watch_peers(
 ) -> None:
     """Until all peers are gone: the coordinator ends them, with a checkpoint or the model where they are needed.
 
-    Where all were asked to go, somebody may have one come back until the run is over.
+    Where all were asked to leave, the user may have one come back until the run is over.
     """
     until_s = float("inf")
     while time.monotonic() < until_s:

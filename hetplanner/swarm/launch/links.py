@@ -59,7 +59,7 @@ class Links:
     def arrival_s(self, metadata: Iterable[Any] | None, num_bytes: int) -> float:
         """When a message that came with this metadata would have arrived, on the monotonic clock; 0: it is not delayed.
 
-        The metadata is a rehearsal's own: who is no part of it sends none.
+        The metadata is a rehearsal's own: other processes send none.
         """
         sent_by = next((str(value) for key, value in metadata or () if key == SENT_BY), None)
         if sent_by is None:
@@ -72,11 +72,11 @@ class Links:
         await asyncio.sleep(max(0.0, self.arrival_s(metadata, num_bytes) - time.monotonic()))
 
     def ring_s(self, ranks: Sequence[int], rounds: int, chunk_bytes: float, ready_s: float) -> float:
-        """When a ring of so many rounds is over, in which everybody sends a chunk to the next.
+        """When a ring of so many rounds is over, in which each member sends a chunk to the next.
 
         Args:
             ranks: rows of the members' devices, in the ring's order.
-            rounds: until everybody is through.
+            rounds: until all members are through.
             chunk_bytes: that a member sends in a round.
             ready_s: when all of them begin, on the monotonic clock.
         """

@@ -192,7 +192,7 @@ def run_to_end(work: Callable[[Path], None], run_dir: Path) -> int:
     try:
         work(run_dir)
     except HetplannerError as error:
-        sys.stderr.write(f"{error}\n")  # the last line, for whoever looks why it ended
+        sys.stderr.write(f"{error}\n")  # the last line says why it ended
         return error.exit_code
     finally:
         remove_sockets(run_dir)

@@ -16,7 +16,7 @@ from hetplanner.line_files import append_line
 from hetplanner.reading import DAMAGED
 
 PeerAct = Literal["drain", "kill", "rejoin"]
-"""Leave between two steps once nobody needs it there; end at once, as a machine does that loses its power; or come back
+"""Leave between two steps once its stage has another peer; end at once, as a machine without power does; or come back
 after either."""
 ASKED_FILE = "asked.jsonl"
 MAX_BYTES = 2**20

@@ -1,7 +1,8 @@
-"""Starts the processes of a swarm again that ended though nobody wanted them to.
+"""Restarts the processes of a swarm that ended without a request.
 
 What peers, trainers and the coordinator were when they died is not asked: a peer fetches its stage from another or from
-a checkpoint, a coordinator goes on from its decision log, a trainer holds nothing. Whoever was asked to go stays away.
+a checkpoint, a coordinator goes on from its decision log, a trainer holds nothing. A process that was asked to end is
+not restarted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 PROCESSES_FILE = "processes.jsonl"
 """What became of the processes of a run, line by line, as the one that started them saw it."""
 SHORT_LIFE_S = 10.0
-"""Who lives no longer is started again later and later."""
+"""A process that lives no longer than this is restarted after growing delays."""
 MOST_SHORT_LIVES = 20
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
 LEFT_ALONE_S = 3.0
@@ -100,7 +101,7 @@ class Keeper:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether nobody else is gone than who was asked to go: each may be asked to come back."""
+        """Whether only processes that were asked to end are gone: each may be asked to come back."""
         return self.excused >= set(self.rehearsal.processes)
 
     def last_trouble(self) -> str:
@@ -108,7 +109,7 @@ class Keeper:
         return "; ".join(f"{name} {self._why[name]}" for name in sorted(self._gone & self._why.keys())[-1:])
 
     def look(self) -> None:
-        """Deals with whoever has ended or hangs; to be called often.
+        """Deals with processes that have ended or hang; to be called often.
 
         Raises:
             Preempted: the coordinator was told to end and may not be started again.

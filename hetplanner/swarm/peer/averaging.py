@@ -50,7 +50,7 @@ class Tied:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Who sums with whom, the same words for all of them.
+    """Which peers sum with one another, the same words for all of them.
 
     Attributes:
         attempt: names it.
@@ -75,7 +75,7 @@ class Averager:
     Args:
         host: by which others reach this peer.
         timeout_s: of one all-reduce.
-        codec: of gradients on their way: none, or int8 by block (all gather, then everybody sums the same bytes).
+        codec: of gradients on their way: none, or int8 by block (all gather, then all peers sum the same bytes).
         links: that are emulated; None: none are.
         device: where gradients are.
     """
@@ -92,7 +92,7 @@ class Averager:
         self._sent_bytes = 0
 
     def take_sent(self) -> int:
-        """Bytes that this peer has sent since the last call, by the usual algorithms: a ring, or to everybody."""
+        """Bytes that this peer has sent since the last call, by the usual algorithms: a ring, or to all peers."""
         sent, self._sent_bytes = self._sent_bytes, 0
         return sent
 
@@ -115,10 +115,10 @@ class Averager:
             collective.abort()
 
     def reduce(self, total: Sum, meeting: Meeting) -> Sum:
-        """The sum over everybody who folded something of the same stage.
+        """The sum over all peers that folded something of the same stage.
 
         Raises:
-            RuntimeError: somebody is gone, or it took too long; nobody may use the result.
+            RuntimeError: a peer is lost, or it took too long; no peer may use the result.
         """
         gradient, numbers = total.gradient, torch.tensor([total.count, total.loss_sum], dtype=torch.float64)
         groups = self._open
@@ -128,7 +128,7 @@ class Averager:
                 numbers = self._sum(stage, numbers)
                 own = gradient[: meeting.own_end]
                 own.copy_(self._coded_sum(stage, own))
-            for tied in meeting.tied:  # in the same order everywhere, so that nobody waits in a ring
+            for tied in meeting.tied:  # in the same order everywhere, so that peers do not deadlock
                 collective = self._collective(groups, tied.owner, tied.group, meeting)
                 part = gradient[tied.first : tied.end]
                 part.copy_(self._coded_sum(collective, part))
@@ -153,7 +153,7 @@ class Averager:
         return made
 
     def _meet(self, address: str, is_mine: bool, port_of: Callable[[str], int]) -> Store:
-        """A connection of this meeting's own: nobody else can ask by one that waits for somebody who is gone."""
+        """A connection of this meeting's own: one that waits for a lost peer would block other meetings."""
         host, port = address.rpartition(":")[0], self.open_store() if is_mine else port_of(address)
         return store_at(host, port, self._timeout, is_master=False)
 
@@ -185,8 +185,8 @@ class Averager:
     def _on_links(self, collective: Collective, rounds: int, chunk_bytes: float) -> Iterator[None]:
         """What is done inside takes at least as long as a ring of so many rounds over the emulated links.
 
-        One member books all rounds, since nobody's begin before somebody else's end. Raises RuntimeError: it would
-        take longer than an all-reduce may.
+        One member books all rounds, since a member's rounds do not begin before another's end. Raises RuntimeError: it
+        would take longer than an all-reduce may.
         """
         if self._links is None:
             yield
@@ -208,7 +208,7 @@ class Averager:
 async def reduce_beside(averager: Averager, total: Sum, meeting: Meeting) -> Sum | None:
     """The sum over the meeting, or None if it failed, computed on a thread of its own.
 
-    One that waits for somebody who is gone must not hold up the next attempt.
+    One that waits for a lost peer must not block the next attempt.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Sum | None] = loop.create_future()

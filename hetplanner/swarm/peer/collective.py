@@ -32,7 +32,7 @@ nccl chooses addresses and ports of its own, which not every network between two
 
 
 class Collective:
-    """Sums and gathers in one group; everybody calls the same in the same order, each on a thread that may wait.
+    """Sums and gathers in one group; all members call the same in the same order, each on a thread that may wait.
 
     Args:
         name: of the library.
@@ -52,14 +52,14 @@ class Collective:
         self.name, self.device, self.rank, self.size = name, device, pg.rank(), pg.size()
         self._pg, self._timeout, self._on_sum = pg, timeout, on_sum
         self._is_aborted = False
-        # A kernel that waits for somebody who is gone must not hold up the passes of other micro-batches.
+        # A kernel that waits for a lost peer must not block the passes of other micro-batches.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def sum(self, tensor: Tensor) -> None:
         """Every element becomes its sum over the group, to the bit the same at all members.
 
         Raises:
-            RuntimeError: somebody is gone, it took too long, or `abort` was called; the tensor is worth nothing.
+            RuntimeError: a member is lost, it took too long, or `abort` was called; the tensor is then invalid.
         """
         self._do(lambda: self._pg.allreduce([tensor]))
         self._on_sum()
@@ -110,7 +110,7 @@ class Carriers:
             rank, size: this member's, and how many there are.
 
         Raises:
-            RuntimeError: somebody did not come in time.
+            RuntimeError: a member did not come in time.
         """
         store.set(f"gpu/{rank}", self._own_gpu())
         gpus = store.multi_get([f"gpu/{other}" for other in range(size)])
@@ -156,7 +156,7 @@ def make_nccl(store: Store, rank: int, size: int, host: str, timeout: timedelta,
     os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(int(timeout.total_seconds()) + 1))
     nccl: Any = torch.distributed.ProcessGroupNCCL
     options = nccl.Options()
-    options.config.blocking = 0  # so that connecting to somebody who is gone ends at the timeout
+    options.config.blocking = 0  # so that connecting to a lost peer ends at the timeout
     torch.cuda.set_device(device)
     pg = nccl(store, rank, size, options)
     pg.eager_connect_single_device(device)

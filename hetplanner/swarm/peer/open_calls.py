@@ -1,4 +1,4 @@
-"""Calls that a peer is working on: what came with each, what goes on from it, and who waits for its answer."""
+"""Calls that a peer is working on: what came with each, what goes on from it, and which caller waits for its answer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class OpenCalls:
             self._computing.discard(key)
 
     def drop_all(self) -> None:
-        """All tensors go; who waits is answered one by one."""
+        """All tensors are freed; waiting callers are answered one by one."""
         self._calls.clear()
         self._computing.clear()
         self._line.clear()

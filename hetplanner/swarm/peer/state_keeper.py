@@ -73,7 +73,7 @@ class StateKeeper:
         return version
 
     async def give(self, request: bytes) -> AsyncIterator[bytes]:
-        """A copy as it is between two computations, in pieces, so that nobody waits for a slow joiner."""
+        """A copy as it is between two computations, in pieces, so that no other work waits for a slow joiner."""
         wanted = parse_json(request[:1000], "state request")
         state = await self._compute(self._engine.state)
         if state is None or wanted != {"stage": state.stage}:

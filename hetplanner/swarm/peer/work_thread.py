@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Turn(IntEnum):
     """Whose turn comes first; equal ones in the order in which they were asked for."""
 
-    CONTROL = 0  # state, folding, updates: somebody waits for them
+    CONTROL = 0  # state, folding, updates: other processes wait for them
     BACKWARD = 1  # frees activations
     FORWARD = 2
 
@@ -50,7 +50,7 @@ class WorkThread:
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # nobody waits any more
+    if future.done():  # cancelled: no caller waits any more
         return
     if error is not None:
         future.set_exception(error)

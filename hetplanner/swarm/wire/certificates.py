@@ -81,7 +81,7 @@ def make_certificates(folder: Path, days: int = 365, *, can_sign: bool = True) -
 def run_certificates(run_dir: Path) -> Path:
     """The folder of certificates of one local run, made when the run first starts. Raises InvalidInput.
 
-    The key that signed them is nowhere: nobody can be let in later but by a copy of them.
+    The key that signed them is not kept: a later process can enter only with a copy of them.
     """
     folder = run_dir / RUN_FOLDER
     if not (folder / MEMBER_KEY_FILE).exists():  # which is written last

@@ -37,7 +37,7 @@ Refusal = Callable[[str, str], None]
 
 
 class Lost(Exception):
-    """A call ended without an answer: nobody is there (`is_gone`), it took too long (`is_late`), or it was refused."""
+    """A call ended without an answer: no process answers (`is_gone`), it took too long (`is_late`), or was refused."""
 
     def __init__(self, text: str, *, is_gone: bool, is_late: bool) -> None:
         super().__init__(text)
@@ -54,10 +54,10 @@ class Service(Protocol):
         """A call has come: returns the answer's frame."""
 
     def on_state(self, request: bytes) -> AsyncIterator[bytes]:
-        """Somebody wants the state of the stage that is served here, in pieces."""
+        """A caller wants the state of the stage that is served here, in pieces."""
 
     async def on_query(self, request: bytes) -> bytes:
-        """Somebody asks by a word: `description` of the run, or the port of the `store` for averaging."""
+        """A caller asks by a word: `description` of the run, or the port of the `store` for averaging."""
 
     def on_garbage(self, sender: str, reason: str) -> None:
         """Something came that is no message of ours; it was refused."""
@@ -247,7 +247,7 @@ class Endpoint:
             return
 
     async def query(self, address: str, request: bytes, timeout_s: float) -> bytes:
-        """The answer to a word, as soon as somebody is there. Raises Lost."""
+        """The answer to a word, as soon as a process is there. Raises Lost."""
         return await self._call(address, "Query", request, timeout_s, wait=True)
 
     async def state(self, address: str, request: bytes, timeout_s: float) -> AsyncIterator[bytes]:

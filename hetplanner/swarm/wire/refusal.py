@@ -1,4 +1,4 @@
-"""Why a process is not let into a swarm, in words: it asks as TLS does, where gRPC only says that nobody answers."""
+"""Why a process is not let into a swarm, in words: it asks as TLS does; gRPC only says that no process answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_SERVER = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", 
 
 
 async def why_refused(address: str, credentials: Credentials | None) -> str | None:
-    """Why the coordinator at an address would not let this process in; None: it would, or nobody is there."""
+    """Why the coordinator at an address would not let this process in; None: it would, or no process is there."""
     try:
         return await asyncio.wait_for(_why(address, credentials), PROBE_S)
     except (OSError, TimeoutError):

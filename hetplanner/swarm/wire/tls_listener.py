@@ -1,8 +1,8 @@
-"""TLS in front of a gRPC server: who is let in is passed on as it is, who is refused is named with the reason.
+"""TLS in front of a gRPC server: accepted connections are passed on as they are, refused ones named with the reason.
 
-gRPC refuses a handshake before Python hears of it, and then nobody can count it. So the coordinator, to whom everybody
-comes first, takes its connections here, and its gRPC server listens on a socket in the run's folder, which only its
-user may enter. Peers, who carry tensors, leave TLS to gRPC.
+gRPC refuses a handshake before Python hears of it, so Python cannot count it. Every process first connects to the
+coordinator. So the coordinator takes its connections here, and its gRPC server listens on a socket in the run's folder,
+which only its user may enter. Peers, who carry tensors, leave TLS to gRPC.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TlsListener:
         return bound
 
     async def close(self) -> None:
-        """Hangs up on everybody."""
+        """Closes all connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._inside):

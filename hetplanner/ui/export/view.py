@@ -35,7 +35,7 @@ from hetplanner.ui.widgets.json_tree import tree_html
 
 _EMPTY = "No plan yet: press Search, upload a plan file, or launch a rehearsal; the plan appears here."
 SHOWN_PEERS = 64
-"""Peers of larger swarms are listed once somebody asks."""
+"""Peers of larger swarms are listed once the user asks."""
 _LAUNCHERS = {"torchrun": "torchrun", "ssh": "ssh", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 _HEIGHT = "height:640px;overflow:auto"
 

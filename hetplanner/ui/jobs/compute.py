@@ -27,10 +27,10 @@ KNOWN_PLANS = 24
 ANSWER_LIMIT_S = 60.0
 """A computation that takes longer is given up, and its process with it."""
 RESTART_S = 1.5
-"""A computation that nobody wants any more is let go on for so long; then a fresh process is sooner ready."""
+"""A computation whose answer no page needs any more goes on for so long; then a fresh process is sooner ready."""
 MAX_WAITING = 100
 _PATIENCE = {"explain": 1, "simulate": 2, "report": 2}
-"""Who waits for whom: a what-if comes before the rest."""
+"""Questions with a lower number go first: a what-if comes before the rest."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Ticket:
     began: float = 0.0
 
     def settle(self, result: dict[str, Any] | None, error: str) -> None:
-        """Takes the answer, unless nobody wants it any more."""
+        """Takes the answer, unless a newer question has taken its place."""
         if not self.stale:
             self.result, self.error, self.done = result, error, True
 
@@ -169,7 +169,7 @@ class ComputeWorker:
         try:
             question.answered()
         except Exception:  # its page was closed meanwhile
-            _log.debug("nobody to tell of an answer", exc_info=True)
+            _log.debug("no page to tell of an answer", exc_info=True)
         return True
 
     def _living_child(self) -> "_ComputeChild":

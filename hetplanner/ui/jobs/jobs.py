@@ -47,7 +47,7 @@ class SearchRequest:
         start: the plan to begin with.
         continues: id of the search that this one goes on from.
         offset_s: seconds of search before this one, for the time axis of a resumed one.
-        behind: nobody asked for it: the page compares with it.
+        behind: the page started it by itself, to compare with it.
     """
 
     problem: Problem

@@ -286,7 +286,7 @@ def main() -> None:
     import hetplanner.planners.search.planner  # noqa: F401
     from hetplanner.planners.search.compiled_parts import PARTS, missing_parts
 
-    # Numba has loaded while nobody waits.
+    # Numba is loaded before the first request.
     worker.send("kernels", missing=missing_parts(), total=len(PARTS))
     worker.serve()
 

@@ -28,8 +28,8 @@ _ALPHABET = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
 def new_token() -> str:
     """Twelve random characters in groups of four.
 
-    They are 59 bits: ten thousand guesses a second find them in a million years (31^12 / 2 / 1e4 / 3.2e7), so wrong
-    ones need not be counted, and nobody can lock out who has the right one.
+    They are 59 bits: ten thousand guesses a second find them in a million years (31^12 / 2 / 1e4 / 3.2e7). So wrong
+    ones need not be counted, and no caller can lock out a user with the right one.
     """
     text = "".join(secrets.choice(_ALPHABET) for _ in range(12))
     return "-".join(text[i : i + 4] for i in range(0, 12, 4))
@@ -78,7 +78,7 @@ def request_is_ours(request: Any, allowed: Iterable[str]) -> bool:
 
 
 def comes_from_another_user(request: Any) -> bool:
-    """Whether another user of this machine asks by a name of loopback; who comes by other names, a proxy lets in."""
+    """Whether another user of this machine asks by a name of loopback; requests by other names come through a proxy."""
     return host_is_allowed(getattr(request, "host", None), LOOPBACK_HOSTS) and is_by_another_user(request)
 
 

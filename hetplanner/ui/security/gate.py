@@ -1,8 +1,8 @@
 """What stands before every request of `hetplanner dashboard`, ahead of Panel's and Bokeh's own handlers.
 
 - Another user of this machine is refused: they reach loopback as well.
-- A Host that is not ours is refused (DNS rebinding), so is an Origin that is not this very address, a WebSocket without
-  an Origin, and a page of somebody else that asks for a part of ours. Tornado's own check differs from release to
+- A Host that is not ours is refused (DNS rebinding). So is an Origin that is not this very address, a WebSocket without
+  an Origin, and a page of another site that asks for a part of ours. Tornado's own check differs from release to
   release and skips some of these.
 - The link that the terminal prints holds a token that opens once: it becomes a cookie that scripts cannot read and that
   no other site can send, and leaves the address. A session opened with the cookie may launch; the launch token, typed
@@ -82,7 +82,7 @@ class Gate:
                 Host (`name` or `name:port`).
             cookie: its name; unlike per port, because browsers keep one jar for all ports of a host.
             demands_cookie: nothing at all is shown without it (a server that other machines reach).
-            behind_login: who comes has passed a login that would let them run anything, so all may launch.
+            behind_login: every caller has passed a login that would let them run anything, so all may launch.
             frames_from: origins whose pages may show ours in a frame, if they are of the same site.
         """
         self.guard = guard

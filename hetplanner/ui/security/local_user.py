@@ -1,7 +1,7 @@
 """Whose process is at the other end of a connection inside this machine; loopback is reached by all its users.
 
-Linux tells of each TCP socket which user owns it, and of a Unix socket who connected. Elsewhere nobody can tell, and
-nobody is refused for it.
+Linux tells of each TCP socket which user owns it, and of a Unix socket which user connected. Elsewhere the user is
+unknown, and no connection is refused for it.
 """
 
 import ipaddress
@@ -63,7 +63,7 @@ def user_at(end: tuple[str, int], other: tuple[str, int]) -> int | None:
             continue
         for line in lines:
             _, here, there, state, _, _, _, user, _, inode, *_ = line.split()
-            # A socket without an inode was closed by its process; it is nobody's, and shown as root's.
+            # A socket without an inode was closed by its process; it has no owner, and is shown as root's.
             if state == ESTABLISHED and inode != NO_INODE and (_parsed(here), _parsed(there)) == wanted:
                 return int(user)
     return None

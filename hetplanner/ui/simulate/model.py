@@ -111,7 +111,7 @@ class SimulateModel(param.Parameterized):
         self.ask()
 
     def start(self) -> None:
-        """From now on plans are simulated as they come; before, nobody was there to look at them."""
+        """From now on plans are simulated as they come; before, no page showed them."""
         if not self._started:
             self._started = True
             self.ask()

@@ -110,7 +110,7 @@ class Upload(pmui.FileInput):
 
     def _finish(self) -> None:
         if self._buffer:
-            self._flush_buffer()  # whoever watches `value` reads the files, and sets `refused` if they are bad
+            self._flush_buffer()  # a watcher of `value` reads the files, and sets `refused` if they are bad
         elif not self.refused:
             self.param.trigger("empty")
         self._send_msg({"status": "error", "error": self.refused} if self.refused else {"status": "finished"})

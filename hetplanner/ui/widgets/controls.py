@@ -1,10 +1,10 @@
 """A row of plain HTML controls as one light component: twenty Material widgets would take a second to appear.
 
-Items are dictionaries with `name` and `kind` (button, select, text, number, check, note) and, where they apply,
-`label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
-`pressed`, `primary`, `width`, `focus` (where it grows, the cursor moves into the field). All text is set as text, never
-as markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the values of
-all fields.
+Items are dictionaries with `name` and `kind` (button, select, text, number, check, note). Where they apply, they also
+have `label`, `title` (shown on hovering), `value`, `options`, `hint`, `error` (shown beside the field), `disabled`,
+`pressed`, `primary`, `width`, and `focus` (where it grows, the cursor moves into the field). All text is set as text,
+never as markup. A pressed button, a changed select or check and Enter in a field call `act(name, values)` with the
+values of all fields.
 """
 
 from collections.abc import Callable

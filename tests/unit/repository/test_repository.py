@@ -2,13 +2,16 @@
 
 import ast
 import importlib
+import io
 import json
 import operator
 import pkgutil
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,32 @@ def test_functions_are_short():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONGEST
         and not any("kernel" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    assert found == []
+
+
+RIDDLES = re.compile(r"\b(?:whoever|nobody|everybody|somebody)\b", re.IGNORECASE)
+"""Words that hide which rank, peer, process or user is meant."""
+FAULT = "everybody"
+"""A kind of fault of the event simulation: all processes die at once."""
+
+
+def _texts(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each comment, docstring and other string of a Python file."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != FAULT:
+            yield node.lineno, node.value
+
+
+def test_texts_name_who_they_mean():
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {riddle.group()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in _texts(path.read_text(encoding="utf-8"))
+        for riddle in RIDDLES.finditer(text)
     ]
     assert found == []
 

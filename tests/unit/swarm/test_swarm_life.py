@@ -117,7 +117,7 @@ def test_cut_links_and_lost_work_are_marks(tmp_path):
     history = SwarmHistory(tmp_path).read_all()
     assert [(m.kind, m.peer, m.text) for m in history.marks] == [
         ("cut", "b", "b: a cannot reach it"),
-        ("work lost", "", "stage 1 averaged without 3 of 16 micro-batches of the round: who had them is gone"),
+        ("work lost", "", "stage 1 averaged without 3 of 16 micro-batches of the round: their peers are lost"),
     ]
     assert history.damaged == 1
     assert totals_text(history) == "steps committed: 0, links cut: 1, rounds short of work: 1, damaged lines: 1."
@@ -158,7 +158,7 @@ def test_what_a_swarm_goes_on_without_is_said_until_it_is_there_again(tmp_path):
     paused = {"time_s": 101.0, "kind": "paused", "stages": [1]}
     assert words(102.0, paused) == ()  # somebody may be about to come
     (said,) = words(110.0)
-    assert said.startswith("nobody serves stage 1: the swarm waits for a peer")
+    assert said.startswith("no peer serves stage 1: the swarm waits for a peer")
     assert words(111.0, {"time_s": 110.5, "kind": "resumed", "stages": []}) == ()
     ended = [{"time_s": 112.0, "kind": "ended", "peer": f"d{n}", "text": "was killed"} for n in range(6)]
     (said,) = words(113.0, *ended, file=PROCESSES_FILE)
@@ -301,7 +301,7 @@ def test_the_run_page_shows_a_swarm_and_lives_without_what_only_ranks_tell(tmp_p
     assert section.life.serving_source.data["peer"] == ["a", "b", "c", "a"]
     assert "steps committed: 2" in str(section.totals.view.object)
     assert "stage 0" in section.stages.object
-    assert "nobody" in section.stages.object
+    assert "no peer" in section.stages.object
     for kind, pane in ((Network, "links"), (Hosts, "table")):
         other = kind(model, model.session, False)
         other.show()
@@ -330,4 +330,4 @@ def test_a_stage_without_peers_stands_out_while_the_run_goes_on(tmp_path):
     detail = SimpleNamespace(swarm=history, flow=history.flow(), expected={})
     row = next(part for part in stage_table(detail, 2, False).split("<tr") if "stage 0" in part)
     assert "font-weight:600" in row.split(">")[0]
-    assert "nobody serves" in stage_table(detail, 2, True)
+    assert "no peer serves" in stage_table(detail, 2, True)

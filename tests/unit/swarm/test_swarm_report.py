@@ -130,7 +130,8 @@ def test_the_page_is_one_file_without_a_request_and_escapes_what_others_wrote(tm
 def test_what_a_folder_does_not_hold_is_said_instead_of_drawn_empty(tmp_path):
     page = report_page(swarm_run(tmp_path / "run"))
     assert '<div class="card">' not in page
-    for words in ("No step was committed", "The coordinator has told of nobody", "Nobody has served", "No attempt to"):
+    said = ("No step was committed", "The coordinator has reported no peer", "No peer has served", "No attempt to")
+    for words in said:
         assert words in page
     assert "fewer than two steps were committed" in page
     old = [{k: v for k, v in e.items() if k not in ("peers", "flow")} for e in story("d9") if e["kind"] != "closed"]

@@ -243,7 +243,7 @@ def _lanes_of(workload: Workload) -> list[int]:
         if i == 0 or i - 1 in reads:
             lane = min((lanes[k] for k in reads), default=0)
         else:
-            # A branch of its own: below the lanes whose outputs somebody still waits for.
+            # A branch of its own: below the lanes whose outputs a later op still reads.
             lane = next(n for n in range(len(ops)) if n not in newest or last_use[newest[n]] <= i)
         lanes.append(lane)
         newest[lane] = i

@@ -45,7 +45,7 @@ TOP_Y = 1.0
 
 
 def shown_peers(history: SwarmHistory, most: int = MAX_ROWS) -> list[str]:
-    """The peers that get a row: who is there, then who left last; by name, where one finds them."""
+    """The peers that get a row: present ones, then those that left last; sorted by name."""
     newest = dict.fromkeys([*history.now, *(stay.peer for stay in reversed(history.stays))])
     return sorted(list(newest)[:most], key=by_name)
 

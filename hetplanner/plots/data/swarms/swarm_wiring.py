@@ -97,7 +97,7 @@ def node_columns(
     Args:
         flow: of some steps.
         spots: of `node_spots`.
-        present: (peer, stage) of who is there now; others are pale. None: everybody.
+        present: (peer, stage) pairs present now; other peers are pale. None: all peers are present.
         expected: by peer, micro-batches per second in each stage.
     """
     columns: Columns = {name: [] for name in NODE_NAMES}

@@ -59,7 +59,7 @@ class SwarmLife(LiveFigure):
         bars = [("", "@peer"), ("", "@state at @stage"), ("took", "@took")]
         for renderers, tooltips in (
             ([self._serving, self._joining], bars),
-            ([self._pauses], [("paused", "nobody serves @stage"), ("took", "@took")]),
+            ([self._pauses], [("paused", "no peer serves @stage"), ("took", "@took")]),
             ([self._commits], [("commit", "@text")]),
             ([self._marks], [("", "@peer, at @x{0.0} s"), ("", "@text")]),
         ):

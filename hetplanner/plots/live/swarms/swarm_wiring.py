@@ -25,7 +25,7 @@ LABEL_GAP_PX = 25
 
 
 class SwarmWiring(LiveFigure):
-    """A column for every stage; who has gone since is pale."""
+    """A column for every stage; peers that have left since are pale."""
 
     def __init__(self, *, dark: bool = False, height: int = 380) -> None:
         super().__init__(dark=dark, height=height, x_range=Range1d(-0.5, 0.5), y_range=Range1d(-1, 1))
@@ -75,7 +75,7 @@ class SwarmWiring(LiveFigure):
         Args:
             flow: of the run's last steps.
             num_stages: of the plan.
-            present: (peer, stage) of who is there now; others are pale. None: everybody.
+            present: (peer, stage) pairs present now; other peers are pale. None: all peers are present.
             expected: by peer of the plan, micro-batches per second in each stage.
         """
         if flow is None or not flow.peers:

@@ -15,7 +15,7 @@ from hetplanner.ui.cluster.models.links import LinksModel, typed_number
 from hetplanner.units import short_rate, short_seconds
 
 MAX_TABLE_SITES = 40
-"""Beyond, a table is no longer read by anybody: the heat map and the form edit."""
+"""Beyond, a table is too long to read: the heat map and the form edit."""
 MAX_SHOWN_ERRORS = 5
 
 Cell = tuple[Quantity, int, int]

@@ -57,7 +57,7 @@ class FreeShapeModel(param.Parameterized):
         behind = replace(behind, start=None, continues="", offset_s=0.0)
         try:
             self._job = self._service.start(behind)
-        except InvalidInput:  # others search: nobody asked for this one
+        except InvalidInput:  # others search, and this one is optional
             self._job = None
 
     def _end(self) -> None:

@@ -145,7 +145,7 @@ class LaunchModel(param.Parameterized):
         self.rehearsal_kind = "pipeline" if event.new is None else "swarm"
 
     def _fit_restarts(self, *events: param.parameterized.Event) -> None:
-        """To go on without a host takes a restart: who wants the one gets the other, who takes it away has neither."""
+        """Going on without a host needs a restart: `replan` sets one restart, and no restarts turn `replan` off."""
         if self.replan and not self.max_restarts:
             if any(event.name == "max_restarts" for event in events):
                 self.replan = False

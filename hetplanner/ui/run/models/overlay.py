@@ -17,7 +17,7 @@ MAX_OVERLAID = 6
 
 
 class OverlayModel(param.Parameterized):
-    """The chosen runs; read on while somebody looks."""
+    """The chosen runs; read on while they are shown."""
 
     runs = param.List(default=[], doc="Ids, at most MAX_OVERLAID of them.")
     value: Any = param.Selector(default="loss", objects=list(VALUES))

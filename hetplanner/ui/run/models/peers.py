@@ -46,7 +46,7 @@ class PeersModel(param.Parameterized):
         self.param.update(words="", refusal="")
 
     def see(self, detail: RunDetail | None) -> None:
-        """Who is there now."""
+        """The peers that are there now."""
         history = detail.swarm if detail is not None else None
         now = list(history.now.values())[:MAX_NAMES] if history is not None and not history.is_over else []
         self.stage_of = {stay.peer: stay.stage for stay in sorted(now, key=lambda stay: (stay.stage, stay.peer))}

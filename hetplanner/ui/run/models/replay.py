@@ -34,7 +34,7 @@ class ReplayModel(param.Parameterized):
         self.param.trigger("changed")
 
     def news(self) -> None:
-        """There may be new steps: takes them if nobody scrolled back."""
+        """There may be new steps: takes them if the user has not scrolled back."""
         steps = self.reader.steps() if self.reader is not None else []
         if not steps:
             return

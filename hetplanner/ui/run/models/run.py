@@ -94,7 +94,7 @@ class RunModel(param.Parameterized):
     # -- the beat ---------------------------------------------------------------------------------
 
     def beat(self, visible: bool = True) -> None:
-        """Takes answers of others; reads the run's directory when somebody looks."""
+        """Takes answers of others; reads the run's directory when the page is visible."""
         self.launch.take()
         self.text.take()
         self.peers.take()
@@ -133,7 +133,7 @@ class RunModel(param.Parameterized):
             self._follow()
 
     def _follow(self) -> None:
-        """Who watches a run live sees next the one that goes on in its place."""
+        """A page that watches a run live next shows the run that goes on in its place."""
         status, name = self.status, self.goes_on_as
         if status is None or not status.is_over or not name:
             return
@@ -142,7 +142,7 @@ class RunModel(param.Parameterized):
         self.session.notify("info", f"{status.message}. It is shown now.")
 
     def _replay_news(self, *_: Any) -> None:
-        """Spans are many: they are read while somebody looks at the timeline."""
+        """Spans are many: they are read while the timeline is shown."""
         if self.section == "timeline":
             self.replay.news()
 

@@ -86,7 +86,7 @@ class LaunchBar:
         self.rehearse.label = "Re-planning…" if self.launch.preparing else "Rehearse here"
         self.propose.disabled = busy or self.session.plan is None
         self.propose.label = "Launch the plan…" if self.session.elastic is None else "Launch the swarm…"
-        show_if(self.note.view, not self.app.run.runs)  # who has rehearsed once knows it
+        show_if(self.note.view, not self.app.run.runs)  # a user who has rehearsed once knows it
 
 
 class ConfirmDialog:

@@ -206,7 +206,7 @@ class RunView(PageView):
         section.show()
 
     def beat(self) -> None:
-        """While nobody asks for one, the sections of the open page are made one by one: each takes a while."""
+        """While the user opens none, the sections of the open page are made one by one: each takes a while."""
         self._beats += 1
         waiting = [name for name in SECTIONS if name not in self.sections]
         if waiting and self.session.page == "run" and self._beats % BEATS_PER_SECTION == 0:
@@ -264,7 +264,7 @@ class RunView(PageView):
         set_html(self.news, f'<div style="{style}"><div>Since this page was closed ({since}):</div>{lines}</div>')
 
     def show_status(self, *_: Any) -> None:
-        """State, stages of starting, the message, who is late, and what can be done."""
+        """State, stages of starting, the message, the stragglers, and what can be done."""
         model, status = self.model, self.model.status
         unlocked = self.session.unlocked
         self.stop.disabled = not model.can_stop or not unlocked or model.stop_asked

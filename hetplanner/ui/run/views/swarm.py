@@ -1,4 +1,4 @@
-"""The swarm of a run: which way its micro-batches go, who served which stage when, who is there, what happened in all.
+"""The swarm of a run: which way its micro-batches go, which peer served which stage when, present peers, totals.
 
 A peer can be made to leave, killed, and brought back, to see how the others go on.
 """
@@ -44,7 +44,7 @@ NAMES = {
 
 
 class Swarm(Section):
-    """The wiring, a timeline of the peers, totals, a row for every stage and every peer, and who is to go."""
+    """The wiring, a timeline of the peers, totals, a row for every stage and peer, and a choice of peers to end."""
 
     signals = ("detail_changed",)
 
@@ -110,7 +110,7 @@ class PeerButtons:
             self._peers.param.update(peer=event.new or "", words="", refusal="")
 
     def show(self, *_: Any) -> None:
-        """Who can be chosen, and whether anything can be done."""
+        """The peers that can be chosen, and whether any action is possible."""
         peers = self._peers
         options = {"choose one": ""} | {f"{name} · stage {peers.stage_of[name]}": name for name in peers.names}
         options |= {f"{name} · gone": name for name in peers.gone}
@@ -151,10 +151,10 @@ def flow_text(flow: SwarmFlow) -> str:
 
 
 def stage_table(detail: RunDetail, num_stages: int, is_over: bool) -> str:
-    """HTML: a row for every stage with its peers; one that nobody serves stands out while the run goes on."""
+    """HTML: a row for every stage with its peers; one without a peer stands out while the run goes on."""
     history = detail.swarm
     if is_over or history is None:
-        return note("the run is over: nobody serves")
+        return note("the run is over: no peer serves")
     peers: dict[tuple[int, str], list[str]] = defaultdict(list)
     for stay in history.now.values():
         peers[stay.stage, stay.state].append(stay.peer)
@@ -207,7 +207,7 @@ def _expected(detail: RunDetail, peer: str, stage: int) -> float | None:
 
 
 def _last_changes(history: SwarmHistory) -> dict[int, float]:
-    """Unix time at which somebody last came to or went from each stage."""
+    """Unix time at which a peer last came to or left each stage."""
     found: dict[int, float] = {}
     for stay in history.stays:
         found[stay.stage] = max(found.get(stay.stage, 0.0), stay.start_s, stay.end_s or 0.0)
@@ -216,4 +216,4 @@ def _last_changes(history: SwarmHistory) -> dict[int, float]:
 
 def _names(peers: list[str]) -> str:
     shown = ", ".join(peer[:40] for peer in peers[:MAX_NAMES])
-    return (shown + (f" and {len(peers) - MAX_NAMES} more" if len(peers) > MAX_NAMES else "")) or "nobody"
+    return (shown + (f" and {len(peers) - MAX_NAMES} more" if len(peers) > MAX_NAMES else "")) or "no peer"

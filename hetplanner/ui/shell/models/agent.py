@@ -1,4 +1,4 @@
-"""Whether somebody watches the runs: what the page does and says when the agent is dead while a run is alive."""
+"""Whether an agent watches the runs: what the page does and says when the agent is dead while a run is alive."""
 
 import shlex
 import threading
@@ -52,7 +52,7 @@ class AgentWatch(param.Parameterized):
             self._starting = threading.Thread(target=self._keeper.start, name="agent-start", daemon=True)
             self._starting.start()
         others = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-        words = f"The agent is gone, so nobody watches {alone[-1]}{others}: what is shown is the last that was known."
+        words = f"The agent is gone, so no agent watches {alone[-1]}{others}: the page shows the last known state."
         if not self._keeper.trouble:
             return f"{words} A new one is being started, which takes over."
         return f"{words} A new one does not start: {self._keeper.trouble}. Try `{start_line(self.home)}` in a terminal."

@@ -116,7 +116,7 @@ def planner_page(
         guard, service: shared by all sessions of the process; by default its own.
         home: where runs live; None takes `$HETPLANNER_HOME` or the platform's data directory.
         hosts: names that the server goes by; None takes those of `access.allowed_hosts`.
-        behind_login: whoever gets here has passed a login, under the name that its proxy goes by.
+        behind_login: all requests have passed a login, under the name that its proxy goes by.
     """
     pn.extension(
         "tabulator",
@@ -166,7 +166,7 @@ def refusal(reason: str) -> pn.pane.Markdown:
 
 
 def _show_exception(session: "weakref.ref[Session]", error: Exception) -> None:
-    """Last resort for what no one foresaw: the server's log has the traceback, the page lives on."""
+    """Last resort for unforeseen errors: the server's log has the traceback, the page lives on."""
     _log.exception("unexpected error in a session", exc_info=error)
     told = session()
     if told is not None:
