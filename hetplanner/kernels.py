@@ -26,8 +26,19 @@ KEPT_CACHES = 3
 config: Any = numba_config  # its settings are made at run time
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compiles a function at its first call, as `@kernel` or `@kernel(forceinline=True)`; see `numba.njit`."""
+def kernel(function: Callable[..., Any] | None = None, *, allocates: bool | None = None, **options: Any) -> Any:
+    """Compiles a function at its first call, as `@kernel` or `@kernel(forceinline=True)`; see `numba.njit`.
+
+    Args:
+        function: what is compiled.
+        allocates: False: it makes no array, so references to arrays need not be counted, which costs more than the
+            arithmetic of a move. A kernel that makes one is then refused by the compiler. Kernels that it calls
+            inherit this, so those that make arrays must say `allocates=True`. numba has an option for it without a
+            public name (`_nrt`).
+        options: of `numba.njit`.
+    """
+    if allocates is not None:
+        options["_nrt"] = allocates
     if function is None:
         return lambda decorated: kernel(decorated, **options)
     folder, given = _folder(), config.CACHE_DIR

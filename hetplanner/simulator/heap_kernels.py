@@ -1,4 +1,7 @@
-"""Compiled: a binary heap of (time, number) in two arrays. Importing this module imports numba."""
+"""Compiled: a binary heap of (time, number) in two arrays, and what carries one message after the other.
+
+Importing this module imports numba.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from hetplanner.kernels import kernel
 Array = NDArray[Any]
 
 
-@kernel
+@kernel(allocates=False)
 def _before(time_a: float, id_a: int, time_b: float, id_b: int) -> bool:
     return time_a < time_b or (time_a == time_b and id_a < id_b)
 
 
-@kernel
+@kernel(allocates=False)
 def push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int:
     """Adds to a binary heap ordered by (time, number); returns the new size."""
     i = size
@@ -32,7 +35,7 @@ def push(time_Q: Array, id_Q: Array, size: int, time: float, number: int) -> int
     return size + 1
 
 
-@kernel
+@kernel(allocates=False)
 def pop(time_Q: Array, id_Q: Array, size: int) -> int:
     """Takes the first out of a heap whose root has been read; returns the new size."""
     size -= 1
@@ -52,3 +55,11 @@ def pop(time_Q: Array, id_Q: Array, size: int) -> int:
     time_Q[i] = time
     id_Q[i] = number
     return size
+
+
+@kernel(forceinline=True, allocates=False)
+def occupy(busy_s: Array, at: int, now: float, seconds: float) -> float:
+    """Sends a message over a link or NIC behind those that it carries already; returns when it is through."""
+    served = max(now, busy_s[at]) + seconds
+    busy_s[at] = served
+    return served

@@ -13,13 +13,13 @@ H hosts, K steps.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.kernels import kernel
-from hetplanner.simulator.heap_kernels import pop, push
+from hetplanner.simulator.heap_kernels import occupy, pop, push
 
 Array = NDArray[Any]
 
@@ -31,22 +31,11 @@ HANDLING, COMPUTE, REDUCE, STEP = 0, 1, 2, 3
 
 @kernel
 def lower_tasks(
-    first_task_N: Array,
-    stage_T: Array,
-    micro_batch_T: Array,
-    num_stages: int,
-    num_micro_batches: int,
-    forward_s_SN: Array,
-    backward_s_SN: Array,
-    encode_s_N: Array,
-    decode_s_N: Array,
-    waits_s_X: Array,
-    first_tail_N: Array,
-    tail: tuple[Array, Array, Array, Array, Array],
-    first_N: Array,
-    end_N: Array,
+    first_task_N: Array, stage_T: Array, micro_batch_T: Array, num_stages: int, num_micro_batches: int,
+    forward_s_SN: Array, backward_s_SN: Array, encode_s_N: Array, decode_s_N: Array, waits_s_X: Array,
+    first_tail_N: Array, tail: tuple[Array, Array, Array, Array, Array], first_N: Array, end_N: Array,
     program: tuple[Array, Array, Array, Array, Array],
-) -> None:
+) -> None:  # fmt: skip
     """Turns ordered tasks into instructions: receive and decode, compute, encode and send; appends every rank's tail.
 
     Message e * M + m carries micro-batch m's activation over boundary e, message (E + e) * M + m its gradient. A
@@ -94,30 +83,19 @@ def lower_tasks(
                     action_I[i] = action
                 action += 1
             i += 1
-        count = first_tail_N[n + 1] - first_tail_N[n]
-        wait_I[i : i + count] = tail[0][first_tail_N[n] : first_tail_N[n + 1]]
-        work_I[i : i + count] = tail[1][first_tail_N[n] : first_tail_N[n + 1]]
-        send_I[i : i + count] = tail[2][first_tail_N[n] : first_tail_N[n + 1]]
-        action_I[i : i + count] = action + tail[3][first_tail_N[n] : first_tail_N[n + 1]]
-        kind_I[i : i + count] = tail[4][first_tail_N[n] : first_tail_N[n + 1]]
-        end_N[n] = i + count
+        for t in range(first_tail_N[n], first_tail_N[n + 1]):
+            wait_I[i], work_I[i], send_I[i] = tail[0][t], tail[1][t], tail[2][t]
+            action_I[i] = action + tail[3][t]
+            kind_I[i] = tail[4][t]
+            i += 1
+        end_N[n] = i
 
 
 @kernel
 def run_free(
-    first_N: Array,
-    end_N: Array,
-    wait_I: Array,
-    work_KI: Array,
-    send_I: Array,
-    link_X: Array,
-    wire_s_KX: Array,
-    latency_s_KX: Array,
-    target_X: Array,
-    num_links: int,
-    steps: int,
-    end_s_KN: Array,
-) -> int:
+    first_N: Array, end_N: Array, wait_I: Array, work_KI: Array, send_I: Array, link_X: Array, wire_s_KX: Array,
+    latency_s_KX: Array, target_X: Array, num_links: int, steps: int, end_s_KN: Array,
+) -> int:  # fmt: skip
     """Times programs where no host has a NIC; returns the number of ranks that ended all steps.
 
     `work_KI`, `wire_s_KX` and `latency_s_KX` have one row for all steps or one a step.
@@ -158,10 +136,7 @@ def run_free(
                 now += work_I[i]
                 x = send_I[i]
                 if x >= 0:
-                    link = link_X[x]
-                    served = max(now, busy_s_L[link]) + wire_s_X[x]
-                    busy_s_L[link] = served
-                    arrival_s_X[offset + x] = served + latency_s_X[x]
+                    arrival_s_X[offset + x] = occupy(busy_s_L, link_X[x], now, wire_s_X[x]) + latency_s_X[x]
                     target = target_X[x]
                     if parked_N[target] == offset + x:
                         parked_N[target] = -1
@@ -181,50 +156,85 @@ def run_free(
     return done
 
 
+class _Network(NamedTuple):
+    """Messages of a step and what they pass: links, and NICs as `run_timed` takes them; until when each is busy."""
+
+    link_X: Array
+    wire_s_KX: Array
+    latency_s_KX: Array
+    out_X: Array
+    out_s_KX: Array
+    in_X: Array
+    in_s_KX: Array
+    link_busy_s_L: Array
+    out_busy_s_H: Array
+    in_busy_s_H: Array
+
+
+@kernel(forceinline=True, allocates=False)
+def _carry(network: _Network, row: int, x: int, now: float) -> float:
+    """Sends a message; returns when it arrives."""
+    served = occupy(network.link_busy_s_L, network.link_X[x], now, network.wire_s_KX[row, x])
+    if network.out_X[x] >= 0:
+        served = max(served, occupy(network.out_busy_s_H, network.out_X[x], now, network.out_s_KX[row, x]))
+    if network.in_X[x] >= 0:
+        served = max(served, occupy(network.in_busy_s_H, network.in_X[x], now, network.in_s_KX[row, x]))
+    return served + network.latency_s_KX[row, x]
+
+
+class _Ranks(NamedTuple):
+    """Where every rank stands.
+
+    Attributes:
+        next_N, step_N: instruction and step.
+        phase_N: 0 about to wait, 1 about to compute, 2 has computed.
+        parked_N: the message that it waits for and that was not yet handed over, -1 for none.
+    """
+
+    next_N: Array
+    step_N: Array
+    phase_N: Array
+    parked_N: Array
+
+
 @kernel
 def run_timed(
-    first_N: Array,
-    end_N: Array,
-    wait_I: Array,
-    work_KI: Array,
-    send_I: Array,
-    link_X: Array,
-    wire_s_KX: Array,
-    latency_s_KX: Array,
-    target_X: Array,
-    num_links: int,
-    out_X: Array,
-    out_s_KX: Array,
-    in_X: Array,
-    in_s_KX: Array,
-    num_hosts: int,
-    steps: int,
-    arrival_s_X: Array,
-    end_s_KI: Array,
-    end_s_KN: Array,
-) -> int:
+    first_N: Array, end_N: Array, wait_I: Array, work_KI: Array, send_I: Array, link_X: Array, wire_s_KX: Array,
+    latency_s_KX: Array, target_X: Array, num_links: int, out_X: Array, out_s_KX: Array, in_X: Array, in_s_KX: Array,
+    num_hosts: int, steps: int, arrival_s_X: Array, end_s_KI: Array, end_s_KN: Array,
+) -> int:  # fmt: skip
     """Times programs over shared NICs, in the order of (time, rank); returns how many ranks ended all steps.
 
     `out_X`, `in_X` are the hosts whose NICs a message passes, -1 where there is none or it knows no limit.
     `arrival_s_X` has room for the messages of all steps and is `UNSENT`; `end_s_KI`, where it has rows, is filled with
     the end of every instruction.
     """
-    num_ranks, num_messages = len(first_N), len(link_X)
-    busy_s_L = np.zeros(num_links)
-    out_busy_s_H = np.zeros(num_hosts)
-    in_busy_s_H = np.zeros(num_hosts)
-    next_N = first_N.copy()
-    step_N = np.zeros(num_ranks, np.int64)
-    parked_N = np.full(num_ranks, -1, np.int64)
-    # 0: about to wait; 1: about to compute; 2: has computed.
-    phase_N = np.zeros(num_ranks, np.int64)
-    event_s = np.empty(num_ranks + 1)
-    event = np.empty(num_ranks + 1, np.int64)
-    events = 0
-    for n in range(num_ranks):
-        events = push(event_s, event, events, 0.0, n)
-    vary_work, vary_wire, keeps = len(work_KI) > 1, len(wire_s_KX) > 1, len(end_s_KI) > 0
+    num = len(first_N)
+    network = _Network(
+        link_X, wire_s_KX, latency_s_KX, out_X, out_s_KX, in_X, in_s_KX,
+        np.zeros(num_links), np.zeros(num_hosts), np.zeros(num_hosts),
+    )  # fmt: skip
+    ranks = _Ranks(first_N.copy(), np.zeros(num, np.int64), np.zeros(num, np.int64), np.full(num, -1, np.int64))
+    return _run_timed(
+        first_N, end_N, wait_I, work_KI, send_I, target_X, steps, arrival_s_X, end_s_KI, end_s_KN, network, ranks,
+        np.empty(num + 1), np.empty(num + 1, np.int64),
+    )  # fmt: skip
+
+
+@kernel(allocates=False)
+def _run_timed(
+    first_N: Array, end_N: Array, wait_I: Array, work_KI: Array, send_I: Array, target_X: Array, steps: int,
+    arrival_s_X: Array, end_s_KI: Array, end_s_KN: Array, network: _Network, ranks: _Ranks, event_s: Array,
+    event: Array,
+) -> int:  # fmt: skip
+    """The events of `run_timed`: a rank that goes on, by time and rank."""
+    next_N, step_N, phase_N, parked_N = ranks
+    num_messages = len(target_X)
+    vary_work, vary_wire, keeps = len(work_KI) > 1, len(network.wire_s_KX) > 1, len(end_s_KI) > 0
     done = 0
+    events = 0
+    for n in range(len(first_N)):
+        events = push(event_s, event, events, 0.0, n)
     while events > 0:
         now, n = event_s[0], event[0]
         events = pop(event_s, event, events)
@@ -264,19 +274,7 @@ def run_timed(
             i += 1
             if x < 0:
                 continue
-            row = k if vary_wire else 0
-            link = link_X[x]
-            served = max(now, busy_s_L[link]) + wire_s_KX[row, x]
-            busy_s_L[link] = served
-            host = out_X[x]
-            if host >= 0:
-                out_busy_s_H[host] = max(now, out_busy_s_H[host]) + out_s_KX[row, x]
-                served = max(served, out_busy_s_H[host])
-            host = in_X[x]
-            if host >= 0:
-                in_busy_s_H[host] = max(now, in_busy_s_H[host]) + in_s_KX[row, x]
-                served = max(served, in_busy_s_H[host])
-            arrival = served + latency_s_KX[row, x]
+            arrival = _carry(network, k if vary_wire else 0, x, now)
             arrival_s_X[offset + x] = arrival
             target = target_X[x]
             if parked_N[target] == offset + x:

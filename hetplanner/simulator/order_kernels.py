@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.kernels import kernel
-from hetplanner.simulator.heap_kernels import pop, push
+from hetplanner.simulator.heap_kernels import occupy, pop, push
 
 Array = NDArray[Any]
 
@@ -40,6 +40,27 @@ class HopTable(NamedTuple):
     num_links: int
 
 
+@kernel(forceinline=True)
+def _wake_all(num_ranks: int, num_tasks: int) -> tuple[Array, Array, int]:
+    """Heap of the moments at which a rank looks for work, the first of every rank in it, and how many these are.
+
+    Each task makes at most two.
+    """
+    event_s = np.empty(2 * num_tasks + num_ranks + 1)
+    event = np.empty(2 * num_tasks + num_ranks + 1, np.int64)
+    events = 0
+    for n in range(num_ranks):
+        events = push(event_s, event, events, 0.0, n)
+    return event_s, event, events
+
+
+@kernel(forceinline=True, allocates=False)
+def _carry(hops: HopTable, free_s_L: Array, way: int, p: int, edge: int, now: float) -> float:
+    """Sends a message over a boundary of a route; returns when it arrives."""
+    served = occupy(free_s_L, hops.link_2PE[way, p, edge], now, hops.wire_s_2PE[way, p, edge])
+    return served + hops.latency_s_2PE[way, p, edge]
+
+
 @kernel
 def order_tasks(
     chunks: ChunkTable, hops: HopTable, hold_backwards: bool, first_task_N: Array, stage_T: Array, micro_batch_T: Array
@@ -50,7 +71,6 @@ def order_tasks(
     `first_task_N[n]` to `first_task_N[n + 1]`.
     """
     chunk_PS, route_M, _, stage_C, limit_C, _, forward_s_C, backward_s_C = chunks
-    latency_s_2PE, wire_s_2PE, link_2PE, num_links = hops
     num_ranks = num_chunks = len(stage_C)
     num_stages = chunk_PS.shape[1]
     num_micro_batches = len(route_M)
@@ -60,18 +80,14 @@ def order_tasks(
     size_2C = np.zeros((2, num_chunks), np.int64)
     held_C = np.zeros(num_chunks, np.int64)
     free_s_N = np.zeros(num_ranks)
-    link_free_s_L = np.zeros(num_links)
+    link_free_s_L = np.zeros(hops.num_links)
     next_N = first_task_N[:-1].copy()
     forwards_left_N = (first_task_N[1:] - first_task_N[:-1]) // 2
-    # A wake-up is dropped if its rank has one at that moment already; each task makes at most two.
-    event_s = np.empty(2 * len(stage_T) + num_ranks + 1)
-    event = np.empty(2 * len(stage_T) + num_ranks + 1, np.int64)
-    events = 0
+    # A wake-up is dropped if its rank has one at that moment already.
+    event_s, event, events = _wake_all(num_ranks, len(stage_T))
     for m in range(num_micro_batches):
         c = chunk_PS[route_M[m], 0]
         size_2C[0, c] = push(ready_s_2CM[0, c], ready_2CM[0, c], size_2C[0, c], 0.0, m)
-    for n in range(num_ranks):
-        events = push(event_s, event, events, 0.0, n)
     while events > 0:
         now, n = event_s[0], event[0]
         events = pop(event_s, event, events)
@@ -104,11 +120,7 @@ def order_tasks(
             size_2C[1, c] = push(ready_s_2CM[1, c], ready_2CM[1, c], size_2C[1, c], end, m)
         elif way == 0 or s > 0:
             target = chunk_PS[p, s - 1 if way else s + 1]
-            edge = s - way
-            link = link_2PE[way, p, edge]
-            served = max(end, link_free_s_L[link]) + wire_s_2PE[way, p, edge]
-            link_free_s_L[link] = served
-            ready = served + latency_s_2PE[way, p, edge]
+            ready = _carry(hops, link_free_s_L, way, p, s - way, end)
             size_2C[way, target] = push(
                 ready_s_2CM[way, target], ready_2CM[way, target], size_2C[way, target], ready, m
             )
@@ -127,22 +139,17 @@ def order_interleaved(
     of ``sequence_2T2[1, ...]``, as (chunk, micro-batch).
     """
     chunk_PS, route_M, rank_C, stage_C, limit_C, first_chunk_N, forward_s_C, backward_s_C = chunks
-    latency_s_2PE, wire_s_2PE, link_2PE, num_links = hops
     num_ranks, num_chunks = len(first_chunk_N) - 1, len(rank_C)
     num_stages = chunk_PS.shape[1]
     ready_s_2CM = np.full((2, num_chunks, len(route_M)), np.inf)
     held_C = np.zeros(num_chunks, np.int64)
     free_s_N = np.zeros(num_ranks)
-    link_free_s_L = np.zeros(num_links)
+    link_free_s_L = np.zeros(hops.num_links)
     done_2N = np.zeros((2, num_ranks), np.int64)
     last_N = np.zeros(num_ranks, np.int64)
-    event_s = np.empty(2 * len(stage_T) + num_ranks + 1)
-    event = np.empty(2 * len(stage_T) + num_ranks + 1, np.int64)
-    events = 0
+    event_s, event, events = _wake_all(num_ranks, len(stage_T))
     for m in range(len(route_M)):
         ready_s_2CM[0, chunk_PS[route_M[m], 0], m] = 0.0
-    for n in range(num_ranks):
-        events = push(event_s, event, events, 0.0, n)
     while events > 0:
         now, n = event_s[0], event[0]
         events = pop(event_s, event, events)
@@ -175,11 +182,7 @@ def order_interleaved(
             ready_s_2CM[1, c, m] = end
         elif way == 0 or s > 0:
             target = chunk_PS[p, s - 1 if way else s + 1]
-            edge = s - way
-            link = link_2PE[way, p, edge]
-            served = max(end, link_free_s_L[link]) + wire_s_2PE[way, p, edge]
-            link_free_s_L[link] = served
-            ready = served + latency_s_2PE[way, p, edge]
+            ready = _carry(hops, link_free_s_L, way, p, s - way, end)
             ready_s_2CM[way, target, m] = ready
             events = push(event_s, event, events, ready, rank_C[target])
         events = push(event_s, event, events, end, n)

@@ -6,115 +6,28 @@ The state is an *ordered* list of stages, so the path over the stages is part of
 stages and at most four edges; no travelling-salesman problem is solved inside the loop. Between neighbouring
 stages the pipelines are matched optimally (bottleneck assignment). ``members_N`` holds the devices group by group
 (group g owns ``members_N[g*R:(g+1)*R]``, the tail is spare) and ``order_S`` says which group serves which stage.
+
+What allocates nothing is compiled without reference counts (`allocates=False`), which cost more than the arithmetic.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.kernels import kernel
-from hetplanner.planners.search.kernel_random import next_below, next_uniform
+from hetplanner.planners.dtfm.matching_kernels import match_groups, matching_room
+from hetplanner.planners.search.kernel_random import cooling_factor, copy_into, draw_limit, next_below, next_uniform
 
 Array = NDArray[Any]
 
-
-@kernel
-def match_groups(
-    pp_DD: Array,
-    members_N: Array,
-    first: int,
-    second: int,
-    num_replicas: int,
-    limit: float,
-    work_RR: Array,
-    column_of_R: Array,
-    row_of_R: Array,
-    scratch_R3: Array,
-) -> tuple[float, float]:
-    """Bottleneck matching of two groups: minimax augmentation above the row/column-minimum bound.
-
-    Returns ``(value, nearest)``: the bottleneck, or a bound above ``limit`` as soon as it is known to exceed it,
-    and the mean of the row and column minima (a smooth companion of the bottleneck).
-    """
-    a, b = first * num_replicas, second * num_replicas
-    dist, parent, done = scratch_R3[0], scratch_R3[1], scratch_R3[2]
-    bound = 0.0
-    total = 0.0
-    for j in range(num_replicas):
-        dist[j] = np.inf
-    for i in range(num_replicas):
-        row = pp_DD[members_N[a + i]]
-        low = np.inf
-        for j in range(num_replicas):
-            value = row[members_N[b + j]]
-            work_RR[i, j] = value
-            low = min(low, value)
-            dist[j] = min(dist[j], value)
-        bound = max(bound, low)
-        total += low
-    for j in range(num_replicas):
-        bound = max(bound, dist[j])
-        total += dist[j]
-        row_of_R[j] = -1
-    nearest = total / (2 * num_replicas)
-    if bound > limit:
-        return bound, nearest
-    unmatched = 0
-    for i in range(num_replicas):
-        column_of_R[i] = -1
-        for j in range(num_replicas):
-            if row_of_R[j] < 0 and work_RR[i, j] <= bound:
-                row_of_R[j] = i
-                column_of_R[i] = j
-                break
-        if column_of_R[i] < 0:
-            unmatched += 1
-    if unmatched == 0:
-        return bound, nearest
-    for start in range(num_replicas):
-        if column_of_R[start] >= 0:
-            continue
-        for j in range(num_replicas):
-            dist[j] = max(work_RR[start, j], bound)
-            parent[j] = start
-            done[j] = 0.0
-        while True:
-            pick = -1
-            low = np.inf
-            for j in range(num_replicas):
-                if done[j] == 0.0 and dist[j] < low:
-                    low = dist[j]
-                    pick = j
-                    if low <= bound and row_of_R[j] < 0:
-                        break
-            if low > limit:
-                return low, nearest
-            done[pick] = 1.0
-            row = row_of_R[pick]
-            if row < 0:
-                break
-            for j in range(num_replicas):
-                if done[j] == 0.0:
-                    value = max(low, work_RR[row, j])
-                    if value < dist[j]:
-                        dist[j] = value
-                        parent[j] = row
-        bound = max(bound, dist[pick])
-        while True:
-            row = int(parent[pick])
-            previous = column_of_R[row]
-            column_of_R[row] = pick
-            row_of_R[pick] = row
-            if row == start:
-                break
-            pick = previous
-    return bound, nearest
+# Kinds of moves.
+NOTHING, EXCHANGE, REVERSAL, DEAL = -1, 0, 1, 2
 
 
-@kernel
+@kernel(allocates=False)
 def share_gradients(dp_DD: Array, members_N: Array, group: int, num_replicas: int) -> float:
     """Data-parallel seconds of one group: its slowest member's sum over the others."""
     base = group * num_replicas
@@ -131,21 +44,16 @@ def share_gradients(dp_DD: Array, members_N: Array, group: int, num_replicas: in
 @kernel
 def fill_edges(pp_DD: Array, members_N: Array, edge_SS: Array, num_stages: int, num_replicas: int) -> None:
     """Bottleneck edge between every two groups, into the symmetric ``edge_SS``."""
-    work_RR = np.empty((num_replicas, num_replicas))
-    column_of_R = np.empty(num_replicas, np.int64)
-    row_of_R = np.empty(num_replicas, np.int64)
-    scratch_R3 = np.empty((3, num_replicas))
+    room = matching_room(num_replicas)
     for a in range(num_stages):
         edge_SS[a, a] = 0.0
         for b in range(a + 1, num_stages):
-            value, _ = match_groups(
-                pp_DD, members_N, a, b, num_replicas, np.inf, work_RR, column_of_R, row_of_R, scratch_R3
-            )
+            value, _ = match_groups(pp_DD, members_N, a, b, num_replicas, np.inf, *room)
             edge_SS[a, b] = value
             edge_SS[b, a] = value
 
 
-@kernel
+@kernel(allocates=False)
 def shortest_path(edge_SS: Array, order_S: Array, best_full: Array, last_full: Array) -> float:
     """Exact open path over all groups (Held-Karp) into ``order_S``; scratch tables are 2^S x S."""
     num = len(edge_SS)
@@ -182,7 +90,15 @@ def shortest_path(edge_SS: Array, order_S: Array, best_full: Array, last_full: A
     return length
 
 
-@kernel
+@kernel(forceinline=True, allocates=False)
+def _reverse(values: Array, first: int, end: int) -> None:
+    """Turns a stretch around."""
+    for k in range((end - first) // 2):
+        a, b = first + k, end - 1 - k
+        values[a], values[b] = values[b], values[a]
+
+
+@kernel(allocates=False)
 def improve_path(edge_SS: Array, order_S: Array) -> float:
     """2-opt on an open path, for more stages than Held-Karp can hold."""
     num = len(order_S)
@@ -200,7 +116,7 @@ def improve_path(edge_SS: Array, order_S: Array) -> float:
                     before += edge_SS[order_S[j], order_S[j + 1]]
                     after += edge_SS[order_S[i], order_S[j + 1]]
                 if after < before - 1e-12:
-                    order_S[i : j + 1] = order_S[i : j + 1][::-1].copy()
+                    _reverse(order_S, i, j + 1)
                     improved = True
     length = 0.0
     for i in range(num - 1):
@@ -210,15 +126,9 @@ def improve_path(edge_SS: Array, order_S: Array) -> float:
 
 @kernel
 def score_population(
-    dp_DD: Array,
-    pp_DD: Array,
-    members_PN: Array,
-    order_PS: Array,
-    cost_P: Array,
-    num_stages: int,
-    num_replicas: int,
+    dp_DD: Array, pp_DD: Array, members_PN: Array, order_PS: Array, cost_P: Array, num_stages: int, num_replicas: int,
     exact_stages: int,
-) -> None:
+) -> None:  # fmt: skip
     """Full evaluation of many placements; the stage order of each is optimised in place."""
     edge_SS = np.empty((num_stages, num_stages))
     small = num_stages <= exact_stages
@@ -237,240 +147,288 @@ def score_population(
         cost_P[p] = shared + length
 
 
-@kernel
-def deal_segment(
-    members_N: Array, order_S: Array, first: int, count: int, num_replicas: int, mode: int, pivot_row: Array, out: Array
-) -> None:
-    """Re-deals the devices of ``count`` consecutive stages: sorted, then round-robin (mode 0) or in blocks."""
-    total = count * num_replicas
+class _Chain(NamedTuple):
+    """A placement that is annealed, its seconds, and the move on trial.
+
+    Attributes:
+        dp_DD, pp_DD, members_N, order_S, room: costs, placement, and what matchings work with.
+        stage_of_G, shared_G: where a group is on the path; its data-parallel seconds.
+        edge_E, soft_E: seconds of an edge of the path and its part in the guide.
+        new_shared_G, new_edge_E, new_soft_E, touched_G, touched_E: groups and edges that a move touched, new seconds.
+        kept_N, dealt_N: devices of a stretch before it is dealt anew, and after.
+    """
+
+    dp_DD: Array
+    pp_DD: Array
+    members_N: Array
+    order_S: Array
+    room: tuple[Array, Array, Array, Array]
+    stage_of_G: Array
+    shared_G: Array
+    edge_E: Array
+    soft_E: Array
+    new_shared_G: Array
+    new_edge_E: Array
+    new_soft_E: Array
+    touched_G: Array
+    touched_E: Array
+    kept_N: Array
+    dealt_N: Array
+
+
+class _Move(NamedTuple):
+    """A move: its kind, two positions or a stretch's first stage and length, how many groups and edges it touched."""
+
+    kind: int
+    first: int
+    second: int
+    num_groups: int
+    num_edges: int
+
+
+@kernel(forceinline=True, allocates=False)
+def _match_edge(chain: _Chain, edge: int, limit: float) -> tuple[float, float]:
+    """Seconds of an edge of the path (above ``limit`` a bound) and its part in the guide."""
+    one, two = chain.order_S[edge], chain.order_S[edge + 1]
+    value, nearest = match_groups(chain.pp_DD, chain.members_N, one, two, len(chain.room[1]), limit, *chain.room)
+    return value, 2.0 * np.sqrt(value * nearest)
+
+
+@kernel(forceinline=True, allocates=False)
+def _begin(chain: _Chain) -> tuple[float, float, float]:
+    """Fills in the seconds of all groups and edges: ``(cost, soft part of the guide, slowest group)``."""
+    num_stages = len(chain.order_S)
+    cost = 0.0
+    soft = 0.0
+    worst = 0.0
+    for s in range(num_stages):
+        g = chain.order_S[s]
+        chain.stage_of_G[g] = s
+        chain.shared_G[g] = share_gradients(chain.dp_DD, chain.members_N, g, len(chain.room[1]))
+        worst = max(worst, chain.shared_G[g])
+        soft += chain.shared_G[g] / num_stages
+        if s:
+            value, extra = _match_edge(chain, s - 1, np.inf)
+            chain.edge_E[s - 1] = value
+            chain.soft_E[s - 1] = extra
+            cost += value
+            soft += extra
+    return cost + worst, soft, worst
+
+
+@kernel(forceinline=True, allocates=False)
+def _touch_edge(chain: _Chain, count: int, edge: int) -> int:
+    """Notes an edge, if the path has it; returns how many are noted."""
+    if 0 <= edge < len(chain.order_S) - 1:
+        chain.touched_E[count] = edge
+        count += 1
+    return count
+
+
+@kernel(allocates=True)
+def _deal(kept_N: Array, count: int, mode: int, pivot_row: Array, dealt_N: Array) -> None:
+    """Deals the devices of ``count`` stages: sorted, then round-robin (mode 0) or in blocks."""
+    total = len(kept_N)
+    pool = np.sort(kept_N)
     keys = np.empty(total)
-    pool = np.empty(total, np.int64)
-    for s in range(count):
-        base = order_S[first + s] * num_replicas
-        for i in range(num_replicas):
-            pool[s * num_replicas + i] = members_N[base + i]
-    pool.sort()
     for t in range(total):
         keys[t] = pivot_row[pool[t]]
     rank = np.argsort(keys, kind="mergesort")
+    size = total // count
     for t in range(total):
-        stage, slot = (t % count, t // count) if mode == 0 else (t // num_replicas, t % num_replicas)
-        out[stage * num_replicas + slot] = pool[rank[t]]
+        stage, slot = (t % count, t // count) if mode == 0 else (t // size, t % size)
+        dealt_N[stage * size + slot] = pool[rank[t]]
+
+
+@kernel(forceinline=True, allocates=False)
+def _put_back(chain: _Chain, first: int, count: int, source_N: Array) -> None:
+    """Gives consecutive stages the devices listed."""
+    num = len(chain.room[1])
+    for s in range(count):
+        copy_into(chain.members_N[chain.order_S[first + s] * num :], source_N[s * num : (s + 1) * num])
+
+
+@kernel(forceinline=True, allocates=False)
+def _try_move(chain: _Chain, state: Array) -> _Move:
+    """Makes a random move."""
+    members_N, order_S, num_replicas = chain.members_N, chain.order_S, len(chain.room[1])
+    num_stages, num_devices = len(order_S), len(members_N)
+    num_placed = num_stages * num_replicas
+    num_edges = 0
+    draw = next_uniform(state)
+    if draw < 0.06 and num_stages > 2:
+        first = next_below(state, num_stages - 1)
+        count = 2 + next_below(state, num_stages - 1 - first)
+        if count == num_stages:
+            return _Move(NOTHING, 0, 0, 0, 0)
+        _reverse(order_S, first, first + count)
+        num_edges = _touch_edge(chain, num_edges, first - 1)
+        num_edges = _touch_edge(chain, num_edges, first + count - 1)
+        return _Move(REVERSAL, first, count, 0, num_edges)
+    if draw < 0.063 and num_stages > 1 and num_replicas > 1:
+        first = next_below(state, num_stages - 1)
+        count = 2 + next_below(state, num_stages - 1 - first)
+        for s in range(count):
+            g = order_S[first + s]
+            chain.touched_G[s] = g
+            copy_into(chain.kept_N[s * num_replicas :], members_N[g * num_replicas : (g + 1) * num_replicas])
+        mode = next_below(state, 2)
+        pivot_row = chain.pp_DD[next_below(state, num_devices)]
+        _deal(chain.kept_N[: count * num_replicas], count, mode, pivot_row, chain.dealt_N)
+        _put_back(chain, first, count, chain.dealt_N)
+        for e in range(first - 1, first + count):
+            num_edges = _touch_edge(chain, num_edges, e)
+        return _Move(DEAL, first, count, count, num_edges)
+    x = next_below(state, num_placed)
+    y = next_below(state, num_devices)
+    gx, gy = x // num_replicas, y // num_replicas
+    if gx == gy and y < num_placed:
+        return _Move(NOTHING, 0, 0, 0, 0)
+    members_N[x], members_N[y] = members_N[y], members_N[x]
+    sx = chain.stage_of_G[gx]
+    chain.touched_G[0] = gx
+    num_edges = _touch_edge(chain, num_edges, sx - 1)
+    num_edges = _touch_edge(chain, num_edges, sx)
+    if y >= num_placed:
+        return _Move(EXCHANGE, x, y, 1, num_edges)
+    sy = chain.stage_of_G[gy]
+    chain.touched_G[1] = gy
+    if sy - 1 != sx:
+        num_edges = _touch_edge(chain, num_edges, sy - 1)
+    if sy != sx - 1:
+        num_edges = _touch_edge(chain, num_edges, sy)
+    return _Move(EXCHANGE, x, y, 2, num_edges)
+
+
+@kernel(forceinline=True, allocates=False)
+def _share_anew(chain: _Chain, num_groups: int, worst: float, soft: float) -> tuple[float, float]:
+    """Slowest group and soft part once the touched groups are summed anew."""
+    if num_groups == 0:
+        return worst, soft
+    num_stages = len(chain.shared_G)
+    copy_into(chain.new_shared_G, chain.shared_G)
+    for t in range(num_groups):
+        g = chain.touched_G[t]
+        chain.new_shared_G[g] = share_gradients(chain.dp_DD, chain.members_N, g, len(chain.room[1]))
+        soft += (chain.new_shared_G[g] - chain.shared_G[g]) / num_stages
+    worst = 0.0
+    for g in range(num_stages):
+        worst = max(worst, chain.new_shared_G[g])
+    return worst, soft
+
+
+@kernel(forceinline=True, allocates=False)
+def _match_anew(
+    chain: _Chain, num_edges: int, cost: float, soft: float, allowed: float, guide_weight: float
+) -> tuple[bool, float, float]:
+    """Whether the guide stays within what is allowed once the touched edges are matched anew; cost and soft part."""
+    for t in range(num_edges):
+        cost -= chain.edge_E[chain.touched_E[t]]
+        soft -= chain.soft_E[chain.touched_E[t]]
+    # New soft terms are not negative, so what is known so far bounds the guide from below.
+    for t in range(num_edges):
+        limit = allowed - cost - guide_weight * soft
+        value, extra = _match_edge(chain, chain.touched_E[t], limit)
+        if value > limit:
+            return False, cost, soft
+        chain.new_edge_E[t] = value
+        chain.new_soft_E[t] = extra
+        cost += value
+        soft += extra
+    return cost + guide_weight * soft <= allowed, cost, soft
+
+
+@kernel(forceinline=True, allocates=False)
+def _accept(chain: _Chain, move: _Move) -> None:
+    """Takes over what was computed of a move on trial."""
+    if move.kind == REVERSAL:
+        end = move.first + move.second
+        _reverse(chain.edge_E, move.first, end - 1)
+        _reverse(chain.soft_E, move.first, end - 1)
+        for s in range(move.first, end):
+            chain.stage_of_G[chain.order_S[s]] = s
+    for t in range(move.num_edges):
+        chain.edge_E[chain.touched_E[t]] = chain.new_edge_E[t]
+        chain.soft_E[chain.touched_E[t]] = chain.new_soft_E[t]
+    for t in range(move.num_groups):
+        chain.shared_G[chain.touched_G[t]] = chain.new_shared_G[chain.touched_G[t]]
+
+
+@kernel(forceinline=True, allocates=False)
+def _undo(chain: _Chain, move: _Move) -> None:
+    """Makes a move undone."""
+    _, first, second, _, _ = move
+    if move.kind == EXCHANGE:
+        chain.members_N[first], chain.members_N[second] = chain.members_N[second], chain.members_N[first]
+    elif move.kind == REVERSAL:
+        _reverse(chain.order_S, first, first + second)
+    else:
+        _put_back(chain, first, second, chain.kept_N)
 
 
 @kernel
 def anneal(
-    dp_DD: Array,
-    pp_DD: Array,
-    members_N: Array,
-    order_S: Array,
-    num_replicas: int,
-    num_moves: int,
-    hot: float,
-    cold: float,
-    guide_weight: float,
-    state: Array,
-    best_N: Array,
-    best_order_S: Array,
-) -> float:
+    dp_DD: Array, pp_DD: Array, members_N: Array, order_S: Array, num_replicas: int, num_moves: int, hot: float,
+    cold: float, guide_weight: float, state: Array, best_N: Array, best_order_S: Array,
+) -> float:  # fmt: skip
     """Low-temperature annealing of one placement; returns the best cost met (kept in ``best_*``).
 
     Moves: swap two devices (of two stages, or of a stage and the spare ones), reverse a stretch of stages, re-deal
     a stretch of stages. The guide ``cost + guide_weight * (mean dp + 2 sum sqrt(edge * nearest))`` removes the
     plateaus of two nested maxima. A move is dropped as soon as its partial cost exceeds what would be accepted.
     """
-    num_stages = len(order_S)
-    num_placed = num_stages * num_replicas
-    num_devices = len(members_N)
-    work_RR = np.empty((num_replicas, num_replicas))
-    column_of_R = np.empty(num_replicas, np.int64)
-    row_of_R = np.empty(num_replicas, np.int64)
-    scratch_R3 = np.empty((3, num_replicas))
-    stage_of_G = np.empty(num_stages, np.int64)
-    shared_G = np.empty(num_stages)
-    new_shared_G = np.empty(num_stages)
-    edge_E = np.zeros(max(num_stages - 1, 1))
-    soft_E = np.zeros(max(num_stages - 1, 1))
-    new_edge_E = np.zeros(max(num_stages - 1, 1))
-    new_soft_E = np.zeros(max(num_stages - 1, 1))
-    touched_E = np.empty(max(num_stages - 1, 1), np.int64)
-    touched_G = np.empty(num_stages, np.int64)
-    dealt = np.empty(num_placed, np.int64)
-    kept = np.empty(num_placed, np.int64)
-    cost = 0.0
-    soft = 0.0
-    worst = 0.0
-    for s in range(num_stages):
-        g = order_S[s]
-        stage_of_G[g] = s
-        shared_G[g] = share_gradients(dp_DD, members_N, g, num_replicas)
-        worst = max(worst, shared_G[g])
-        soft += shared_G[g] / num_stages
-        if s:
-            value, nearest = match_groups(
-                pp_DD, members_N, order_S[s - 1], g, num_replicas, np.inf,
-                work_RR, column_of_R, row_of_R, scratch_R3,
-            )  # fmt: skip
-            edge_E[s - 1] = value
-            soft_E[s - 1] = 2.0 * np.sqrt(value * nearest)
-            cost += value
-            soft += soft_E[s - 1]
-    cost += worst
+    stages, edges, placed = len(order_S), max(len(order_S) - 1, 1), len(order_S) * num_replicas
+    chain = _Chain(
+        dp_DD, pp_DD, members_N, order_S, matching_room(num_replicas),
+        np.empty(stages, np.int64), np.empty(stages), np.empty(edges), np.empty(edges),
+        np.empty(stages), np.empty(edges), np.empty(edges), np.empty(stages, np.int64), np.empty(edges, np.int64),
+        np.empty(placed, np.int64), np.empty(placed, np.int64),
+    )  # fmt: skip
+    return _anneal(chain, num_moves, hot, cold, guide_weight, state, best_N, best_order_S)
+
+
+@kernel(allocates=False)
+def _anneal(
+    chain: _Chain, num_moves: int, hot: float, cold: float, guide_weight: float, state: Array, best_N: Array,
+    best_order_S: Array,
+) -> float:  # fmt: skip
+    """The annealing itself."""
+    cost, soft, worst = _begin(chain)
     guide = cost + guide_weight * soft
     best = cost
-    best_N[:] = members_N
-    best_order_S[:] = order_S
-    if num_devices < 2:
+    copy_into(best_N, chain.members_N)
+    copy_into(best_order_S, chain.order_S)
+    if len(chain.members_N) < 2:
         return best
-    cooling = (cold / hot) ** (1.0 / max(num_moves - 1, 1))
+    cooling = cooling_factor(hot, cold, num_moves)
     temperature = hot * cost
     for _ in range(num_moves):
         temperature *= cooling
-        allowed = guide - temperature * np.log(1.0 - next_uniform(state))
-        draw = next_uniform(state)
-        num_touched = 0
-        num_groups = 0
-        x = 0
-        y = 0
-        first = 0
-        count = 0
-        kind = 0
-        if draw < 0.06 and num_stages > 2:
-            kind = 1
-            first = next_below(state, num_stages - 1)
-            count = 2 + next_below(state, num_stages - 1 - first)
-            if count == num_stages:
-                continue
-            order_S[first : first + count] = order_S[first : first + count][::-1].copy()
-            if first > 0:
-                touched_E[num_touched] = first - 1
-                num_touched += 1
-            if first + count < num_stages:
-                touched_E[num_touched] = first + count - 1
-                num_touched += 1
-        elif draw < 0.063 and num_stages > 1 and num_replicas > 1:
-            kind = 2
-            first = next_below(state, num_stages - 1)
-            count = 2 + next_below(state, num_stages - 1 - first)
-            for s in range(count):
-                base = order_S[first + s] * num_replicas
-                kept[s * num_replicas : (s + 1) * num_replicas] = members_N[base : base + num_replicas]
-            deal_segment(
-                members_N, order_S, first, count, num_replicas, next_below(state, 2),
-                pp_DD[next_below(state, num_devices)], dealt,
-            )  # fmt: skip
-            for s in range(count):
-                base = order_S[first + s] * num_replicas
-                members_N[base : base + num_replicas] = dealt[s * num_replicas : (s + 1) * num_replicas]
-                touched_G[num_groups] = order_S[first + s]
-                num_groups += 1
-            for e in range(max(first - 1, 0), min(first + count, num_stages - 1)):
-                touched_E[num_touched] = e
-                num_touched += 1
-        else:
-            x = next_below(state, num_placed)
-            y = next_below(state, num_devices)
-            gx, gy = x // num_replicas, y // num_replicas
-            if gx == gy and y < num_placed:
-                continue
-            if y < num_placed and num_replicas == 1 and num_stages < 2:
-                continue
-            members_N[x], members_N[y] = members_N[y], members_N[x]
-            touched_G[0] = gx
-            num_groups = 1
-            sx = stage_of_G[gx]
-            if sx > 0:
-                touched_E[num_touched] = sx - 1
-                num_touched += 1
-            if sx < num_stages - 1:
-                touched_E[num_touched] = sx
-                num_touched += 1
-            if y < num_placed:
-                touched_G[1] = gy
-                num_groups = 2
-                sy = stage_of_G[gy]
-                if sy > 0 and sy - 1 != sx:
-                    touched_E[num_touched] = sy - 1
-                    num_touched += 1
-                if sy < num_stages - 1 and sy != sx - 1:
-                    touched_E[num_touched] = sy
-                    num_touched += 1
-        # New data-parallel terms, then edges one by one with an early way out.
-        new_worst = worst
-        new_soft = soft
-        if num_groups:
-            new_worst = 0.0
-            for g in range(num_stages):
-                new_shared_G[g] = shared_G[g]
-            for t in range(num_groups):
-                g = touched_G[t]
-                new_shared_G[g] = share_gradients(dp_DD, members_N, g, num_replicas)
-                new_soft += (new_shared_G[g] - shared_G[g]) / num_stages
-            for g in range(num_stages):
-                new_worst = max(new_worst, new_shared_G[g])
+        allowed = draw_limit(guide, temperature, state)
+        move = _try_move(chain, state)
+        if move.kind == NOTHING:
+            continue
+        new_worst, new_soft = _share_anew(chain, move.num_groups, worst, soft)
         new_cost = cost - worst + new_worst
-        for t in range(num_touched):
-            new_cost -= edge_E[touched_E[t]]
-            new_soft -= soft_E[touched_E[t]]
-        # New soft terms are not negative, so what is known so far bounds the guide from below.
-        accepted = True
-        for t in range(num_touched):
-            room = allowed - new_cost - guide_weight * new_soft
-            e = touched_E[t]
-            value, nearest = match_groups(
-                pp_DD, members_N, order_S[e], order_S[e + 1], num_replicas, room,
-                work_RR, column_of_R, row_of_R, scratch_R3,
-            )  # fmt: skip
-            if value > room:
-                accepted = False
-                break
-            new_edge_E[t] = value
-            new_soft_E[t] = 2.0 * np.sqrt(value * nearest)
-            new_cost += value
-            new_soft += new_soft_E[t]
-        if accepted and new_cost + guide_weight * new_soft <= allowed:
-            if kind == 1:
-                inner = edge_E[first : first + count - 1]
-                inner[:] = inner[::-1].copy()
-                inner_soft = soft_E[first : first + count - 1]
-                inner_soft[:] = inner_soft[::-1].copy()
-                for s in range(first, first + count):
-                    stage_of_G[order_S[s]] = s
-            for t in range(num_touched):
-                edge_E[touched_E[t]] = new_edge_E[t]
-                soft_E[touched_E[t]] = new_soft_E[t]
-            for t in range(num_groups):
-                shared_G[touched_G[t]] = new_shared_G[touched_G[t]]
-            cost = new_cost
-            soft = new_soft
-            worst = new_worst
-            guide = cost + guide_weight * soft
-            if cost < best - 1e-12:
-                best = cost
-                best_N[:] = members_N
-                best_order_S[:] = order_S
-        elif kind == 0:
-            members_N[x], members_N[y] = members_N[y], members_N[x]
-        elif kind == 1:
-            order_S[first : first + count] = order_S[first : first + count][::-1].copy()
-        else:
-            for s in range(count):
-                base = order_S[first + s] * num_replicas
-                members_N[base : base + num_replicas] = kept[s * num_replicas : (s + 1) * num_replicas]
+        accepted, new_cost, new_soft = _match_anew(chain, move.num_edges, new_cost, new_soft, allowed, guide_weight)
+        if not accepted:
+            _undo(chain, move)
+            continue
+        _accept(chain, move)
+        cost, soft, worst = new_cost, new_soft, new_worst
+        guide = cost + guide_weight * soft
+        if cost < best - 1e-12:
+            best = cost
+            copy_into(best_N, chain.members_N)
+            copy_into(best_order_S, chain.order_S)
     return best
 
 
 @kernel
 def cross_over(
-    mother_N: Array,
-    mother_order_S: Array,
-    father_N: Array,
-    father_order_S: Array,
-    num_replicas: int,
-    num_cuts: int,
-    state: Array,
-    child_N: Array,
-) -> None:
+    mother_N: Array, mother_order_S: Array, father_N: Array, father_order_S: Array, num_replicas: int, num_cuts: int,
+    state: Array, child_N: Array,
+) -> None:  # fmt: skip
     """Five-point crossover on the device-to-stage string, with size repair (DT-FM's, on aligned stages).
 
     Stages are aligned by their position on each parent's path, read in the direction in which more devices agree.
@@ -532,10 +490,8 @@ def cross_over(
 def align_columns(pair_DD: Array, members_N: Array, order_S: Array, num_replicas: int, placed_SR: Array) -> None:
     """Writes the stages in path order and lines their devices up so that every edge is a bottleneck matching."""
     num_stages = len(order_S)
-    work_RR = np.empty((num_replicas, num_replicas))
-    column_of_R = np.empty(num_replicas, np.int64)
-    row_of_R = np.empty(num_replicas, np.int64)
-    scratch_R3 = np.empty((3, num_replicas))
+    room = matching_room(num_replicas)
+    column_of_R = room[1]
     both = np.empty(2 * num_replicas, np.int64)
     for s in range(num_stages):
         base = order_S[s] * num_replicas
@@ -544,6 +500,6 @@ def align_columns(pair_DD: Array, members_N: Array, order_S: Array, num_replicas
             continue
         both[:num_replicas] = placed_SR[s - 1]
         both[num_replicas:] = members_N[base : base + num_replicas]
-        match_groups(pair_DD, both, 0, 1, num_replicas, np.inf, work_RR, column_of_R, row_of_R, scratch_R3)
+        match_groups(pair_DD, both, 0, 1, num_replicas, np.inf, *room)
         for i in range(num_replicas):
             placed_SR[s, i] = both[num_replicas + column_of_R[i]]

@@ -19,11 +19,7 @@ Array = NDArray[Any]
 
 @kernel
 def best_of_all(
-    problem: StepProblem,
-    place_PN: Array,
-    cut_CS: Array,
-    share_HR: Array,
-    work: StepWork,
+    problem: StepProblem, place_PN: Array, cut_CS: Array, share_HR: Array, work: StepWork
 ) -> tuple[float, int, int, int]:
     """The least value over all placements, cuts and shares, and the numbers of these."""
     least = np.inf

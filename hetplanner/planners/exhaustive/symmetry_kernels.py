@@ -16,16 +16,9 @@ Array = NDArray[Any]
 
 @kernel
 def list_more(
-    device_TD: Array,
-    size_T: Array,
-    pin_T: Array,
-    replicas: int,
-    is_named: bool,
-    taken_T: Array,
-    set_K: Array,
-    place_K: Array,
-    place_PK: Array,
-) -> int:
+    device_TD: Array, size_T: Array, pin_T: Array, replicas: int, is_named: bool, taken_T: Array, set_K: Array,
+    place_K: Array, place_PK: Array,
+) -> int:  # fmt: skip
     """Goes on with a listing until the table is full or nothing is left; how many placements were found.
 
     `taken_T`, `set_K` and `place_K` hold where the listing stands: devices taken of every set, and of every place the
@@ -61,17 +54,9 @@ def list_more(
 
 @kernel
 def _may_take(
-    chosen: int,
-    k: int,
-    device_TD: Array,
-    size_T: Array,
-    pin_T: Array,
-    replicas: int,
-    is_named: bool,
-    taken_T: Array,
-    place_K: Array,
-    last: int,
-) -> bool:
+    chosen: int, k: int, device_TD: Array, size_T: Array, pin_T: Array, replicas: int, is_named: bool, taken_T: Array,
+    place_K: Array, last: int,
+) -> bool:  # fmt: skip
     """Whether the next device of a set may take a place, and the places behind it can be filled then."""
     if taken_T[chosen] == size_T[chosen]:
         return False

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetplanner.kernels import kernel
 from hetplanner.planners import pins
-from hetplanner.planners.search.kernel_random import next_below, next_uniform
+from hetplanner.planners.search.kernel_random import cooling_factor, copy_into, draw_limit, next_below, next_uniform
 from hetplanner.planners.step_time.kernels import evaluate, fit_depth, refresh_route, route_end, update
 from hetplanner.planners.step_time.space import Array, StepProblem, StepWork
 
@@ -101,34 +101,26 @@ def refit(
     value, _ = evaluate(problem, place_N, cut_S, share_R, work)
     cut = cut_S.copy()
     share = share_R.copy()
-    for _ in range(2):
-        fit_cut(problem, place_N, share, num_stages, cut)
+    for turn in range(4):
+        if turn % 2 == 0:
+            fit_cut(problem, place_N, share, num_stages, cut)
+        elif len(share_R) > 1:
+            fit_shares(problem, place_N, cut, num_micro_batches, share, work)
+        else:
+            continue
         trial, _ = evaluate(problem, place_N, cut, share, work)
         if trial < value:
             value = trial
             cut_S[:] = cut
             share_R[:] = share
-        if len(share_R) > 1:
-            fit_shares(problem, place_N, cut, num_micro_batches, share, work)
-            trial, _ = evaluate(problem, place_N, cut, share, work)
-            if trial < value:
-                value = trial
-                cut_S[:] = cut
-                share_R[:] = share
     return value
 
 
 @kernel
 def score_layouts(
-    problem: StepProblem,
-    place_PN: Array,
-    cut_PS: Array,
-    share_PR: Array,
-    num_micro_batches: int,
-    fit: bool,
-    value_P: Array,
-    work: StepWork,
-) -> None:
+    problem: StepProblem, place_PN: Array, cut_PS: Array, share_PR: Array, num_micro_batches: int, fit: bool,
+    value_P: Array, work: StepWork,
+) -> None:  # fmt: skip
     """Scores many layouts; with ``fit`` cut and shares are fitted to each first."""
     for i in range(len(place_PN)):
         if fit:
@@ -137,7 +129,29 @@ def score_layouts(
             value_P[i], _ = evaluate(problem, place_PN[i], cut_PS[i], share_PR[i], work)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
+def shift_cut(cut_S: Array, state: Array) -> int:
+    """Moves a random inner cut by one place, if there is room; returns the stage behind it, or 0."""
+    s = 1 + next_below(state, len(cut_S) - 2)
+    moved = cut_S[s] + (1 if next_uniform(state) < 0.5 else -1)
+    if moved <= cut_S[s - 1] or moved >= cut_S[s + 1]:
+        return 0
+    cut_S[s] = moved
+    return s
+
+
+@kernel(forceinline=True, allocates=False)
+def shift_load(load: Array, source: int, target: int, state: Array) -> bool:
+    """Moves a random number of micro-batches from one entry to another, if the first keeps one."""
+    count = 1 + next_below(state, max(1, load[source] // 4))
+    if source == target or load[source] - count < 1:
+        return False
+    load[source] -= count
+    load[target] += count
+    return True
+
+
+@kernel(forceinline=True, allocates=False)
 def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: StepWork) -> bool:
     """One random change other than a swap of two devices; False if it changed nothing.
 
@@ -147,12 +161,9 @@ def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: Ste
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
     draw = next_uniform(state)
     if draw < 0.35 and num_stages > 1:
-        s = 1 + next_below(state, num_stages - 1)
-        step = 1 if next_uniform(state) < 0.5 else -1
-        moved = cut_S[s] + step
-        if moved <= cut_S[s - 1] or moved >= cut_S[s + 1]:
+        s = shift_cut(cut_S, state)
+        if s == 0:
             return False
-        cut_S[s] = moved
         work.stale_S[s - 1] = True
         work.stale_S[s] = True
         work.stale_R[:] = True
@@ -160,11 +171,8 @@ def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: Ste
     if draw < 0.6 and num_replicas > 1:
         p = next_below(state, num_replicas)
         q = next_below(state, num_replicas)
-        count = 1 + next_below(state, max(1, share_R[p] // 4))
-        if p == q or share_R[p] - count < 1:
+        if not shift_load(share_R, p, q, state):
             return False
-        share_R[p] -= count
-        share_R[q] += count
         work.stale_R[p] = True
         work.stale_R[q] = True
         return True
@@ -194,20 +202,23 @@ def mutate(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: Ste
         work.stale_R[p] = True
         work.stale_R[q] = True
         return True
-    # Deal the stretch anew: sorted devices round-robin, which gives equal stages.
-    count = end - first
-    if count < 2:
+    if end - first < 2:
         return False
-    base = first * num_replicas
-    pool = np.sort(place_N[base : base + count * num_replicas])
-    for t in range(count * num_replicas):
-        place_N[base + (t % count) * num_replicas + t // count] = pool[t]
+    _deal_anew(place_N, first * num_replicas, end - first, num_replicas)
     work.stale_S[first:end] = True
     work.stale_R[:] = True
     return True
 
 
-@kernel(forceinline=True)
+@kernel(allocates=True)
+def _deal_anew(place_N: Array, base: int, count: int, num_replicas: int) -> None:
+    """Deals the devices of a stretch of stages anew: sorted, round-robin, which gives equal stages."""
+    pool = np.sort(place_N[base : base + count * num_replicas])
+    for t in range(count * num_replicas):
+        place_N[base + (t % count) * num_replicas + t // count] = pool[t]
+
+
+@kernel(forceinline=True, allocates=False)
 def _touch(position: int, num_stages: int, num_replicas: int, work: StepWork) -> None:
     stage = position // num_replicas
     if stage < num_stages:
@@ -215,7 +226,7 @@ def _touch(position: int, num_stages: int, num_replicas: int, work: StepWork) ->
         work.stale_R[position % num_replicas] = True
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _keep(work: StepWork, kept: StepWork, stale_S: Array, stale_R: Array, everything: bool) -> None:
     """Copies what a move touched from one set of results to another."""
     for s in range(len(stale_S)):
@@ -238,85 +249,88 @@ def _keep(work: StepWork, kept: StepWork, stale_S: Array, stale_R: Array, everyt
         kept.tied_G[g] = work.tied_G[g]
 
 
+@kernel(forceinline=True, allocates=False)
+def move(place_N: Array, cut_S: Array, share_R: Array, state: Array, work: StepWork) -> tuple[bool, int, int]:
+    """One random change: whether there was one, and the positions if it swapped two devices (else -1).
+
+    Marks what it touched as stale.
+    """
+    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
+    if next_uniform(state) < 0.75 and len(place_N) > 1:
+        x = next_below(state, num_stages * num_replicas)
+        y = next_below(state, len(place_N))
+        place_N[x], place_N[y] = place_N[y], place_N[x]
+        if x != y:
+            _touch(x, num_stages, num_replicas, work)
+            _touch(y, num_stages, num_replicas, work)
+        return x != y, x, y
+    changed = mutate(place_N, cut_S, share_R, state, work)
+    if not changed:
+        work.stale_S[:] = False
+        work.stale_R[:] = False
+    return changed, -1, -1
+
+
+@kernel(forceinline=True, allocates=False)
+def copy_layout(
+    place_N: Array, cut_S: Array, share_R: Array, to_N: Array, to_S: Array, to_R: Array, x: int, y: int
+) -> None:
+    """Copies a layout to another, from which it differs by what `move` did."""
+    if x >= 0:
+        to_N[x] = place_N[x]
+        to_N[y] = place_N[y]
+        return
+    copy_into(to_N, place_N)
+    copy_into(to_S, cut_S)
+    copy_into(to_R, share_R)
+
+
 @kernel
 def anneal(
-    problem: StepProblem,
-    place_N: Array,
-    cut_S: Array,
-    share_R: Array,
-    num_moves: int,
-    hot: float,
-    cold: float,
-    guide_weight: float,
-    state: Array,
-    best_N: Array,
-    best_S: Array,
-    best_R: Array,
-    work: StepWork,
-    kept: StepWork,
-) -> float:
+    problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, num_moves: int, hot: float, cold: float,
+    guide_weight: float, state: Array, best_N: Array, best_S: Array, best_R: Array, work: StepWork, kept: StepWork,
+) -> float:  # fmt: skip
     """Low-temperature annealing of one layout; the best met is kept in ``best_*`` and its value returned.
 
     ``kept`` holds the results of the layout accepted last, from which ``work`` is restored after a rejected move.
     """
-    num_stages, num_replicas = len(cut_S) - 1, len(share_R)
-    num_placed, num_devices = num_stages * num_replicas, len(place_N)
+    return _anneal(
+        problem, place_N, cut_S, share_R, num_moves, hot, cold, guide_weight, state, best_N, best_S, best_R, work, kept,
+        place_N.copy(), cut_S.copy(), share_R.copy(), work.stale_S.copy(), work.stale_R.copy(),
+    )  # fmt: skip
+
+
+@kernel(allocates=False)
+def _anneal(
+    problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, num_moves: int, hot: float, cold: float,
+    guide_weight: float, state: Array, best_N: Array, best_S: Array, best_R: Array, work: StepWork, kept: StepWork,
+    old_N: Array, old_S: Array, old_R: Array, stale_S: Array, stale_R: Array,
+) -> float:  # fmt: skip
+    """The annealing itself, which allocates nothing; ``old_*`` are the layout accepted last."""
     value, soft = evaluate(problem, place_N, cut_S, share_R, work)
-    stale_S = work.stale_S.copy()
-    stale_R = work.stale_R.copy()
     _keep(work, kept, stale_S, stale_R, True)
     guide = value + guide_weight * soft
     best = value
-    best_N[:] = place_N
-    best_S[:] = cut_S
-    best_R[:] = share_R
-    old_N = place_N.copy()
-    old_S = cut_S.copy()
-    old_R = share_R.copy()
-    cooling = (cold / hot) ** (1.0 / max(num_moves - 1, 1))
+    copy_layout(place_N, cut_S, share_R, best_N, best_S, best_R, -1, -1)
+    cooling = cooling_factor(hot, cold, num_moves)
     temperature = hot * value
     for _ in range(num_moves):
         temperature *= cooling
-        x = 0
-        y = 0
-        swapped = next_uniform(state) < 0.75 and num_devices > 1
-        if swapped:
-            x = next_below(state, num_placed)
-            y = next_below(state, num_devices)
-            if x == y:
-                continue
-            place_N[x], place_N[y] = place_N[y], place_N[x]
-            _touch(x, num_stages, num_replicas, work)
-            _touch(y, num_stages, num_replicas, work)
-        elif not mutate(place_N, cut_S, share_R, state, work):
-            work.stale_S[:] = False
-            work.stale_R[:] = False
+        changed, x, y = move(place_N, cut_S, share_R, state, work)
+        if not changed:
             continue
-        stale_S[:] = work.stale_S
-        stale_R[:] = work.stale_R
+        copy_into(stale_S, work.stale_S)
+        copy_into(stale_R, work.stale_R)
         new_value, new_soft = update(problem, place_N, cut_S, share_R, work)
         new_guide = new_value + guide_weight * new_soft
-        if new_guide <= guide - temperature * np.log(1.0 - next_uniform(state)):
+        if new_guide <= draw_limit(guide, temperature, state):
             guide = new_guide
             _keep(work, kept, stale_S, stale_R, False)
-            if swapped:
-                old_N[x] = place_N[x]
-                old_N[y] = place_N[y]
-            else:
-                old_N[:] = place_N
-                old_S[:] = cut_S
-                old_R[:] = share_R
+            copy_layout(place_N, cut_S, share_R, old_N, old_S, old_R, x, y)
             if new_value < best * (1.0 - 1e-12):
                 best = new_value
-                best_N[:] = place_N
-                best_S[:] = cut_S
-                best_R[:] = share_R
+                copy_layout(place_N, cut_S, share_R, best_N, best_S, best_R, -1, -1)
         else:
             _keep(kept, work, stale_S, stale_R, False)
-            if swapped:
-                place_N[x], place_N[y] = place_N[y], place_N[x]
-            else:
-                place_N[:] = old_N
-                cut_S[:] = old_S
-                share_R[:] = old_R
+            copy_layout(old_N, old_S, old_R, place_N, cut_S, share_R, x, y)
     return best

@@ -22,7 +22,15 @@ OVERFLOW_PENALTY = 20.0
 PIN_PENALTY = 20.0
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
+def compute_seconds(problem: StepProblem, device: int, first: int, end: int) -> tuple[float, float]:
+    """Seconds of a micro-batch on the ops between two cut points: forward and backward, and backward alone."""
+    row = problem.class_D[device]
+    back = problem.backward_CK[row, end] - problem.backward_CK[row, first]
+    return problem.forward_CK[row, end] - problem.forward_CK[row, first] + back, back
+
+
+@kernel(forceinline=True, allocates=False)
 def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, num_replicas: int) -> tuple[int, float]:
     """Micro-batches that every replica of a stage can hold, and the share of memory missing for even one."""
     first, end = cut_S[stage], cut_S[stage + 1]
@@ -30,7 +38,7 @@ def fit_depth(problem: StepProblem, place_N: Array, cut_S: Array, stage: int, nu
     return depth_of(problem, place_N, base, base + num_replicas, first, end)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int) -> tuple[int, float]:
     """The same for the devices at some positions and the ops between two cut points."""
     state = problem.state_KK[first, end]
@@ -53,7 +61,7 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     return max(depth, 1), missing
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, num_bytes: float) -> float:
     """Slowest link of one phase among ``count`` devices from position ``first``, each owning one shard."""
     shard = num_bytes / count
@@ -70,7 +78,36 @@ def reduce_phase(problem: StepProblem, place_N: Array, first: int, count: int, n
     return worst
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
+def update_seconds(
+    problem: StepProblem, place_N: Array, base: int, count: int, first: int, end: int
+) -> tuple[float, float, float]:
+    """Of ``count`` replicas from position ``base``: the optimizer, adding gradients up, a phase of the reduction."""
+    params = problem.state_KK[first, end] / 16.0
+    optimizer = 0.0
+    adding = 0.0
+    for i in range(base, base + count):
+        optimizer = max(optimizer, problem.optimizer_rate_D[place_N[i]])
+        adding = max(adding, problem.add_rate_D[place_N[i]])
+    reduced = problem.reduced_KK[first, end]
+    if count < 2 or reduced <= 0:
+        return params * optimizer, 0.0, 0.0
+    return params * optimizer, params * adding, reduce_phase(problem, place_N, base, count, reduced)
+
+
+@kernel(forceinline=True, allocates=False)
+def reduction_seconds(
+    problem: StepProblem, place_N: Array, base: int, count: int, num_bytes: float, phase: float, adding: float,
+    reduce_H: Array,
+) -> float:  # fmt: skip
+    """A stage's reduction, whose phases last as long as its slowest link or, if longer, the busiest of its NICs."""
+    if problem.has_nics and count > 1 and num_bytes > 0:
+        for i in range(base, base + count):
+            phase = max(phase, reduce_H[problem.host_D[place_N[i]]])
+    return (2.0 * phase + adding) * problem.reduce_share
+
+
+@kernel(forceinline=True, allocates=False)
 def refresh_stage(
     problem: StepProblem, place_N: Array, cut_S: Array, s: int, num_replicas: int, work: StepWork
 ) -> None:
@@ -82,23 +119,12 @@ def refresh_stage(
         work.depth_S[s] = depth
         work.nic_R[:] = -1.0
     work.missing_S[s] = missing
-    params = problem.state_KK[first, end] / 16.0
-    optimizer = 0.0
-    adding = 0.0
-    for p in range(num_replicas):
-        a = place_N[base + p]
-        optimizer = max(optimizer, problem.optimizer_rate_D[a])
-        adding = max(adding, problem.add_rate_D[a])
-    work.optimizer_S[s] = params * optimizer
-    work.phase_S[s] = 0.0
-    work.adding_S[s] = 0.0
-    reduced = problem.reduced_KK[first, end]
-    if num_replicas > 1 and reduced > 0:
-        work.adding_S[s] = params * adding
-        work.phase_S[s] = reduce_phase(problem, place_N, base, num_replicas, reduced)
+    work.optimizer_S[s], work.adding_S[s], work.phase_S[s] = update_seconds(
+        problem, place_N, base, num_replicas, first, end
+    )
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def refresh_route(
     problem: StepProblem, place_N: Array, cut_S: Array, p: int, num_replicas: int, rest: int, work: StepWork
 ) -> None:
@@ -109,9 +135,7 @@ def refresh_route(
     before = -1
     for s in range(num_stages):
         a = place_N[s * num_replicas + p]
-        row = problem.class_D[a]
-        back = problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
-        seconds = problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]] + back
+        seconds, back = compute_seconds(problem, a, cut_S[s], cut_S[s + 1])
         hop = 0.0
         if s:
             size = problem.boundary_K[cut_S[s]]
@@ -134,21 +158,27 @@ def refresh_route(
     work.nic_R[p] = -1.0
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
+def rounds_seconds(rest: int, depth: int, trip: float, slowest: float) -> float:
+    """From the first backward to the last where ``depth`` micro-batches are in flight; 0 if all may be."""
+    if rest < depth:
+        return 0.0
+    rounds = rest // depth
+    return rounds * trip + (rest - rounds * depth) * slowest
+
+
+@kernel(forceinline=True, allocates=False)
 def route_end(p: int, rest: int, nic_s: float, work: StepWork) -> float:
     """End of pipeline p's last backward."""
     more = max(work.load_R[p], nic_s)
     base = more
     slowest = more / max(rest, 1)
     for s in range(len(work.depth_S)):
-        depth = work.depth_S[s]
-        if rest >= depth:
-            rounds = rest // depth
-            base = max(base, rounds * work.trip_SR[s, p] + (rest - rounds * depth) * slowest)
+        base = max(base, rounds_seconds(rest, work.depth_S[s], work.trip_SR[s, p], slowest))
     return work.trip_SR[0, p] + base
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> None:
     """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of the stages' reductions.
 
@@ -160,27 +190,47 @@ def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array
     for s in range(num_stages):
         base = s * num_replicas
         size = problem.boundary_K[cut_S[s]]
-        for p in range(num_replicas):
-            host = problem.host_D[place_N[base + p]]
-            work.count_H[host] += 1
-            if s:
-                other = problem.host_D[place_N[base - num_replicas + p]]
-                if host != other:
-                    work.pipe_H[host] += size * share_R[p]
-                    work.pipe_H[other] += size * share_R[p]
-        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / num_replicas
-        for p in range(num_replicas):
-            host = problem.host_D[place_N[base + p]]
-            work.reduce_H[host] += shard * (num_replicas - work.count_H[host])
-        for p in range(num_replicas):
-            work.count_H[problem.host_D[place_N[base + p]]] = 0
-    for h in range(len(work.pipe_H)):
+        for i in range(base, base + num_replicas if s else base):
+            load_pipe(problem, place_N[i], place_N[i - num_replicas], size * share_R[i - base], work.pipe_H)
+        num_bytes = problem.reduced_KK[cut_S[s], cut_S[s + 1]]
+        load_reduction(problem, place_N, base, num_replicas, num_bytes, work.count_H, work.reduce_H)
+    slow_down(problem, work.pipe_H, work.reduce_H)
+
+
+@kernel(forceinline=True, allocates=False)
+def load_pipe(problem: StepProblem, device: int, other: int, num_bytes: float, pipe_H: Array) -> None:
+    """Bytes between two devices, if they are on two hosts."""
+    host, far = problem.host_D[device], problem.host_D[other]
+    if host != far:
+        pipe_H[host] += num_bytes
+        pipe_H[far] += num_bytes
+
+
+@kernel(forceinline=True, allocates=False)
+def load_reduction(
+    problem: StepProblem, place_N: Array, base: int, count: int, num_bytes: float, count_H: Array, reduce_H: Array
+) -> None:
+    """Bytes of one phase of a stage's reduction; `count_H` is scratch, 0 before and after."""
+    shard = num_bytes / count
+    for i in range(base, base + count):
+        count_H[problem.host_D[place_N[i]]] += 1
+    for i in range(base, base + count):
+        host = problem.host_D[place_N[i]]
+        reduce_H[host] += shard * (count - count_H[host])
+    for i in range(base, base + count):
+        count_H[problem.host_D[place_N[i]]] = 0
+
+
+@kernel(forceinline=True, allocates=False)
+def slow_down(problem: StepProblem, pipe_H: Array, reduce_H: Array) -> None:
+    """Turns bytes into seconds."""
+    for h in range(len(pipe_H)):
         slower = max(problem.nic_out_H[h], problem.nic_in_H[h])
-        work.pipe_H[h] *= slower
-        work.reduce_H[h] *= slower
+        pipe_H[h] *= slower
+        reduce_H[h] *= slower
 
 
-@kernel
+@kernel(allocates=False)
 def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> float:
     """Dollars for bytes that leave a site in one step."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
@@ -201,7 +251,7 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
     return total
 
 
-@kernel
+@kernel(allocates=False)
 def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes: float) -> float:
     """Dollars for the reduction of a weight that so many devices hold."""
     usd = 0.0
@@ -211,7 +261,7 @@ def tied_egress_usd(problem: StepProblem, member_N: Array, count: int, num_bytes
     return usd * 2.0 * num_bytes * problem.reduce_share / max(count, 1)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def next_user(problem: StepProblem, cut_S: Array, group: int, user: int, stage: int) -> int:
     """Stage of a user of a tied weight, not before that of the user before it; -1 if there are no more users."""
     place = problem.tied_GM[group, user]
@@ -222,7 +272,7 @@ def next_user(problem: StepProblem, cut_S: Array, group: int, user: int, stage: 
     return stage
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def after_tied(problem: StepProblem, cut_S: Array, group: int, reduction: float, done_S: Array) -> float:
     """When a tied weight is summed that waits for all its stages; `done_S` becomes that in them, as the next waits."""
     ready = 0.0
@@ -239,7 +289,7 @@ def after_tied(problem: StepProblem, cut_S: Array, group: int, reduction: float,
     return ready
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def tied_members(
     problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, member_N: Array
 ) -> int:
@@ -258,7 +308,7 @@ def tied_members(
     return count if count > num_replicas else 0
 
 
-@kernel
+@kernel(allocates=False)
 def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
     """Closed form of one layout: ``(value, soft)``; the soft part (means where the value has maxima) guides."""
     work.stale_S[:] = True
@@ -266,7 +316,7 @@ def evaluate(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array,
     return update(problem, place_N, cut_S, share_R, work)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> tuple[float, float]:
     """The same where only stale stages and pipelines have changed since the last call; leaves nothing stale."""
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
@@ -301,11 +351,10 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         end = 0.0
         for p in range(num_replicas):
             end = max(end, work.end_R[p] - work.drain_SR[s, p])
-        phase = work.phase_S[s]
-        if problem.has_nics and num_replicas > 1 and problem.reduced_KK[cut_S[s], cut_S[s + 1]] > 0:
-            for p in range(num_replicas):
-                phase = max(phase, work.reduce_H[problem.host_D[place_N[s * num_replicas + p]]])
-        reduction = (2.0 * phase + work.adding_S[s]) * problem.reduce_share
+        reduction = reduction_seconds(
+            problem, place_N, s * num_replicas, num_replicas, problem.reduced_KK[cut_S[s], cut_S[s + 1]],
+            work.phase_S[s], work.adding_S[s], work.reduce_H,
+        )  # fmt: skip
         soft += reduction / num_stages
         work.done_S[s] = end + reduction
         step = max(step, end + reduction)
@@ -316,9 +365,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         step = max(step, after_tied(problem, cut_S, g, reduction, work.done_S))
     value = step + optimizer
     if problem.priced:
-        price = 0.0
-        for i in range(num_stages * num_replicas):
-            price += problem.price_D[place_N[i]]
+        price = price_devices(problem, place_N, num_stages * num_replicas)
         egress = egress_usd(problem, place_N, cut_S, share_R, work)
         value = value * price + egress
         soft = soft * price + egress
@@ -328,7 +375,16 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
     return value * penalty, soft * penalty
 
 
-@kernel
+@kernel(forceinline=True, allocates=False)
+def price_devices(problem: StepProblem, place_N: Array, count: int) -> float:
+    """Dollars a second of the devices at the first positions."""
+    price = 0.0
+    for i in range(count):
+        price += problem.price_D[place_N[i]]
+    return price
+
+
+@kernel(allocates=False)
 def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replicas: int) -> int:
     """How many pinned devices do not serve their stage."""
     count = 0
@@ -339,7 +395,7 @@ def misplaced(problem: StepProblem, place_N: Array, num_stages: int, num_replica
     return count
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def refresh_tied(
     problem: StepProblem, place_N: Array, cut_S: Array, group: int, num_replicas: int, work: StepWork
 ) -> None:
@@ -355,7 +411,7 @@ def refresh_tied(
             return
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def tied_phase(problem: StepProblem, member_N: Array, count: int, num_bytes: float, count_H: Array) -> float:
     """Slowest link or NIC of one phase in which so many devices reduce a weight that all of them hold.
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.kernels import kernel
-from hetplanner.planners.search.kernel_random import next_below, next_uniform
-from hetplanner.planners.step_time.anneal import mutate
-from hetplanner.planners.step_time.kernels import egress_usd, evaluate, fit_depth
+from hetplanner.planners.search.kernel_random import cooling_factor, draw_limit, next_uniform
+from hetplanner.planners.step_time.anneal import copy_layout, move
+from hetplanner.planners.step_time.kernels import egress_usd, evaluate, fit_depth, price_devices
 from hetplanner.planners.step_time.space import StepProblem, StepWork
 
 Array = NDArray[Any]
@@ -55,9 +55,7 @@ def price_layout(
     problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, step_s: float, work: StepWork
 ) -> float:
     """Dollars of one step that takes so long."""
-    hourly = 0.0
-    for i in range((len(cut_S) - 1) * len(share_R)):
-        hourly += problem.price_D[place_N[i]]
+    hourly = price_devices(problem, place_N, (len(cut_S) - 1) * len(share_R))
     return step_s * hourly + egress_usd(problem, place_N, cut_S, share_R, work)
 
 
@@ -151,62 +149,35 @@ def score_both(
 
 @kernel
 def anneal_front(
-    problem: StepProblem,
-    archive: Archive,
-    place_N: Array,
-    cut_S: Array,
-    share_R: Array,
-    num_moves: int,
-    hot: float,
-    cold: float,
-    guide_weight: float,
-    weight: float,
-    least_step_s: float,
-    least_usd: float,
-    state: Array,
+    problem: StepProblem, archive: Archive, place_N: Array, cut_S: Array, share_R: Array, num_moves: int, hot: float,
+    cold: float, guide_weight: float, weight: float, least_step_s: float, least_usd: float, state: Array,
     work: StepWork,
-) -> None:
+) -> None:  # fmt: skip
     """Anneals one layout towards one direction of the front; every layout on the way is offered to the archive."""
-    num_placed, num_devices = (len(cut_S) - 1) * len(share_R), len(place_N)
     old_N = place_N.copy()
     old_S = cut_S.copy()
     old_R = share_R.copy()
     guide = np.inf
-    cooling = (cold / hot) ** (1.0 / max(num_moves - 1, 1))
+    cooling = cooling_factor(hot, cold, num_moves)
     temperature = hot
-    for move in range(num_moves):
+    for turn in range(num_moves):
         temperature *= cooling
-        x = 0
-        y = 0
-        swapped = next_uniform(state) < 0.75 and num_devices > 1
-        if move == 0:
-            swapped = False
-        elif swapped:
-            x = next_below(state, num_placed)
-            y = next_below(state, num_devices)
-            if x == y:
+        x = -1
+        y = -1
+        if turn == 0:
+            next_uniform(state)
+        else:
+            changed, x, y = move(place_N, cut_S, share_R, state, work)
+            if not changed:
                 continue
-            place_N[x], place_N[y] = place_N[y], place_N[x]
-        elif not mutate(place_N, cut_S, share_R, state, work):
-            continue
         step_s, soft = evaluate(problem, place_N, cut_S, share_R, work)
         usd = price_layout(problem, place_N, cut_S, share_R, step_s, work)
         offer(problem, archive, step_s, usd, place_N, cut_S, share_R)
         # Means guide where the step has maxima, in both objectives alike.
         softer = 1.0 + guide_weight * soft / step_s
         new_guide = weigh(step_s * softer, usd * softer, weight, least_step_s, least_usd)
-        if new_guide <= guide - temperature * np.log(1.0 - next_uniform(state)):
+        if new_guide <= draw_limit(guide, temperature, state):
             guide = new_guide
-            if swapped:
-                old_N[x] = place_N[x]
-                old_N[y] = place_N[y]
-            else:
-                old_N[:] = place_N
-                old_S[:] = cut_S
-                old_R[:] = share_R
-        elif swapped:
-            place_N[x], place_N[y] = place_N[y], place_N[x]
+            copy_layout(place_N, cut_S, share_R, old_N, old_S, old_R, x, y)
         else:
-            place_N[:] = old_N
-            cut_S[:] = old_S
-            share_R[:] = old_R
+            copy_layout(old_N, old_S, old_R, place_N, cut_S, share_R, x, y)

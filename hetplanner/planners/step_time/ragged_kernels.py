@@ -14,21 +14,29 @@ from __future__ import annotations
 import numpy as np
 
 from hetplanner.kernels import kernel
-from hetplanner.planners.search.kernel_random import next_below, next_uniform
+from hetplanner.planners.search.kernel_random import cooling_factor, draw_limit, next_below, next_uniform
+from hetplanner.planners.step_time.anneal import shift_cut, shift_load
 from hetplanner.planners.step_time.kernels import (
     OVERFLOW_PENALTY,
     PIN_PENALTY,
     after_tied,
+    compute_seconds,
     depth_of,
+    load_pipe,
+    load_reduction,
     next_user,
-    reduce_phase,
+    price_devices,
+    reduction_seconds,
+    rounds_seconds,
+    slow_down,
     tied_egress_usd,
     tied_phase,
+    update_seconds,
 )
 from hetplanner.planners.step_time.space import Array, RaggedWork, StepProblem
 
 
-@kernel
+@kernel(allocates=False)
 def lay_routes(first_S: Array, load_N: Array, work: RaggedWork) -> int:
     """Positions that every route uses (``path_PS``) and its micro-batches (``share_P``); returns how many there are."""
     num_stages = len(first_S) - 1
@@ -52,7 +60,7 @@ def lay_routes(first_S: Array, load_N: Array, work: RaggedWork) -> int:
     return count
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _load_nics(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, num_routes: int, work: RaggedWork
 ) -> None:
@@ -62,27 +70,14 @@ def _load_nics(
     for s in range(len(first_S) - 1):
         size = problem.boundary_K[cut_S[s]]
         for k in range(num_routes if s else 0):
-            host = problem.host_D[place_N[work.path_PS[k, s]]]
-            other = problem.host_D[place_N[work.path_PS[k, s - 1]]]
-            if host != other:
-                work.pipe_H[host] += size * work.share_P[k]
-                work.pipe_H[other] += size * work.share_P[k]
-        count = first_S[s + 1] - first_S[s]
-        shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / count
-        for i in range(first_S[s], first_S[s + 1]):
-            work.count_H[problem.host_D[place_N[i]]] += 1
-        for i in range(first_S[s], first_S[s + 1]):
-            host = problem.host_D[place_N[i]]
-            work.reduce_H[host] += shard * (count - work.count_H[host])
-        for i in range(first_S[s], first_S[s + 1]):
-            work.count_H[problem.host_D[place_N[i]]] = 0
-    for h in range(len(work.pipe_H)):
-        slower = max(problem.nic_out_H[h], problem.nic_in_H[h])
-        work.pipe_H[h] *= slower
-        work.reduce_H[h] *= slower
+            device, other = place_N[work.path_PS[k, s]], place_N[work.path_PS[k, s - 1]]
+            load_pipe(problem, device, other, size * work.share_P[k], work.pipe_H)
+        count, num_bytes = first_S[s + 1] - first_S[s], problem.reduced_KK[cut_S[s], cut_S[s + 1]]
+        load_reduction(problem, place_N, first_S[s], count, num_bytes, work.count_H, work.reduce_H)
+    slow_down(problem, work.pipe_H, work.reduce_H)
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _count_messages(num_stages: int, num_routes: int, work: RaggedWork) -> None:
     """Micro-batches over every route's links; routes between the same two devices follow one another."""
     for s in range(1, num_stages):
@@ -101,7 +96,7 @@ def _count_messages(num_stages: int, num_routes: int, work: RaggedWork) -> None:
             k = end
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Array, k: int, work: RaggedWork) -> None:
     """A route's round trips and drains, its busiest device or link, and its part in each device's mean round trip."""
     num_stages = len(cut_S) - 1
@@ -111,9 +106,7 @@ def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Arra
     for s in range(num_stages):
         i = work.path_PS[k, s]
         a = place_N[i]
-        row = problem.class_D[a]
-        back = problem.backward_CK[row, cut_S[s + 1]] - problem.backward_CK[row, cut_S[s]]
-        seconds = problem.forward_CK[row, cut_S[s + 1]] - problem.forward_CK[row, cut_S[s]] + back
+        seconds, back = compute_seconds(problem, a, cut_S[s], cut_S[s + 1])
         work.trip_PS[k, s] = seconds
         if s:
             b = place_N[work.path_PS[k, s - 1]]
@@ -136,7 +129,7 @@ def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Arra
         work.mean_N[i] += work.trip_PS[k, s] * work.share_P[k] / load_N[i]
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _route_end(load_N: Array, k: int, work: RaggedWork) -> float:
     """End of a route's last backward."""
     num_stages = len(work.depth_S)
@@ -148,14 +141,11 @@ def _route_end(load_N: Array, k: int, work: RaggedWork) -> float:
     base = more
     for s in range(num_stages):
         i = work.path_PS[k, s]
-        rest = load_N[i] - 1
-        if rest >= work.depth_S[s]:
-            rounds = rest // work.depth_S[s]
-            base = max(base, rounds * work.mean_N[i] + (rest - rounds * work.depth_S[s]) * slowest)
+        base = max(base, rounds_seconds(load_N[i] - 1, work.depth_S[s], work.mean_N[i], slowest))
     return work.trip_PS[k, 0] + base
 
 
-@kernel
+@kernel(allocates=False)
 def evaluate_ragged(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, work: RaggedWork
 ) -> float:
@@ -180,22 +170,12 @@ def evaluate_ragged(
     step = 0.0
     optimizer = 0.0
     for s in range(num_stages):
-        count = first_S[s + 1] - first_S[s]
-        params = problem.state_KK[cut_S[s], cut_S[s + 1]] / 16.0
-        phase = 0.0
-        adding = 0.0
-        reduced = problem.reduced_KK[cut_S[s], cut_S[s + 1]]
-        reduces = count > 1 and reduced > 0
-        if reduces:
-            phase = reduce_phase(problem, place_N, first_S[s], count, reduced)
-        for i in range(first_S[s], first_S[s + 1]):
-            a = place_N[i]
-            optimizer = max(optimizer, params * problem.optimizer_rate_D[a])
-            if reduces:
-                adding = max(adding, params * problem.add_rate_D[a])
-                if problem.has_nics:
-                    phase = max(phase, work.reduce_H[problem.host_D[a]])
-        done = work.end_S[s] + (2.0 * phase + adding) * problem.reduce_share
+        begin, count = first_S[s], first_S[s + 1] - first_S[s]
+        updating, adding, phase = update_seconds(problem, place_N, begin, count, cut_S[s], cut_S[s + 1])
+        optimizer = max(optimizer, updating)
+        done = work.end_S[s] + reduction_seconds(
+            problem, place_N, begin, count, problem.reduced_KK[cut_S[s], cut_S[s + 1]], phase, adding, work.reduce_H
+        )
         step = max(step, done)
         work.end_S[s] = done
     for g in range(len(problem.tied_bytes_G)):
@@ -204,9 +184,7 @@ def evaluate_ragged(
         step = max(step, after_tied(problem, cut_S, g, 2.0 * phase * problem.reduce_share, work.end_S))
     value = step + optimizer
     if problem.priced:
-        price = 0.0
-        for i in range(first_S[num_stages]):
-            price += problem.price_D[place_N[i]]
+        price = price_devices(problem, place_N, first_S[num_stages])
         value = value * price + _egress_usd(problem, place_N, first_S, cut_S, num_routes, work)
     penalty = 1.0 + OVERFLOW_PENALTY * missing
     if problem.has_pins:
@@ -214,7 +192,7 @@ def evaluate_ragged(
     return value * penalty
 
 
-@kernel(forceinline=True)
+@kernel(forceinline=True, allocates=False)
 def _tied_members(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, group: int, work: RaggedWork
 ) -> int:
@@ -235,7 +213,7 @@ def _tied_members(
     return count if stages > 1 else 0
 
 
-@kernel
+@kernel(allocates=False)
 def _egress_usd(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, num_routes: int, work: RaggedWork
 ) -> float:
@@ -257,7 +235,7 @@ def _egress_usd(
     return total
 
 
-@kernel
+@kernel(allocates=False)
 def _misplaced(problem: StepProblem, place_N: Array, first_S: Array) -> int:
     """How many pinned devices do not serve their stage."""
     count = 0
@@ -268,24 +246,20 @@ def _misplaced(problem: StepProblem, place_N: Array, first_S: Array) -> int:
     return count
 
 
-@kernel
+@kernel(allocates=True)
 def deal_loads(
     problem: StepProblem, place_N: Array, begin: int, stop: int, first: int, end: int, total: int, load_N: Array
 ) -> None:
     """Micro-batches of a stage's devices in proportion to their speed on its ops (largest remainders, one at least)."""
     work = 0.0
-    for i in range(begin, stop):
-        row = problem.class_D[place_N[i]]
-        seconds = problem.forward_CK[row, end] - problem.forward_CK[row, first]
-        seconds += problem.backward_CK[row, end] - problem.backward_CK[row, first]
-        work += 1.0 / max(seconds, 1e-30)
-    left = total
     exact = np.empty(stop - begin)
     for i in range(begin, stop):
-        row = problem.class_D[place_N[i]]
-        seconds = problem.forward_CK[row, end] - problem.forward_CK[row, first]
-        seconds += problem.backward_CK[row, end] - problem.backward_CK[row, first]
-        exact[i - begin] = total / max(seconds, 1e-30) / work
+        seconds, _ = compute_seconds(problem, place_N[i], first, end)
+        exact[i - begin] = max(seconds, 1e-30)
+        work += 1.0 / exact[i - begin]
+    left = total
+    for i in range(begin, stop):
+        exact[i - begin] = total / exact[i - begin] / work
         load_N[i] = max(1, int(exact[i - begin]))
         left -= load_N[i]
     while left != 0:
@@ -301,7 +275,7 @@ def deal_loads(
         left -= step
 
 
-@kernel
+@kernel(allocates=False)
 def _shift(place_N: Array, source: int, target: int) -> None:
     """Takes the device at one position out and puts it in at another."""
     device = place_N[source]
@@ -311,7 +285,7 @@ def _shift(place_N: Array, source: int, target: int) -> None:
     place_N[target] = device
 
 
-@kernel
+@kernel(allocates=False)
 def _stage_at(first_S: Array, position: int) -> int:
     """Stage of a position; the number of stages for a spare one."""
     for s in range(1, len(first_S)):
@@ -320,7 +294,7 @@ def _stage_at(first_S: Array, position: int) -> int:
     return len(first_S) - 1
 
 
-@kernel
+@kernel(allocates=False)
 def give_device(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, total: int, state: Array
 ) -> bool:
@@ -348,7 +322,7 @@ def give_device(
     return True
 
 
-@kernel
+@kernel(allocates=False)
 def mutate_ragged(
     problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, total: int, state: Array
 ) -> bool:
@@ -373,50 +347,31 @@ def mutate_ragged(
                     deal_loads(problem, place_N, first_S[t], first_S[t + 1], cut_S[t], cut_S[t + 1], total, load_N)
         return True
     if draw < 0.85 and num_stages > 1:
-        s = 1 + next_below(state, num_stages - 1)
-        moved = cut_S[s] + (1 if next_uniform(state) < 0.5 else -1)
-        if moved <= cut_S[s - 1] or moved >= cut_S[s + 1]:
-            return False
-        cut_S[s] = moved
-        return True
+        return shift_cut(cut_S, state) > 0
     x = next_below(state, num_placed)
     s = _stage_at(first_S, x)
     y = first_S[s] + next_below(state, first_S[s + 1] - first_S[s])
-    count = 1 + next_below(state, max(1, load_N[x] // 4))
-    if x == y or load_N[x] - count < 1:
-        return False
-    load_N[x] -= count
-    load_N[y] += count
-    return True
+    return shift_load(load_N, x, y, state)
 
 
 @kernel
 def anneal_ragged(
-    problem: StepProblem,
-    place_N: Array,
-    first_S: Array,
-    load_N: Array,
-    cut_S: Array,
-    total: int,
-    num_moves: int,
-    hot: float,
-    cold: float,
-    state: Array,
-    work: RaggedWork,
-) -> float:
+    problem: StepProblem, place_N: Array, first_S: Array, load_N: Array, cut_S: Array, total: int, num_moves: int,
+    hot: float, cold: float, state: Array, work: RaggedWork,
+) -> float:  # fmt: skip
     """Low-temperature annealing of one layout in place: it ends as the best met, whose value is returned."""
     value = evaluate_ragged(problem, place_N, first_S, load_N, cut_S, work)
     best = value
     best_N, best_first, best_load, best_cut = place_N.copy(), first_S.copy(), load_N.copy(), cut_S.copy()
     old_N, old_first, old_load, old_cut = place_N.copy(), first_S.copy(), load_N.copy(), cut_S.copy()
-    cooling = (cold / hot) ** (1.0 / max(num_moves - 1, 1))
+    cooling = cooling_factor(hot, cold, num_moves)
     temperature = hot * value
     for _ in range(num_moves):
         temperature *= cooling
         if not mutate_ragged(problem, place_N, first_S, load_N, cut_S, total, state):
             continue
         new = evaluate_ragged(problem, place_N, first_S, load_N, cut_S, work)
-        if new <= value - temperature * np.log(1.0 - next_uniform(state)):
+        if new <= draw_limit(value, temperature, state):
             value = new
             old_N[:], old_first[:], old_load[:], old_cut[:] = place_N, first_S, load_N, cut_S
             if new < best * (1.0 - 1e-12):
