@@ -45,8 +45,19 @@ app.command("agent")(services.agent)
 app.command("dashboard")(services.dashboard)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"hetplanner {version('hetplanner')}")
+        raise typer.Exit
+
+
 @app.callback()
-def options(debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error.")) -> None:
+def options(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_print_version, is_eager=True),
+) -> None:
     """Options before the command hold for every command."""
 
 

@@ -72,9 +72,9 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
-        + (_outer_bytes(plan, stage) + _kept_error_bytes(plan, stage))
-        * tables.stage_params(stage.first_op, stage.end_op)
-        for stage, held in zip(plan.stages, held_S or plan.held_S, strict=True)
+        + _outer_bytes(plan, stage) * tables.stage_params(stage.first_op, stage.end_op)
+        + _kept_error_bytes(plan, s, tables)
+        for s, (stage, held) in enumerate(zip(plan.stages, held_S or plan.held_S, strict=True))
     ]
     return [sum(stage_bytes[s] for s, _ in places) for places in plan.places_of_rank]
 
@@ -86,13 +86,20 @@ def _outer_bytes(plan: Plan, stage: Stage) -> float:
     return 8.0 if plan.outer is not None else 4.0
 
 
-def _kept_error_bytes(plan: Plan, stage: Stage) -> float:
-    """Bytes per parameter of what a reduction's codec has lost: one float32, of exchanges and of their sums two."""
-    if stage.reduce_codec.name == "powersgd" and len(stage.replicas) > 1:
-        return 4.0
-    if not (stage.error_feedback and stage.reduce_codec.is_lossy and len(stage.replicas) > 1):
+def _kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
+    """Bytes of what reductions' codecs have lost: one float32 a parameter, of exchanges and of their sums two.
+
+    A stage without a second replica reduces nothing but the weights that it shares with other stages.
+    """
+    stage = plan.stages[s]
+    is_kept = stage.reduce_codec.name == "powersgd" or (stage.error_feedback and stage.reduce_codec.is_lossy)
+    if not is_kept:
         return 0.0
-    return 8.0 if plan.reducer == "hierarchical" else 4.0
+    if len(stage.replicas) > 1:
+        elements = tables.stage_params(stage.first_op, stage.end_op)
+    else:
+        elements = sum(group.num_elements for group in reduction_groups(plan) if group.tied and s in group.stages)
+    return elements * (8.0 if plan.reducer == "hierarchical" and stage.reduce_codec.name != "powersgd" else 4.0)
 
 
 def memory_limits(plan: Plan, tables: CostTables) -> list[float]:

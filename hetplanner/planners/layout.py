@@ -5,7 +5,7 @@ Legend of array suffixes: S stages, R replicas, P routes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 
@@ -13,20 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.check import check_plan
-from hetplanner.cost.closed_form import StepArrays, time_step
-from hetplanner.cost.durations import durations_of
-from hetplanner.cost.estimate import CostModel, estimate_plan, step_arrays
+from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import Infeasible, InvalidInput
 from hetplanner.plan.model import Plan, Provenance, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.choices.codec import choose_codecs, rough_objective
+from hetplanner.planners.choices.depth import replace_depth
 from hetplanner.planners.choices.local_steps import choose_local_steps
 from hetplanner.planners.choices.reducer import choose_reducer
 
 IntArray = NDArray[np.int64]
 
-# Depth may cost this share of the step, for fewer activations in memory.
-DEPTH_TOLERANCE = 1e-3
 # A first guess that does not fit ranks behind everything that does.
 UNFIT_FACTOR = 1e3
 
@@ -208,17 +205,6 @@ def apportion(total: int, weight_R: NDArray[np.float64]) -> IntArray:
     return share
 
 
-def replace_depth(plan: Plan, model: CostModel) -> Plan:
-    """Lowers the in-flight depths to what the round trips need, as long as the step stays as short."""
-    arrays = step_arrays(plan, durations_of(plan, model.tables), model)
-    needed = np.minimum(_needed_depth(arrays), arrays.in_flight_S)
-    with_less = time_step(replace(arrays, in_flight_S=needed)).step_s
-    if with_less > time_step(arrays).step_s * (1 + DEPTH_TOLERANCE):
-        needed = arrays.in_flight_S
-    stages = tuple(s.replace(in_flight=int(w)) for s, w in zip(plan.stages, needed, strict=True))
-    return plan.replace(stages=stages)
-
-
 def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan:
     """The plan of a layout as it stands: dense, with the first allowed reducer; fitting memory is not checked."""
     ids = problem.cluster.device_ids
@@ -244,18 +230,3 @@ def dense_plan(layout: Layout, problem: Problem, provenance: Provenance) -> Plan
         ranks=ranks,
         provenance=provenance,
     )
-
-
-def _needed_depth(arrays: StepArrays) -> IntArray:
-    """Micro-batches in flight that hide a stage's round trip behind the slowest stage or link of its route."""
-    compute = arrays.forward_s_PS + arrays.backward_s_PS
-    hop = arrays.activation_s_PE + arrays.gradient_s_PE
-    round_trip = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1].copy()
-    wire = np.maximum(arrays.activation_wire_s_PE, arrays.gradient_wire_s_PE)
-    slowest = compute.max(axis=1)
-    if hop.shape[1]:
-        round_trip[:, :-1] += np.cumsum(hop[:, ::-1], axis=1)[:, ::-1]
-        slowest = np.maximum(slowest, wire.max(axis=1))
-    depth = np.ceil(round_trip / np.maximum(slowest, 1e-12)[:, None] - 1e-9).max(axis=0).astype(np.int64) + 1
-    num_stages = compute.shape[1]
-    return np.maximum(depth, num_stages - np.arange(num_stages))

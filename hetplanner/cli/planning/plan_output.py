@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hetplanner.planners.variants.attribution import Gain, GainPart
 
 BASELINES = ("rank order", "random")
+MOST_IDLE = 12
 MOST_PAID = 5
 """Receivers of dollars that are named."""
 
@@ -124,9 +125,11 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
 
 def print_terms(estimate: Estimate) -> None:
     """Where a step's time goes, as a table."""
+    from hetplanner.cost.terms import term_label
+
     terms = table("One step", "term", "seconds", "share", right=("seconds",))
     for name, value in estimate.terms.items():
-        terms.add_row(name.replace("_", " "), short_seconds(value), bar(value / estimate.step_s))
+        terms.add_row(term_label(name), short_seconds(value), bar(value / estimate.step_s))
     console.print(terms)
 
 
@@ -184,7 +187,7 @@ def gain_text(gain: Gain | None, objective: str) -> str:
     if not gain.parts:
         return f"gain: none over {baseline}"
     shares = (_share_text(part) for part in gain.parts if part.share is None or abs(part.share) >= 0.005)
-    return f"gain in {what}: {gain.ratio:.2f} × over {baseline}; lost without: {', '.join(shares)}"
+    return f"gain in {what}: {gain.ratio:.2f} × over {baseline}; lost without one of them: {', '.join(shares)}"
 
 
 def _share_text(part: GainPart) -> str:
@@ -203,3 +206,7 @@ def _print_stages(plan: Plan) -> None:
         params = tables.stage_params(stage.first_op, stage.end_op)
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
     console.print(rows)
+    idle = [device for device in plan.problem.usable_devices if device not in plan.ranks]
+    if idle:
+        more = f" and {len(idle) - MOST_IDLE} more" if len(idle) > MOST_IDLE else ""
+        console.print(f"not used: {', '.join(idle[:MOST_IDLE])}{more}")

@@ -49,7 +49,7 @@ def rehearse(
     if as_json:
         print_json(swarm_data(result, small, out) if isinstance(small, ElasticPlan) else result_data(result, out))
         return
-    console.print(f"rehearsal of {problem.rehearsal_of}")
+    console.print(f"rehearsal of {problem.rehearsal_of}, with the model {problem.workload.name}")
     if isinstance(small, ElasticPlan):
         print_elastic(small)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from hetplanner.runs.run import Run
 
 POLL_S = 0.2
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MOST_CORRECTIONS = 6
 """Of the cluster file that are told after a run; its summary in JSON has all."""
 
@@ -274,14 +276,15 @@ def _show_until_over(run: Run) -> None:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notices, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("starting", total=run.config.steps)
-        told: tuple[str, ...] = ()
+        told: set[str] = set()  # without numbers, which change all the time
         while not (status := run.followed_status(keeper)).is_over:
             run.poll()
             for text in status.degraded:
-                if text not in told:
+                if (kind := NUMBER.sub("", text)) not in told:
+                    told.add(kind)
                     notices.print(f"warning: {text}")
-            told = status.degraded
-            mark = f", degraded: {len(told)} warning{'s' if len(told) > 1 else ''}" if told else ""
+            count = len(status.degraded)
+            mark = f", degraded: {count} warning{'s' if count > 1 else ''}" if count else ""
             progress.update(task, completed=len(run.steps()), description=_line(run) + mark)
             time.sleep(POLL_S)
     run.read_all()

@@ -10,7 +10,7 @@ Legend of array suffixes: E moments at which something changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -47,7 +47,7 @@ class Forecast:
     """
 
     settings: Rebalancing
-    runs: tuple[SwarmRun, ...]
+    runs: tuple[SwarmRun, ...] = field(repr=False)
     tokens_per_s: ThroughputSpread
     tokens_of_runs: tuple[float, ...]
     steady_tokens_per_s: float

@@ -19,7 +19,8 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.elastic.model import STATELESS_CODECS, ElasticPlan, ElasticStage
 from hetplanner.plan.elastic.settings import WiringSettings
 from hetplanner.planners.choices.codec import FED_BACK, NEARLY_BEST, WORTH_A_CODEC, rough_objective
-from hetplanner.planners.layout import greatest_depth, replace_depth
+from hetplanner.planners.choices.depth import replace_depth
+from hetplanner.planners.layout import greatest_depth
 
 IntArray = NDArray[np.int64]
 Traffic = Literal["messages", "averaging"]

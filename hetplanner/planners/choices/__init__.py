@@ -1,1 +1,1 @@
-"""What a layout's plan uses beside the placement: codecs, the reducer, local steps."""
+"""What a layout's plan uses beside the placement: codecs, depth, the reducer, local steps."""

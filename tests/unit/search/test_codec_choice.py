@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from hetplanner.cluster.formats.cluster_files import cluster_from_data
 from hetplanner.codecs.spec import Codec, most_kept
 from hetplanner.cost.bounds.lower_bounds import bound_step
 from hetplanner.cost.check import check_plan, peak_bytes
@@ -12,7 +13,7 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import plan_from_json, plan_to_data
 from hetplanner.plan.model import LinkCodec
-from hetplanner.plan.problem import Constraints
+from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.plan.reducers.names import REDUCER_NAMES
 from hetplanner.planners.choices.codec import (
     NEARLY_BEST,
@@ -23,10 +24,14 @@ from hetplanner.planners.choices.codec import (
     rough_objective,
     step_seconds_of,
 )
+from hetplanner.planners.choices.depth import fits_memory
+from hetplanner.planners.registry import make_planner
 from hetplanner.simulator.simulation import summarise_plan
 from hetplanner.simulator.timing import simulate_step_s
+from hetplanner.workload.presets import preset
 from tests.factories import chain_plan, small_cluster
 
+TOPK = {"name": "topk", "ratio": 3.0}
 ELEMENTS = 2 * 32 * 32  # of a boundary of the test model, in float32
 
 
@@ -258,8 +263,14 @@ def data_with(plan, change):
         (lambda d: d["link_codecs"][0]["codec"].update(ratio=9.0), r"link_codecs\[\d\]\.codec: topk needs the same"),
         (lambda d: d["link_codecs"].pop(), r"link_codecs\[0\]\.codec: topk needs the same codec for the gradients"),
         (lambda d: d["link_codecs"][0]["codec"].update(name="zip"), r"codec\.name: must be 'none', 'fp16', 'bf16'"),
-        (lambda d: d["stages"][1]["reduce_codec"].update(name="topk"), r"stages\[1\]: reduce_codec: topk would drop"),
-        (lambda d: d["stages"][1]["reduce_codec"].update(ratio=3.0), r"reduce_codec: ratio: belongs to topk only"),
+        (
+            lambda d: d["stages"][1].update(reduce_codec=TOPK, error_feedback=False),
+            r"stages\[1\]: reduce_codec: topk would drop",
+        ),
+        (
+            lambda d: d["stages"][1].update(reduce_codec=TOPK | {"name": "int8"}),
+            r"reduce_codec: ratio: belongs to topk only",
+        ),
         (lambda d: d["problem"]["constraints"].update(max_ratio=0.1), r"constraints\.max_ratio: must be greater"),
         (lambda d: d["problem"]["constraints"].update(codecs=["topk", "adatopk"]), "allow one of them"),
     ],
@@ -317,3 +328,35 @@ def test_powersgd_is_timed_as_its_two_factors(reducer):
         assert bound_step(model.tables, model.links) <= steps[latency][1]
     assert steps["1 ms"][1] < steps["1 ms"][0]
     assert steps["500 ms"][1] > steps["500 ms"][0]
+
+
+UNLIKE_SITES = {
+    "name": "two sites",
+    "sites": [
+        {"name": "lab", "latitude": 52.0, "longitude": 4.0},
+        {"name": "tower", "latitude": 45.0, "longitude": 7.0},
+    ],
+    "hosts": [{"id": "l", "site": "lab"}, {"id": "t", "site": "tower"}],
+    "devices": [
+        *({"id": f"l{i}", "kind": "RTX 4090", "host": "l"} for i in range(3)),
+        *({"id": f"t{i}", "kind": "A100-40", "host": "t"} for i in range(2)),
+    ],
+    "site_links": [
+        {"from": "lab", "to": "lab", "latency": "0.1 ms", "bandwidth": "1 Gbit/s"},
+        {"from": "tower", "to": "tower", "latency": "0.1 ms", "bandwidth": "1 Gbit/s"},
+        {"from": "lab", "to": "tower", "latency": "35 ms", "bandwidth": "90 Mbit/s", "symmetric": True},
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("codecs", [("int8",), ("int4",), ("adatopk",)])
+def test_the_plan_is_worth_what_its_search_says(shape, codecs):
+    """A weight that stages share travels, too, and what a codec loses is kept where memory seemed full."""
+    constraints = Constraints(stages=shape[0], replicas=shape[1], codecs=("none", *codecs))
+    problem = Problem(cluster=cluster_from_data(UNLIKE_SITES), workload=preset("gpt2-xl"), constraints=constraints)
+    seen = []
+    result = make_planner("evolution").solve(problem, budget="500 evaluations", on_event=lambda e: seen.append(e.best))
+    assert result.value <= min(seen) * (1 + NEARLY_BEST)
+    assert all(stage.reduce_codec.name != "none" for stage in result.plan.stages)
+    assert fits_memory(result.plan, CostModel.of(problem))
