@@ -222,16 +222,21 @@ def test_torchrun_listens_on_loopback_only(tmp_path: Path) -> None:
     assert load_model(run_dir).flat.isfinite().all()
 
 
-def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
-    save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
-    run_dir, port = tmp_path / "run", free_loopback_port()
-    agents = [torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2) for n in (0, 1)]
+def wait_for(agents: list[subprocess.Popen[str]]) -> None:
+    """Until all have ended well."""
     try:
         outputs = [agent.communicate(timeout=HANG_S)[0] for agent in agents]
     finally:
         for agent in agents:
             agent.kill() if agent.poll() is None else None
-    assert [a.returncode for a in agents] == [0, 0], outputs
+    assert [a.returncode for a in agents] == [0] * len(agents), outputs
+
+
+def test_two_torchrun_agents_make_one_run(tmp_path: Path) -> None:
+    save_plan(chain_plan([2, 2], [4]), tmp_path / "plan.json")
+    run_dir, port = tmp_path / "run", free_loopback_port()
+    agents = [torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2) for n in (0, 1)]
+    wait_for(agents)
     steps = [
         sum('"type": "step"' in x for x in (run_dir / f"rank-{r}.jsonl").read_text().splitlines()) for r in range(4)
     ]
@@ -247,12 +252,7 @@ def test_ranks_of_a_host_need_not_follow_one_another(tmp_path: Path) -> None:
         torchrun(tmp_path / "plan.json", run_dir, port, steps=3, nodes=2, node=n, ranks=2, host=host)
         for n, host in enumerate("ab")
     ]
-    try:
-        outputs = [agent.communicate(timeout=HANG_S)[0] for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill() if agent.poll() is None else None
-    assert [a.returncode for a in agents] == [0, 0], outputs
+    wait_for(agents)
     alone = start_ranks(plan, TrainConfig(steps=3), tmp_path / "alone")
     assert alone.wait(HANG_S) == [0] * 4
     for rank, ((stage, _),) in enumerate(plan.places_of_rank):

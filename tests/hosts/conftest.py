@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from host_bed import HostBed
+from host_bed import HostBed, HostSpec
 from hosts.netns import CAN_MAKE, NEEDS_ROOT
+from hosts.ssh_lab import HOSTS
 
 
 @pytest.fixture
@@ -15,3 +16,12 @@ def make_bed() -> Iterator[Callable[..., HostBed]]:
         pytest.skip(NEEDS_ROOT)
     with ExitStack() as beds:
         yield lambda *args, **more: beds.enter_context(HostBed(*args, **more))
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[HostBed]:
+    """The four hosts of `ssh_lab`, for all tests of a file."""
+    if not CAN_MAKE:
+        pytest.skip(NEEDS_ROOT)
+    with HostBed([HostSpec(name) for name in HOSTS]) as hosts:
+        yield hosts

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from factories import chain_plan
-from host_bed import HEAD, HostBed, HostSpec
+from host_bed import HEAD, HostBed
 from hosts import netns
 from hosts.cloud import Aws
 from hosts.ssh_lab import END_AGENT, HETPLANNER, HOSTS, Lab
@@ -44,14 +44,6 @@ server = socket.create_server((sys.argv[1], 29500))
 print("there", flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def bed() -> Iterator[HostBed]:
-    if not netns.CAN_MAKE:
-        pytest.skip(netns.NEEDS_ROOT)
-    with HostBed([HostSpec(name) for name in HOSTS]) as bed:
-        yield bed
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from factories import swarm_plan
-from host_bed import HEAD, HostBed, HostSpec
-from hosts import netns
+from host_bed import HEAD, HostBed
 from hosts.ssh_lab import HETPLANNER, HOSTS, Lab
 from patience import until
 
@@ -26,14 +25,6 @@ from hetplanner.workload.presets import preset
 pytestmark = pytest.mark.distributed
 
 MICRO_BATCHES = 8
-
-
-@pytest.fixture(scope="module")
-def bed() -> Iterator[HostBed]:
-    if not netns.CAN_MAKE:
-        pytest.skip(netns.NEEDS_ROOT)
-    with HostBed([HostSpec(name) for name in HOSTS]) as bed:
-        yield bed
 
 
 @pytest.fixture

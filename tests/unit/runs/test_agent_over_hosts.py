@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 
-import patience
 import pytest
 from factories import chain_plan, hosted
 from fake_launcher import FakeLauncher, processes_under
@@ -25,6 +24,7 @@ from hetplanner.runs.agent.service import launch_of, read_start_request
 from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.reading.host_states import read_host_warnings
+from tests.supervised import reach, until
 
 PLAN = chain_plan(shares=(1, 1), cuts=(4,), cluster=hosted({"d0": "a", "d1": "b", "d2": "b", "d3": "c"}))
 HOSTS = Hosts(hosts={"a": HostEntry(ssh="me@a.lab")})
@@ -69,15 +69,6 @@ def supervise(tmp_path):
     for process in left:
         process.kill()
     assert left == []
-
-
-def until(supervisor, condition):
-    patience.until(lambda: condition() or supervisor.tick(), lambda: [r.status for r in supervisor._runs.values()])
-
-
-def reach(supervisor, run_id, state):
-    until(supervisor, lambda: supervisor.status(run_id).state == state)
-    return supervisor.status(run_id)
 
 
 def test_a_run_over_hosts_needs_no_cores_here_and_has_no_heartbeats(supervise, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from hetplanner.runs.agent.supervisor import Supervisor
 from hetplanner.runs.directory import find_run
 from hetplanner.runs.run import Run
 from hetplanner.runs.status import read_status, write_status
+from tests.supervised import reach, until
 
 LONG = TrainConfig(steps=100_000)
 
@@ -52,15 +53,6 @@ def supervise(home):
         for run_id in supervisor.live_ids:
             supervisor.stop(run_id)
         until(supervisor, lambda s=supervisor: s.num_live == 0)
-
-
-def until(supervisor, condition):
-    patience.until(lambda: condition() or supervisor.tick(), lambda: [r.status for r in supervisor._runs.values()])
-
-
-def reach(supervisor, run_id, state):
-    until(supervisor, lambda: supervisor.status(run_id).state == state)
-    return supervisor.status(run_id)
 
 
 # -- a run from start to end ----------------------------------------------------------------------

@@ -73,7 +73,8 @@ def test_a_storm_is_drawn_from_its_seed():
     assert len({f.peer for f in storm if f.kind == "join"}) == 20
 
 
-def test_names_from_plans_stay_in_the_run_folder(tmp_path, monkeypatch):
+def fake_rehearsal(tmp_path, monkeypatch):
+    """A rehearsal that starts no process, and the arguments of those that it would."""
     started = []
     rehearsal = Rehearsal(small_spec(), tmp_path / "run")
     monkeypatch.setattr(
@@ -82,6 +83,11 @@ def test_names_from_plans_stay_in_the_run_folder(tmp_path, monkeypatch):
         lambda target, args, name: started.append(args[0]) or FakeProcess(),
         raising=False,
     )
+    return rehearsal, started
+
+
+def test_names_from_plans_stay_in_the_run_folder(tmp_path, monkeypatch):
+    rehearsal, started = fake_rehearsal(tmp_path, monkeypatch)
     rehearsal.start_peer("../../etc/x --tied")
     (arguments,) = started
     assert "--name=../../etc/x --tied" in arguments
@@ -93,14 +99,7 @@ def test_names_from_plans_stay_in_the_run_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("speed", "told"), [(3.0, (3.0,)), ((3.0, 1.5, 9.0), (3.0, 1.5, 9.0))])
 def test_a_rehearsed_peer_is_told_its_speed_in_every_stage(tmp_path, monkeypatch, speed, told):
-    started = []
-    rehearsal = Rehearsal(small_spec(), tmp_path / "run")
-    monkeypatch.setattr(
-        rehearsal._context,
-        "Process",
-        lambda target, args, name: started.append(args[0]) or FakeProcess(),
-        raising=False,
-    )
+    rehearsal, started = fake_rehearsal(tmp_path, monkeypatch)
     rehearsal.start_peer("a", speed)
     rehearsal.start_peer("b", device="auto")
     first, second = map(parse_arguments, started)
