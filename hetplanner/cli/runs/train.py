@@ -93,6 +93,7 @@ def train(
     from hetplanner.launchers.disk import disk_need, need_of_head
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files.plan_files import load_any_plan
+    from hetplanner.runs.agent.client import AgentClient
 
     plan = load_any_plan(file)
     if budget is not None and not without:
@@ -110,25 +111,18 @@ def train(
 
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
-    begin = partial(_begin, plan, config, out, launcher, where, as_json=as_json)
+    start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
     if detach:
-        begin()
+        _print_place(start(), as_json)
     else:
-        follow(begin, as_json=as_json)
+        follow(start, as_json=as_json)
 
 
-def _begin(
-    plan: AnyPlan, config: TrainConfig, out: Path | None, launcher: str, hosts: Hosts | None, *, as_json: bool
-) -> Run:
-    """Hands the run to the agent and says where it is."""
-    from hetplanner.runs.agent.client import AgentClient
-
-    run = AgentClient().start(plan, config, out, launcher=launcher, hosts=hosts)
+def _print_place(run: Run, as_json: bool) -> None:
     if as_json:
         print_json_line({"run": str(run.path), "id": run.id})
     else:
         console.print(f"run {run.id} in {run.path}")
-    return run
 
 
 def _print_warnings(request: LaunchRequest, need: DiskNeed) -> None:
@@ -227,23 +221,20 @@ def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> Non
         sys.stdout.write(request.script())
 
 
-def follow(begin: Callable[[], Run], *, as_json: bool) -> None:
-    """Begins a run and shows it until it ends. Ctrl-C stops the run, also while it begins, and is raised again then.
+def follow(start: Callable[[], Run], *, as_json: bool) -> None:
+    """Starts a run and shows it until it ends. Ctrl-C stops the run as soon as there is one, and is raised again then.
 
     Raises:
         RunError: it failed.
         Preempted: it was told to end from outside.
     """
-    from hetplanner.planners.search.interrupts import Interrupts
     from hetplanner.runs.status import raise_if_lost
 
     run: Run | None = None
     interrupted = False
     try:
-        with Interrupts() as asked_to_stop:
-            run = begin()
-        if asked_to_stop():
-            raise KeyboardInterrupt
+        run = start()
+        _print_place(run, as_json)
         _show_until_over(run)
         while (successor := run.successor()) is not None:
             notices.print(f"{run.status().message} ({successor.path})")

@@ -11,7 +11,7 @@ from hetplanner.cli.runs import train
 class FakeRun:
     """A run that ends when it is stopped."""
 
-    id = "run"
+    id = path = "run"
 
     def __init__(self):
         self.stopped = False
@@ -39,26 +39,18 @@ def shown(monkeypatch):
     return runs
 
 
-def test_ctrl_c_while_a_run_begins_stops_it(shown):
+def test_ctrl_c_while_the_place_of_a_run_is_printed_stops_it(shown, monkeypatch):
     run = FakeRun()
-
-    def begin():
-        os.kill(os.getpid(), signal.SIGINT)  # the agent has taken the run, and nothing follows it yet
-        return run
-
+    monkeypatch.setattr(train, "_print_place", lambda run, as_json: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        train.follow(begin, as_json=False)
+        train.follow(lambda: run, as_json=False)
     assert run.stopped
     assert shown == [run]
 
 
-def test_a_run_that_does_not_begin_is_not_stopped(shown):
-    def begin():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-
+def test_ctrl_c_while_the_agent_is_asked_ends_at_once(shown):
     with pytest.raises(KeyboardInterrupt):
-        train.follow(begin, as_json=False)
+        train.follow(lambda: os.kill(os.getpid(), signal.SIGINT), as_json=False)
     assert shown == []
 
 
