@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Finite: JSON's 1e999 is read as infinity."""
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 

@@ -12,6 +12,7 @@ from hetplanner.elastic.protocol.identity import (
     Holding,
     Integer,
     Member,
+    Number,
     Record,
     Replica,
     Stamp,
@@ -37,7 +38,7 @@ class Hello(Record, frozen=True):
     peer: Text
     process: Integer
     fingerprint: Text
-    speed: float
+    speed: Number
     holding: Holding | None
 
 
@@ -51,7 +52,7 @@ class Ping(Record, frozen=True):
     member: Member
     epoch: Stamp | None
     queue: Integer = 0
-    speed: float | None = None
+    speed: Number | None = None
 
 
 class Ready(Record, frozen=True):
@@ -72,7 +73,7 @@ class Prepared(Record, frozen=True):
     attempt: Stamp
     version: Version
     missing: tuple[Token, ...]
-    worked_s: float = 0.0
+    worked_s: Number = 0.0
 
 
 class Reduced(Record, frozen=True):
@@ -89,8 +90,8 @@ class Reduced(Record, frozen=True):
     member: Member
     attempt: Stamp
     count: Integer | None
-    loss_sum: float | None = None
-    grad_square: float | None = None
+    loss_sum: Number | None = None
+    grad_square: Number | None = None
     samples: Integer | None = None
 
 
@@ -214,7 +215,7 @@ class Decide(Record, frozen=True):
     attempt: Stamp
     commit: bool
     version: Version
-    grad_norm: float | None = None
+    grad_norm: Number | None = None
 
 
 class Save(Record, frozen=True):
@@ -287,7 +288,7 @@ class Work(Record, frozen=True):
     micro_batch: Integer
     version: Version
     mask: Integer
-    budget_s: float
+    budget_s: Number
 
 
 class Worked(Record, frozen=True):
@@ -299,7 +300,7 @@ class Worked(Record, frozen=True):
 
     call: Integer
     manifest: tuple[Entry, ...]
-    waited_s: float
+    waited_s: Number
 
 
 FailureKind = Literal["stale", "deadline", "error"]

@@ -120,6 +120,13 @@ def test_a_frame_with_a_changed_byte_never_crashes(position, value):
         decode_frame(bytes(data))
 
 
+def infinitely_fast() -> bytes:
+    """A peer whose speed is a number that JSON may hold and a float may not."""
+    data = encode_frame(Hello("a", 1, "x", 12345.5, None))
+    assert b"12345.5" in data
+    return data.replace(b"12345.5", b"1.0e999")
+
+
 @pytest.mark.parametrize(
     ("data", "law"),
     [
@@ -138,6 +145,7 @@ def test_a_frame_with_a_changed_byte_never_crashes(position, value):
             r"Expected `int`, got `bool` - at `\$.member\[1\]\[1\]`",
         ),
         (join_frame({"message": {"type": "Ended", "reason": "x" * 3000}}, []), "length <= 2000"),
+        (infinitely_fast(), r"float` <= .* `\$.speed`"),
         (join_frame({"message": {}, "more": 1}, []), "a message alone"),
     ],
 )
