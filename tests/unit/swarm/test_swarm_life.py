@@ -98,7 +98,7 @@ def test_stays_marks_and_commits_are_read_as_they_are_written(tmp_path):
     assert text == "steps committed: 2, peers that came: 3, gone: 1, moves: 1, attempts given up: 1."
 
 
-def test_a_chronicle_is_read_back(tmp_path):
+def test_an_event_log_is_read_back(tmp_path):
     event_log = EventLog(tmp_path, 64)
     event_log.event("joining", peer="a", stage=1, incarnation=[1, 2])
     event_log.event("set back", text="all stages to step 3")

@@ -34,7 +34,7 @@ def _model_part(app: PlannerApp) -> list[Any]:
         options=plan.param.preset.objects,
         size="small",
         sizing_mode="stretch_width",
-        margin=(8, 10, 2, 10),
+        margin=(14, 10, 2, 10),  # below the header, which would cut its label
     )
     bind(preset, plan, "preset", app.session)
 
