@@ -12,6 +12,7 @@ and what was found about it, says `hosts.shaping`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 from hosts import netns, ssh_server
 from hosts.host_tools import program
 from hosts.shaping import limit
@@ -225,6 +227,16 @@ class HostBed:
         return self.run(HEAD, [program("ssh"), "-F", str(self.ssh_config), name, *words], **more)
 
     # -- what befalls hosts -------------------------------------------------------------------------
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Processes on a host, but for its sshd."""
+        found = []
+        for pid in netns.processes(self.namespace(name)):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.name() != "sshd":
+                    found.append(process)
+        return found
 
     def cut(self, name: str) -> None:
         """Takes a host off the network, at the port of its switch; its processes go on."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 from factories import chain_plan
 from host_bed import HEAD, HostBed
-from hosts import netns
 from patience import HANG_S, until
 
 from hetplanner.plan.files.plan_files import AnyPlan, save_plan
@@ -88,13 +87,7 @@ class Lab:
 
     def on(self, name: str) -> list[psutil.Process]:
         """Processes of ours on a host."""
-        found = []
-        for pid in netns.processes(self.bed.namespace(name)):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                if process.name() != "sshd":
-                    found.append(process)
-        return found
+        return self.bed.processes(name)
 
     def left(self) -> dict[str, list[str]]:
         """What is left on the hosts."""

@@ -44,8 +44,7 @@ class Lab:
 
     def is_empty(self) -> bool:
         """Whether no process of ours is left on any host."""
-        found = [self.bed.run(name, ["pgrep", "-f", "[h]etplanner.hosts.node"]).stdout for name in self.bed.hosts]
-        return not any(found)
+        return not any(self.bed.processes(name) for name in self.bed.hosts)
 
 
 def mbits(found: dict[str, Any]) -> dict[str, float]:
