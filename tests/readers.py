@@ -64,6 +64,7 @@ from hetplanner.plan.files.checkpoints import (
     rank_file,
 )
 from hetplanner.plan.files.plan_files import load_elastic_plan, load_plan, save_plan
+from hetplanner.plan.files.stage_checkpoints import check_checkpoint, checkpoint_path
 from hetplanner.plan.files.trace_files import load_trace
 from hetplanner.plan.files.train_files import load_config, resume_chain, save_config
 from hetplanner.plan.train import TrainConfig
@@ -85,7 +86,6 @@ from hetplanner.swarm.event_log import parse_events
 from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.requests import PeerOrder, ask, orders_so_far
 from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
-from hetplanner.swarm.peer.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.spec import read_spec, spec_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
@@ -439,6 +439,7 @@ PLANS = (
             "plan.files.plan_files.load_plan",
             "plan.files.plan_files.plan_from_json",
             "plan.files.plan_files.any_plan_from_data",
+            "plan.files.plan_files.any_plan_from_json",
         ),
     ),
     Reader(
@@ -844,7 +845,7 @@ TENSORS = (
         "swarm checkpoint",
         _make_state,
         _read_state,
-        ("swarm.peer.state.load_checkpoint", "swarm.peer.checkpoint_files.check_checkpoint"),
+        ("swarm.peer.state.load_checkpoint", "plan.files.stage_checkpoints.check_checkpoint"),
     ),
 )
 

@@ -55,7 +55,7 @@ def question(
         "gpus": bool(planned_gpus(plan, config.device, host.ranks)),
         "folder": host.run_folder,
         "resume": resume,
-        "swarm": resume if isinstance(plan, ElasticPlan) else None,
+        "swarm": resume,
     }
 
 

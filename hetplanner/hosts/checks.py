@@ -19,11 +19,11 @@ from hetplanner.launchers.torchrun import PUBLIC, UNENCRYPTED
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.files.resumable import other_plan
+from hetplanner.plan.files.stage_checkpoints import steps_of_names
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import planned_gpus, workers_of
 from hetplanner.plan.train import TrainConfig
 from hetplanner.schema import Noun
-from hetplanner.swarm.peer.checkpoint_files import steps_of_names
 from hetplanner.units import short_bytes, short_seconds
 
 MAX_CLOCK_OFF_S = 5.0
@@ -208,7 +208,7 @@ def _checkpoints(plan: AnyPlan, config: TrainConfig, known: Sequence[tuple[Found
     if isinstance(plan, ElasticPlan):
         return _checkpoints_of_swarm(plan, config, known)
     if (old := other_plan(Path(config.resume), plan)) is not None:
-        if any(_holds_all_stages(old, step, known) for _, facts in known for step in facts.checkpoints):
+        if _hold_a_checkpoint(old, known):
             return []
         why = "no checkpoint of the run to go on from has a part of every stage on these hosts"
         return [(known[0][0].host.name, f"{why}; add a host that has the rest, or begin anew, without --resume")]
@@ -234,6 +234,13 @@ def _checkpoints_of_swarm(
     if steps[0] >= config.steps:
         return [(lead, f"the run has done {steps[0]} steps, so {config.steps} leave nothing to do; give more steps")]
     return []
+
+
+def _hold_a_checkpoint(old: AnyPlan, known: Sequence[tuple[Found, Facts]]) -> bool:
+    """Whether the hosts together have a checkpoint of another plan."""
+    if isinstance(old, ElasticPlan):
+        return bool(steps_of_names([name for _, facts in known for name in facts.stage_files], len(old.stages)))
+    return any(_holds_all_stages(old, step, known) for _, facts in known for step in facts.checkpoints)
 
 
 def _holds_all_stages(old: Plan, step: int, known: Sequence[tuple[Found, Facts]]) -> bool:

@@ -38,7 +38,7 @@ class TrainConfig(Noun):
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
-        resume: directory of an earlier run of the same plan, from whose last checkpoint this one goes on.
+        resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
         max_restarts: how often in all the agent starts the run again, from its last checkpoint, after a rank or the

@@ -7,9 +7,9 @@ from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.files.resumable import check_resumable
+from hetplanner.plan.files.stage_checkpoints import FOLDER, saved_steps
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
-from hetplanner.swarm.peer.checkpoint_files import FOLDER, is_there, is_whole, saved_steps
 
 
 def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True) -> None:
@@ -20,12 +20,12 @@ def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True)
         read_files: whether a swarm's checkpoints are read to see that they are whole.
 
     Raises:
-        InvalidInput: there is no checkpoint to go on from, or it is of another plan or seed, or nothing is left to do.
+        InvalidInput: there is no checkpoint to go on from, or it is of another model or seed, or nothing is left to do.
     """
     if isinstance(plan, ElasticPlan) and was_on_hosts(config):
         refuse_another_run(plan, config, Path(config.resume or ""))  # what is saved, the hosts are asked
     elif isinstance(plan, ElasticPlan):
-        check_swarm_resumable(plan, config, is_whole if read_files else is_there)
+        check_swarm_resumable(plan, config, read_files=read_files)
     else:
         check_resumable(plan, config)
 

@@ -9,7 +9,10 @@ import errno
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from hetplanner.atomic_files import drafted, remove_drafts
@@ -26,12 +29,20 @@ from hetplanner.elastic.coordinator.decisions import (
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.plan.elastic.model import ElasticPlan
-from hetplanner.plan.files.plan_files import load_elastic_plan
-from hetplanner.plan.files.train_files import load_config, resume_chain
+from hetplanner.plan.files.plan_files import load_any_plan, load_elastic_plan
+from hetplanner.plan.files.resumable import PLAN_FILE, carried_steps, check_carried, check_goes_on, other_plan
+from hetplanner.plan.files.stage_checkpoints import (
+    FOLDER,
+    checkpoint_path,
+    is_there,
+    is_whole,
+    lineage_of,
+    of_first_lineage,
+)
+from hetplanner.plan.files.train_files import CONFIG_FILE, load_config, resume_chain
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
-from hetplanner.swarm.peer.checkpoint_files import FOLDER, checkpoint_path, is_whole, lineage_of, of_first_lineage
 
 log = logging.getLogger(__name__)
 
@@ -66,51 +77,94 @@ def find_checkpoint(run_dir: Path, stages: int, is_good: IsGood = is_whole) -> t
         InvalidInput: a run's files cannot be read.
     """
     for one in resume_chain(str(run_dir)):
-        ledger = read_ledger(one)
-        for step in sorted(ledger.checkpoints, reverse=True):
-            saved = ledger.checkpoints[step]
-            if len(saved) == stages and all(is_good(one / FOLDER, stage, v) for stage, v in saved.items()):
-                return one, saved
+        if saved := _newest_saved(one, stages, is_good):
+            return one, saved
     return None
 
 
-def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, is_good: IsGood = is_whole) -> int:
+def _newest_saved(run_dir: Path, stages: int, is_good: IsGood) -> dict[int, Version] | None:
+    checkpoints = read_ledger(run_dir).checkpoints
+    for step in sorted(checkpoints, reverse=True):
+        saved = checkpoints[step]
+        if len(saved) == stages and all(is_good(run_dir / FOLDER, stage, v) for stage, v in saved.items()):
+            return saved
+    return None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that a swarm can go on from.
+
+    Attributes:
+        run_dir: of its run.
+        step: steps that are done there.
+        saved: what each stage's was saved as; None: it is of another plan.
+    """
+
+    run_dir: Path
+    step: int
+    saved: dict[int, Version] | None
+
+
+def find_source(plan: ElasticPlan, resume: str, *, read_files: bool = True) -> Source:
+    """The checkpoint that a swarm goes on from, of its own plan or of another, static ones among them.
+
+    Args:
+        plan: of the swarm.
+        resume: directory of the run to go on from.
+        read_files: whether files are read to see that they are whole.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    why = ""
+    for run_dir in resume_chain(resume):
+        old = other_plan(run_dir, plan)
+        if old is None:
+            if saved := _newest_saved(run_dir, len(plan.stages), is_whole if read_files else is_there):
+                return Source(run_dir, saved[0].step, saved)
+            continue
+        for item in carried_steps(run_dir, plan):
+            try:
+                if isinstance(item, str):
+                    raise InvalidInput(item)
+                if read_files:
+                    check_carried(run_dir, old, item)
+                return Source(run_dir, item, None)
+            except InvalidInput as error:
+                why = why or f"{run_dir}: {error}"
+    raise InvalidInput(
+        f"resume: {why or f'{resume} holds no whole checkpoint; runs write them with --checkpoint-every N'}"
+    )
+
+
+def check_swarm_resumable(plan: ElasticPlan, config: TrainConfig, *, read_files: bool = True) -> int:
     """Refuses to go on from a run that this plan and these settings cannot go on from.
 
     Args:
         plan, config: of the new run.
-        is_good: see `find_checkpoint`; `is_there` looks at names alone.
+        read_files: see `find_source`.
 
     Returns:
         Steps that are done there; 0 if the settings resume nothing.
 
     Raises:
-        InvalidInput: there is no whole checkpoint, or it is of another plan or seed, or nothing is left to do.
+        InvalidInput: there is no whole checkpoint, or it is of another model or seed, or nothing is left to do.
     """
     if config.resume is None:
         return 0
-    run_dir = Path(config.resume)
-    found = find_checkpoint(run_dir, len(plan.stages), is_good)
-    if found is None:
-        raise InvalidInput(
-            f"resume: {run_dir} holds no whole checkpoint of all {len(plan.stages)} stages; runs write them with"
-            " --checkpoint-every N"
-        )
-    source, saved = found
-    refuse_another_run(plan, config, source)
-    step = saved[0].step
-    if step >= config.steps:
-        raise InvalidInput(
-            f"resume: {source} has done {step} steps, so {config.steps} leave nothing to do; give more steps"
-        )
-    return step
+    source = find_source(plan, config.resume, read_files=read_files)
+    check_goes_on(source.run_dir, source.step, config)
+    return source.step
 
 
 def refuse_another_run(plan: ElasticPlan, config: TrainConfig, source: Path) -> None:
-    """Refuses a run of another plan or seed. Raises InvalidInput."""
-    if load_elastic_plan(source / "plan.json").digest() != plan.digest():
-        raise InvalidInput(f"resume: {source}: is of another plan; a run goes on with the plan that it began with")
-    seed = load_config(source / "run.json").seed
+    """Refuses a run of another plan or seed, for swarms whose checkpoints lie on hosts. Raises InvalidInput."""
+    if load_any_plan(source / PLAN_FILE).digest() != plan.digest():
+        raise InvalidInput(
+            f"resume: {source}: is of another plan; a swarm whose checkpoints lie on hosts goes on with its first plan"
+        )
+    seed = load_config(source / CONFIG_FILE).seed
     if seed != config.seed:
         raise InvalidInput(f"resume: {source} was begun with seed {seed}, got {config.seed}; give the same seed")
 
@@ -197,7 +251,7 @@ def begin(run_dir: Path, stages: int, resume: str | None = None, elsewhere: Coll
         first: list[Decision] = [*lose_damaged(ledger, stages, is_saved)]
         if resume is not None and ledger.newest_checkpoint(stages) is None:
             lineage = ledger.version.lineage + bool(decisions.decisions)
-            adopted = _adopt(Path(resume), folder, stages, ledger.boot, lineage)
+            adopted = _adopt(run_dir, resume, ledger.boot, lineage)
             for decision in adopted:
                 ledger.take(decision)
             first += adopted
@@ -210,22 +264,35 @@ def begin(run_dir: Path, stages: int, resume: str | None = None, elsewhere: Coll
     return ledger
 
 
-def _adopt(source: Path, folder: Path, stages: int, boot: int, lineage: int) -> list[Decision]:
+def _adopt(run_dir: Path, resume: str, boot: int, lineage: int) -> list[Decision]:
     """Takes another run's checkpoint over, as this one's."""
-    found = find_checkpoint(source, stages)
-    if found is None:
-        raise InvalidInput(f"resume: {source} holds no whole checkpoint of all {stages} stages")
-    run_dir, saved = found
-    version = Version(lineage, saved[0].step)
+    plan, folder = load_elastic_plan(run_dir / PLAN_FILE), run_dir / FOLDER
+    source = find_source(plan, resume)
+    version = Version(lineage, source.step)
+    folder.mkdir(parents=True, exist_ok=True)
+    if source.saved is None:
+        _convert(run_dir, source.run_dir, version)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for stage, was in saved.items():
+        for stage, was in (source.saved or {}).items():
             path = checkpoint_path(folder, stage, version)
             path.unlink(missing_ok=True)
-            _link_or_copy(checkpoint_path(run_dir / FOLDER, stage, was), path)
+            _link_or_copy(checkpoint_path(source.run_dir / FOLDER, stage, was), path)
     except OSError as error:
-        raise InvalidInput(f"resume: the checkpoint of {run_dir} cannot be copied: {error.strerror}") from None
-    return [Resumed(boot, version, str(run_dir)), *(CheckpointSaved(boot, stage, version) for stage in saved)]
+        raise InvalidInput(f"resume: the checkpoint of {source.run_dir} cannot be copied: {error.strerror}") from None
+    saved = [CheckpointSaved(boot, stage, version) for stage in range(len(plan.stages))]
+    return [Resumed(boot, version, str(source.run_dir)), *saved]
+
+
+def _convert(run_dir: Path, source: Path, version: Version) -> None:
+    """Writes the stages' files from a checkpoint of another plan; torch stays in a process of its own."""
+    argv = [sys.executable, "-m", "hetplanner.swarm.launch.convert_checkpoint"]
+    done = subprocess.run(
+        [*argv, str(run_dir), str(source), str(version.lineage), str(version.step)], stderr=subprocess.PIPE, text=True
+    )
+    if done.returncode == errno.ENOSPC:
+        raise OSError(errno.ENOSPC, "no space for the weights of the run to go on from")
+    if done.returncode:
+        raise InvalidInput(f"resume: {done.stderr.strip()[-500:]}")
 
 
 def _link_or_copy(source: Path, path: Path) -> None:

@@ -15,11 +15,11 @@ from hosts.ssh_lab import HETPLANNER, HOSTS, Lab
 from patience import until
 
 from hetplanner.plan.elastic.model import ElasticPlan, ElasticTimes
+from hetplanner.plan.files.stage_checkpoints import steps_of_names
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runs.run import Run
 from hetplanner.runtime.train.reference import train_reference
-from hetplanner.swarm.peer.checkpoint_files import steps_of_names
 from hetplanner.workload.presets import preset
 
 pytestmark = pytest.mark.distributed

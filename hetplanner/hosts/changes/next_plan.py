@@ -12,7 +12,7 @@ from pydantic import Field
 
 from hetplanner.atomic_files import write_whole
 from hetplanner.launchers.hosts_file import MAX_HOSTS
-from hetplanner.plan.files.plan_files import load_plan, save_plan
+from hetplanner.plan.files.plan_files import load_any_plan, load_plan, save_plan
 from hetplanner.plan.files.resumable import PLAN_FILE
 from hetplanner.plan.model import Plan
 from hetplanner.reading import reader
@@ -56,7 +56,8 @@ def make_next_plan(first: Path, saved: Path | None, away: tuple[str, ...], seed:
     from hetplanner.planners.variants.without_hosts import plan_without_hosts
 
     planner, budget = make_planner("evolution"), Budget(seconds=SEARCH_S)
-    earlier = load_plan(saved / PLAN_FILE) if saved is not None else None
+    found = load_any_plan(saved / PLAN_FILE) if saved is not None else None
+    earlier = found if isinstance(found, Plan) else None  # a swarm's placement is no start for the search
     return plan_without_hosts(
         whole, away, earlier, lambda problem, start: planner.solve(problem, seed=seed, budget=budget, start=start).plan
     )

@@ -28,8 +28,8 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         asked: address, port (None: of no concern here), data (None: this host reads none), gpus (whether to look for
-            some), folder (of this host's runs), resume (a run's name or None), swarm (the name of a swarm's run to go
-            on from, or None).
+            some), folder (of this host's runs), resume (a run's name or None), swarm (its name again, where it may be
+            a swarm, or None).
     """
     folder = Path(asked["folder"]).expanduser()
     return {

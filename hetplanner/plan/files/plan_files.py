@@ -54,6 +54,12 @@ def plan_from_json(text: str | bytes, place: str = "plan") -> Plan:
     return static_plan_from_data(parse_json(text, place), place)
 
 
+@reader("plan file", at="place")
+def any_plan_from_json(text: str | bytes, place: str = "plan") -> AnyPlan:
+    """A plan of either mode from the text of a plan file. Raises InvalidInput naming the field inside `place`."""
+    return any_plan_from_data(parse_json(text, place), place)
+
+
 @reader("plan file", at="path")
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """A static plan from a file. Raises InvalidInput, also for an elastic plan."""
@@ -63,8 +69,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 @reader("plan file", at="path")
 def load_any_plan(path: str | os.PathLike[str]) -> AnyPlan:
     """A plan of either mode from a file. Raises InvalidInput."""
-    place = Path(path).name
-    return any_plan_from_data(parse_json(read_text(path), place), place)
+    return any_plan_from_json(read_text(path), Path(path).name)
 
 
 @reader("plan file", at="path")

@@ -1,21 +1,30 @@
 """Whether a run can go on from an earlier one: from a checkpoint of its own plan, or of another. No torch.
 
-Another plan may have other stages, replicas, devices, codecs or another number format. The model, the batch and its
-micro-batches must be the same: the data of a step follows from them.
+Another plan may have other stages, replicas, devices, codecs or another number format, and be a swarm's instead of a
+static one. The model, the batch and its micro-batches must be the same: the data of a step follows from them.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import (
+    check_rank_file,
     checkpoint_folder,
     checkpoint_steps,
     load_manifest,
     readable_steps,
 )
-from hetplanner.plan.files.plan_files import load_plan
-from hetplanner.plan.files.train_files import resume_chain
+from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan
+from hetplanner.plan.files.stage_checkpoints import (
+    FOLDER,
+    check_checkpoint,
+    checkpoint_path,
+    newest_lineage,
+    saved_steps,
+)
+from hetplanner.plan.files.train_files import CONFIG_FILE, load_config, resume_chain
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 
@@ -29,19 +38,23 @@ def latest_saved(run_dir: Path, resume: str | None) -> Path | None:
         run_dir: of the run.
         resume: the run that it went on from.
     """
-    return next((one for one in (run_dir, *resume_chain(resume)) if checkpoint_steps(one)), None)
+    return next((one for one in (run_dir, *resume_chain(resume)) if _has_checkpoint(one)), None)
 
 
-def other_plan(run_dir: Path, plan: Plan) -> Plan | None:
+def _has_checkpoint(run_dir: Path) -> bool:
+    return bool(checkpoint_steps(run_dir)) or any((run_dir / FOLDER).glob("stage-*.safetensors"))
+
+
+def other_plan(run_dir: Path, plan: AnyPlan) -> AnyPlan | None:
     """The plan of an earlier run, where it is another one; None also where it cannot be read."""
     try:
-        found = load_plan(run_dir / PLAN_FILE)
+        found = load_any_plan(run_dir / PLAN_FILE)
     except InvalidInput:
         return None
     return None if found.digest() == plan.digest() else found
 
 
-def why_not_carried_over(old: Plan, new: Plan) -> str:
+def why_not_carried_over(old: AnyPlan, new: AnyPlan) -> str:
     """Why weights and optimizer states of one plan do not fit another; empty if they do."""
     before, after = old.problem.workload, new.problem.workload
     if (before.transformer, before.captured, before.program) != (after.transformer, after.captured, after.program):
@@ -55,7 +68,7 @@ def why_not_carried_over(old: Plan, new: Plan) -> str:
     return ""
 
 
-def carried_steps(run_dir: Path, plan: Plan) -> Iterator[int | str]:
+def carried_steps(run_dir: Path, plan: AnyPlan) -> Iterator[int | str]:
     """Checkpoints of another plan that a plan can go on from, latest first: steps, or why they are passed over."""
     old = other_plan(run_dir, plan)
     if old is None:
@@ -63,7 +76,37 @@ def carried_steps(run_dir: Path, plan: Plan) -> Iterator[int | str]:
     if why := why_not_carried_over(old, plan):
         yield f"the run's plan {why}"
         return
-    yield from readable_steps(run_dir, old.digest())
+    if isinstance(old, ElasticPlan):
+        yield from saved_steps(run_dir / FOLDER, len(old.stages))
+    else:
+        yield from readable_steps(run_dir, old.digest())
+
+
+def check_carried(run_dir: Path, old: AnyPlan, step: int) -> None:
+    """Refuses a checkpoint on this machine of which a stage cannot be read whole. Raises InvalidInput; reads all files.
+
+    Args:
+        run_dir: of the run.
+        old: its plan.
+        step: of the checkpoint.
+    """
+    if isinstance(old, ElasticPlan):
+        version = newest_lineage(run_dir / FOLDER, step), step
+        for stage in range(len(old.stages)):
+            check_checkpoint(checkpoint_path(run_dir / FOLDER, stage, version))
+        return
+    folder = checkpoint_folder(run_dir, step)
+    manifest = load_manifest(folder)
+    for stage, each in enumerate(old.stages):
+        told = []
+        for replica in range(len(each.replicas)):
+            try:
+                check_rank_file(folder, manifest, old.rank_at(stage, replica))
+                break
+            except InvalidInput as error:
+                told.append(error)
+        else:
+            raise told[0]
 
 
 def check_resumable(plan: Plan, config: TrainConfig) -> None:
@@ -79,7 +122,7 @@ def check_resumable(plan: Plan, config: TrainConfig) -> None:
         found = [*readable_steps(run_dir, plan.digest()), *carried]
         step = next((item for item in found if isinstance(item, int)), None)
         if step is not None:
-            _check_goes_on(run_dir, step, config)
+            check_goes_on(run_dir, step, config)
             return
         if told := [item for item in (*carried, *found) if isinstance(item, str)]:
             bare = "" if carried else f"; that plan is not in {PLAN_FILE} there, so no other one can take its weights"
@@ -91,8 +134,15 @@ def check_resumable(plan: Plan, config: TrainConfig) -> None:
     raise InvalidInput(f"resume: {config.resume} holds no checkpoint{before}; {remedy}")
 
 
-def _check_goes_on(run_dir: Path, step: int, config: TrainConfig) -> None:
-    seed = load_manifest(checkpoint_folder(run_dir, step)).seed
+def _seed_of(run_dir: Path, step: int) -> int:
+    if (folder := checkpoint_folder(run_dir, step)).is_dir():
+        return load_manifest(folder).seed
+    return load_config(run_dir / CONFIG_FILE).seed
+
+
+def check_goes_on(run_dir: Path, step: int, config: TrainConfig) -> None:
+    """Refuses a checkpoint of another seed, or one that leaves nothing to do. Raises InvalidInput."""
+    seed = _seed_of(run_dir, step)
     if seed != config.seed:
         raise InvalidInput(f"resume: {run_dir} was begun with seed {seed}, got {config.seed}; give the same seed")
     if step >= config.steps:

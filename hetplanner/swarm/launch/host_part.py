@@ -18,6 +18,7 @@ from hetplanner.liveness.notices import NOTICE_VARIABLE
 from hetplanner.liveness.swarm import SwarmLiveness
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import load_elastic_plan
+from hetplanner.plan.files.stage_checkpoints import checkpoint_path, of_first_lineage
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.runtime.watch import STOP_FILE
@@ -38,7 +39,6 @@ from hetplanner.swarm.launch.rehearse import (
 )
 from hetplanner.swarm.launch.restarts import Keeper
 from hetplanner.swarm.launch.saved_on_hosts import saved_on_hosts
-from hetplanner.swarm.peer.checkpoint_files import checkpoint_path, of_first_lineage
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import RUN_FOLDER
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from hetplanner.atomic_files import drafted
 from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.files.stage_checkpoints import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
 from hetplanner.reading import reader
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
 from hetplanner.schema import parse_json
-from hetplanner.swarm.peer.checkpoint_files import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
 
 PIECE_BYTES = 2**20
 MAX_HEAD_BYTES = 4096

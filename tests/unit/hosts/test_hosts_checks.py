@@ -122,6 +122,17 @@ def test_under_another_plan_the_hosts_together_need_a_part_of_every_stage(tmp_pa
     assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
 
 
+def test_a_static_plan_goes_on_from_a_swarm_of_which_the_hosts_have_every_stage(tmp_path):
+    save_plan(swarm_plan([1, 1], [4], cluster=PLAN.problem.cluster), tmp_path / "plan.json")
+    config, rows = TrainConfig(resume=str(tmp_path)), found()
+    for stage in (0, 1):
+        ((_, text),) = problems(PLAN, config, rows, "1.0")
+        assert text.startswith("no checkpoint of the run to go on from has a part of every stage on these hosts")
+        facts = rows[stage].facts.replace(stage_files=(f"stage-{stage}-lineage-0-step-5.safetensors",))
+        rows[stage] = Found(rows[stage].host, facts)
+    assert problems(PLAN, config, rows, "1.0") == []
+
+
 def test_a_swarm_goes_on_from_a_checkpoint_of_which_the_hosts_have_every_stage():
     plan = swarm_plan([1, 1], [4], cluster=hosted({"d0": "a", "d1": "b"}))
     names = {f"stage-{stage}-lineage-0-step-{step}.safetensors" for stage, step in ((0, 5), (1, 5), (0, 10))}

@@ -21,9 +21,9 @@ from hetplanner.codecs.spec import Codec
 from hetplanner.elastic.coordinator.decisions import Booted, Committed
 from hetplanner.elastic.protocol.identity import Stamp, Version
 from hetplanner.errors import InvalidInput, RunError
+from hetplanner.plan.files.stage_checkpoints import check_checkpoint, checkpoint_path
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.swarm.decision_file import DecisionFile
-from hetplanner.swarm.peer.checkpoint_files import check_checkpoint, checkpoint_path
 from hetplanner.swarm.peer.engine import StageEngine
 from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint
 from hetplanner.swarm.peer.tensor_checks import check_finite

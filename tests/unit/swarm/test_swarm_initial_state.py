@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from factories import slow_swarm
+from factories import chain_plan, slow_swarm
 from safetensors.numpy import save_file
 
 from hetplanner.elastic.coordinator.decisions import (
@@ -18,13 +18,23 @@ from hetplanner.elastic.coordinator.decisions import (
 )
 from hetplanner.elastic.protocol.identity import Stamp, Version
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.files.checkpoints import checkpoint_folder, rank_file
+from hetplanner.plan.files.stage_checkpoints import DIGEST, FOLDER, checkpoint_path, digest_of
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.resuming import check_resume, checkpoints_of
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
-from hetplanner.swarm.initial_state import adopt_from_hosts, begin, find_checkpoint, read_ledger, take_over
-from hetplanner.swarm.peer.checkpoint_files import DIGEST, FOLDER, checkpoint_path, digest_of
+from hetplanner.swarm.initial_state import (
+    Source,
+    adopt_from_hosts,
+    begin,
+    find_checkpoint,
+    find_source,
+    read_ledger,
+    take_over,
+)
 from hetplanner.swarm.spec import spec_of
+from tests.unit.runtime.test_checkpoints import write_checkpoint
 
 PLAN = slow_swarm((1, 1))
 
@@ -172,13 +182,14 @@ def test_what_cannot_be_resumed_is_refused_with_the_reason(new_run, tmp_path):
 
     check()
     check_resume(PLAN, TrainConfig(steps=10))
-    with pytest.raises(InvalidInput, match="is of another plan; a run goes on with the plan"):
-        check(PLAN.replace(delayed_updates=True))
+    check(PLAN.replace(delayed_updates=True))  # another plan for the same training
+    with pytest.raises(InvalidInput, match="has global_batch 24, the new plan 12; give both the same"):
+        check(slow_swarm((1, 1), micro_batches=12))
     with pytest.raises(InvalidInput, match="was begun with seed 0, got 1; give the same seed"):
         check(seed=1)
     with pytest.raises(InvalidInput, match="has done 4 steps, so 4 leave nothing to do"):
         check(steps=4)
-    with pytest.raises(InvalidInput, match="holds no whole checkpoint of all 2 stages"):
+    with pytest.raises(InvalidInput, match="holds no whole checkpoint; runs write them"):
         check(run=new_run("empty"))
     for step in (2, 4):
         damage(parent, 0, Version(0, step))
@@ -191,6 +202,34 @@ def test_what_cannot_be_resumed_is_refused_with_the_reason(new_run, tmp_path):
         check()
     with pytest.raises(InvalidInput, match="nowhere holds no whole checkpoint"):
         check(run=tmp_path / "nowhere")
+
+
+def test_a_swarm_goes_on_from_the_newest_whole_checkpoint_of_a_static_run(new_run):
+    workload = PLAN.problem.workload
+    static = chain_plan([24], [2], workload=workload, cluster=PLAN.problem.cluster)
+    parent = new_run("static", plan=static)
+    for step in (2, 4):
+        write_checkpoint(parent, static, step, ranks=2)
+    assert find_source(PLAN, str(parent)) == Source(parent, 4, None)
+    path = checkpoint_folder(parent, 4) / rank_file(1)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert find_source(PLAN, str(parent)) == Source(parent, 2, None)
+    assert find_source(PLAN, str(parent), read_files=False) == Source(parent, 4, None)
+    path = checkpoint_folder(parent, 2) / rank_file(0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InvalidInput, match=r"static: step-00000004/rank-1.safetensors: is damaged"):
+        check_resume(PLAN, TrainConfig(steps=10, resume=str(parent)))
+
+
+def test_a_static_run_goes_on_from_a_swarm(new_run):
+    parent = trained(new_run("parent"), 5, saved_at=(2, 4))
+    static = chain_plan([24], [2], workload=PLAN.problem.workload, cluster=PLAN.problem.cluster)
+    config = TrainConfig(steps=10, resume=str(parent))
+    check_resume(static, config)
+    with pytest.raises(InvalidInput, match="was begun with seed 0, got 1; give the same seed"):
+        check_resume(static, config.replace(seed=1))
+    with pytest.raises(InvalidInput, match="has done 4 steps, so 4 leave nothing to do"):
+        check_resume(static, config.replace(steps=4))
 
 
 def test_the_run_that_was_resumed_is_no_part_of_what_a_swarm_is(new_run):

@@ -14,21 +14,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from hetplanner.elastic.protocol.identity import Version
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 
+StageVersion = tuple[int, int]
+"""Of a stage's state: how often the swarm has been set back, and committed steps."""
 FOLDER = "checkpoints"
 DIGEST = "sha256"
 """Of the tensors' bytes, in the order of their names; files of older versions have none."""
 _NAME = re.compile(r"^stage-(\d{1,6})-lineage-(\d{1,9})-step-(\d{1,9})\.safetensors$")
 
 
-def checkpoint_path(folder: Path, stage: int, version: Version) -> Path:
+def checkpoint_path(folder: Path, stage: int, version: StageVersion) -> Path:
     """Where a stage's checkpoint is."""
-    return folder / f"stage-{stage}-lineage-{version.lineage}-step-{version.step}.safetensors"
+    lineage, step = version
+    return folder / f"stage-{stage}-lineage-{lineage}-step-{step}.safetensors"
 
 
 def lineage_of(name: str) -> int:
@@ -40,7 +40,7 @@ def lineage_of(name: str) -> int:
 def of_first_lineage(name: str) -> str:
     """A checkpoint's name in a run that begins with it."""
     parts = _NAME.match(name)
-    return name if parts is None else checkpoint_path(Path(), int(parts[1]), Version(0, int(parts[3]))).name
+    return name if parts is None else checkpoint_path(Path(), int(parts[1]), (0, int(parts[3]))).name
 
 
 def digest_of(parts: Iterable[Any]) -> str:
@@ -54,6 +54,8 @@ def digest_of(parts: Iterable[Any]) -> str:
 @reader("checkpoint", at="path")
 def check_checkpoint(path: Path) -> None:
     """Refuses a checkpoint that is not what its peer has written. Raises InvalidInput, saying how it differs."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="np") as file:
             wanted = (file.metadata() or {}).get(DIGEST)
@@ -64,7 +66,7 @@ def check_checkpoint(path: Path) -> None:
         raise InvalidInput(f"{path}: is damaged, its digest is another")
 
 
-def is_whole(folder: Path, stage: int, version: Version) -> bool:
+def is_whole(folder: Path, stage: int, version: StageVersion) -> bool:
     """Whether a stage's checkpoint can be read."""
     try:
         check_checkpoint(checkpoint_path(folder, stage, version))
@@ -73,7 +75,7 @@ def is_whole(folder: Path, stage: int, version: Version) -> bool:
     return True
 
 
-def is_there(folder: Path, stage: int, version: Version) -> bool:
+def is_there(folder: Path, stage: int, version: StageVersion) -> bool:
     """Whether a stage has a checkpoint of that name, however damaged."""
     return checkpoint_path(folder, stage, version).is_file()
 
@@ -86,9 +88,14 @@ def saved_steps(folder: Path, stages: int) -> list[int]:
 def steps_of_names(names: Iterable[str], stages: int) -> list[int]:
     """Steps of which all stages have a checkpoint among these files, latest first."""
     saved: dict[int, set[int]] = defaultdict(set)
-    for version, there in _stages_by_version(names).items():
-        saved[version.step] |= there
+    for (_, step), there in _stages_by_version(names).items():
+        saved[step] |= there
     return sorted((step for step, there in saved.items() if there >= set(range(stages))), reverse=True)
+
+
+def newest_lineage(folder: Path, step: int) -> int:
+    """The greatest lineage of a stage's checkpoint of this step in a folder; 0 if there is none."""
+    return max((lineage for lineage, there in _stages_by_version(_names(folder)) if there == step), default=0)
 
 
 def _names(folder: Path) -> list[str]:
@@ -98,10 +105,10 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _stages_by_version(names: Iterable[str]) -> dict[Version, set[int]]:
-    found: dict[Version, set[int]] = defaultdict(set)
+def _stages_by_version(names: Iterable[str]) -> dict[StageVersion, set[int]]:
+    found: dict[StageVersion, set[int]] = defaultdict(set)
     for parts in filter(None, map(_NAME.match, names)):
-        found[Version(int(parts[2]), int(parts[3]))].add(int(parts[1]))
+        found[int(parts[2]), int(parts[3])].add(int(parts[1]))
     return found
 
 

@@ -1,0 +1,91 @@
+"""Stage files of a swarm from another plan's checkpoint: `python -m ... RUN_DIR SOURCE_DIR LINEAGE STEP`.
+
+The checkpoint is a static run's, or that of a swarm with other stages; all its files are on this machine. Weights and
+both moments are taken over by their names. What cannot be read is told on stderr in one line.
+"""
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hetplanner.atomic_files import check_free
+from hetplanner.elastic.protocol.identity import Version
+from hetplanner.errors import InvalidInput
+from hetplanner.plan.files.plan_files import load_elastic_plan
+from hetplanner.plan.files.resumable import PLAN_FILE, other_plan
+from hetplanner.plan.files.stage_checkpoints import FOLDER
+from hetplanner.plan.files.train_files import CONFIG_FILE, load_config
+from hetplanner.runtime.checkpoint.earlier_state import PARTS, EarlierState, earlier_state
+from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.swarm.peer.state import StageState, save_checkpoint
+from hetplanner.swarm.spec import SwarmSpec, spec_of
+
+COPIES = {"in_use": "weights"}
+"""Parts of a swarm's state that begin as another one."""
+
+
+def convert(run_dir: Path, source_dir: Path, version: Version) -> None:
+    """Writes a checkpoint of all stages into a run's folder.
+
+    Args:
+        run_dir: of the swarm.
+        source_dir: of the run to go on from.
+        version: of the new files; its step is the checkpoint's.
+
+    Raises:
+        InvalidInput: the checkpoint is damaged or of another model.
+        OSError: the files cannot be written.
+    """
+    plan = load_elastic_plan(run_dir / PLAN_FILE)
+    spec = spec_of(plan, load_config(run_dir / CONFIG_FILE))
+    old = other_plan(source_dir, plan)
+    if old is None:
+        raise InvalidInput(f"{source_dir}: its plan cannot be read")
+    source = earlier_state(old, 0, source_dir, version.step)
+    if why := source.why_not([set(range(len(source.ops)))]):
+        raise InvalidInput(f"{source_dir}: {why}")
+    folder = run_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    for stage in range(spec.num_stages):
+        state = _stage_state(spec, source, stage, version)
+        check_free(folder, sum(tensor.nbytes for tensor in state.tensors.values()))
+        save_checkpoint(state, folder, kept=1)
+
+
+def _stage_state(spec: SwarmSpec, source: EarlierState, stage: int, version: Version) -> StageState:
+    weights = [weight for _, weight in stage_weights(spec.workload, *spec.ops_of(stage))]
+    found = {part: torch.empty(weights[-1].end) for part in PARTS}
+    for weight in weights:
+        held_by = source.stage_of(weight.op_index)
+        place = source.place_of(held_by, 0)
+        assert place is not None  # `why_not` has looked at all stages
+        first = source.first_of_weight[held_by, weight.name]
+        for part, tensor in found.items():
+            source.take(source.tensor_of(held_by, part), place, 0, first, tensor[weight.first : weight.end])
+    tensors = {name: found[COPIES.get(name, name)] for name in spec.state_names}
+    return StageState(stage, version, int(source.numbers["updates"]), tensors)
+
+
+def main(argv: list[str]) -> int:
+    """Converts, and says what went wrong; an exit status of ENOSPC: the disk is full."""
+    run_dir, source_dir, lineage, step = Path(argv[0]), Path(argv[1]), int(argv[2]), int(argv[3])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        convert(run_dir, source_dir, Version(lineage, step))
+    except InvalidInput as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{source_dir}: {os.strerror(error.errno or errno.EIO)}", file=sys.stderr)
+        return errno.ENOSPC if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
+    finally:
+        dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
