@@ -90,6 +90,8 @@ class _Flattener:
     calls: list[Call] = field(default_factory=list)
     written: dict[str, str] = field(default_factory=dict)
     _root: dict[Ref, Ref] = field(default_factory=dict)
+    _separate: set[Ref] = field(default_factory=set)
+    """Calls that return several new tensors."""
     _weighted: set[str] = field(default_factory=set)
     _taken: set[str] = field(default_factory=set)
 
@@ -215,6 +217,10 @@ class _Flattener:
         shares = call.is_view or (func is not operator.getitem and func._schema.name[6:] in _RETURNS_ITS_INPUT)
         if shares and reads:
             self._root[ref] = self._root.get(reads[0], reads[0])
+            if func is operator.getitem and reads[0] in self._separate:  # its outputs share nothing
+                self._root[ref] = Ref("node", f"{reads[0].name}[{args[1]}]")
+        elif func is not operator.getitem and len(func._schema.returns) > 1:
+            self._separate.add(ref)
         self.calls.append(call)
         return ref
 

@@ -81,9 +81,21 @@ def _language_model(transformers: Any, config: Any, place: str, micro_batch: int
 
     def factory() -> tuple[nn.Module, Tensor]:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        if type(config) in transformers.AutoModelForMaskedLM._model_mapping and not _is_causal(model.config):
+            raise InvalidInput(
+                f"{place}: {config.model_type} is bidirectional: each token sees the next one, which it would learn to"
+                ' predict; add "is_decoder": true to the config for a causal model'
+            )
+        if model._can_set_experts_implementation():
+            model.set_experts_implementation("batched_mm")  # others need one number format, or sizes known to the data
         return LanguageModel(model), torch.zeros(micro_batch, length, dtype=torch.int64)
 
     return factory
+
+
+def _is_causal(config: Any) -> bool:
+    """Whether a model of encoders and decoders is built as a decoder."""
+    return bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
 
 
 def _image_classifier(transformers: Any, config: Any, place: str, micro_batch: int, seq_len: int | None) -> Factory:
