@@ -88,7 +88,7 @@ def follow_run(run: Run, sink: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Exit codes are those of the command line."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.nice(NICENESS)
     path, sink = arguments
     run = open_run(Path(path))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,6 +68,9 @@ class WandbSink:
             x_save_requirements=False,
         )
         facts = self._facts
+        # W&B names a folder by the second and the id, and would write over one of the same second.
+        while any((self._folder / "wandb").glob(f"*-{time.strftime('%Y%m%d_%H%M%S')}-{facts.run}")):
+            time.sleep(0.05)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             id=facts.run,
