@@ -12,6 +12,8 @@ from sink_readers import READERS
 
 from hetplanner.plan.files.plan_files import save_plan
 from hetplanner.runs.directory import find_run
+from hetplanner.runs.reports.report import report_run
+from hetplanner.runs.run import open_run
 from hetplanner.runs.sinks.record import read_record
 from hetplanner.runs.sinks.registry import SINKS
 
@@ -39,9 +41,8 @@ def test_every_sink_of_a_real_run_holds_what_its_report_says(client, home, monke
         return {name: read_record(path, name) for name in SINKS}
 
     until(lambda: all(record.step == STEPS - 1 for record in records().values()), records)
-    report = json.loads(hetplanner("runs", "report", run_id))
-    summary = json.loads(hetplanner("runs", "show", run_id))["summary"]
-    losses = {int(step): loss for step, loss in report["losses"]}
+    run = open_run(run_id, home)
+    summary, losses = run.summary(), dict(report_run(run, run_id).losses)
     assert len(losses) == STEPS
     assert not any(record.error for record in records().values())
     for name, read in READERS.items():
@@ -52,9 +53,9 @@ def test_every_sink_of_a_real_run_holds_what_its_report_says(client, home, monke
             assert values["memory_bytes"] > 1e6
         assert found[STEPS - 1][1]["sent_bytes"] == pytest.approx(summary["bytes_boundary"] + summary["bytes_reduce"])
     before = records()
+    again = hetplanner("runs", "send", run_id, *(word.replace("--sink", "--to") for word in sinks))
+    assert [json.loads(line)["step"] for line in again.splitlines()] == [STEPS - 1] * len(SINKS)
     for name in SINKS:
-        told = json.loads(hetplanner("runs", "send", run_id, "--to", name))
-        assert told["step"] == STEPS - 1
         assert len(READERS[name](path, run_id)) == (1 if name == "prometheus" else STEPS)
     assert records() == before
     assert os.stat(path / "sinks").st_mode & 0o777 == 0o700
