@@ -65,16 +65,18 @@ def bench(folder: Path, steps: int, turn_s: float) -> dict[str, float]:
     until(lambda: all(read_record(run.path, name).step >= 0 for name in SINKS), lambda: list(followers.troubles()))
     processes = followers_of(run)
     start_cpu_s, turns, began_s = cpu_s(processes), [], time.time()
-    while all(process.is_alive() for process in ranks.processes):
-        is_on = len(turns) % 2 == 1
+    try:
+        while all(process.is_alive() for process in ranks.processes):
+            is_on = len(turns) % 2 == 1
+            for process in processes:
+                process.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
+            begin_s = time.time()
+            time.sleep(turn_s)
+            turns.append((begin_s + LEFT_OUT_S, begin_s + turn_s, is_on))
+        spent_s, seconds = cpu_s(processes) - start_cpu_s, time.time() - began_s
+    finally:
         for process in processes:
-            process.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
-        begin_s = time.time()
-        time.sleep(turn_s)
-        turns.append((begin_s + LEFT_OUT_S, begin_s + turn_s, is_on))
-    spent_s, seconds = cpu_s(processes) - start_cpu_s, time.time() - began_s
-    for process in processes:
-        process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
     assert ranks.wait(600) == [0] * len(plan.ranks), ranks.logs()
     told = followers.wait(600)
     run.read_all()
