@@ -80,6 +80,7 @@ from hetplanner.runs.reports.diagnosis import diagnose
 from hetplanner.runs.reports.report import report_run
 from hetplanner.runs.reports.swarm_report import report_swarm
 from hetplanner.runs.run import Run, agent_lives
+from hetplanner.runs.sinks.record import SinkRecord, read_record, write_record
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.simulator.simulation import simulate
 from hetplanner.swarm.event_log import parse_events
@@ -671,6 +672,11 @@ def _read_search(folder: Path) -> object:
     return read_search(folder / "searches/0123456789ab.json")
 
 
+def _make_record(folder: Path) -> None:
+    (folder / "sinks").mkdir()
+    write_record(folder, SinkRecord(sink="tensorboard", step=3, place="/there", error="gone"))
+
+
 RUNS = (
     Reader(
         "static run",
@@ -710,6 +716,12 @@ RUNS = (
         lambda folder: write_annotations(folder, Annotations(name="first", notes="a\nb", tags=("x", "y"))),
         read_annotations,
         ("runs.annotations.read_annotations",),
+    ),
+    Reader(
+        "record of a sink",
+        _make_record,
+        lambda folder: read_record(folder, "tensorboard"),
+        ("runs.sinks.record.read_record",),
     ),
     Reader("decision log", _make_decisions, read_ledger, ("swarm.initial_state.read_ledger",)),
     Reader(

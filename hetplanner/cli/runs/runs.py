@@ -1,4 +1,4 @@
-"""hetplanner runs list|show|label|export|report|stop|drain|kill|rejoin|sample."""
+"""hetplanner runs list|show|label|export|send|report|stop|drain|kill|rejoin|sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetplanner.cli.output import AsJson, bold, console, print_json, table
+from hetplanner.cli.output import AsJson, bold, console, print_json, print_json_line, table
 from hetplanner.swarm.launch.requests import PeerAct
 from hetplanner.units import short_bytes, short_seconds
 
@@ -107,6 +107,31 @@ def export(
     else:
         write_text(out, text)
         console.print(f"{len(opened)} run(s) written to {out}")
+
+
+@app.command()
+def send(
+    run: RunName,
+    to: Annotated[list[str], typer.Option(help="A sink: tensorboard, wandb, mlflow, prometheus; repeatable.")],
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run is over; one sink only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a run's curves to another program. What is there already is not sent again."""
+    from hetplanner.errors import InvalidInput
+    from hetplanner.runs.run import open_run
+    from hetplanner.runs.sinks.registry import check_sinks
+    from hetplanner.runs.sinks.sending import send as send_run
+
+    sinks = check_sinks(to)
+    if follow and len(sinks) > 1:
+        raise InvalidInput(f"to: must be one sink with --follow, got {len(sinks)}; start a command for each")
+    reader = open_run(run)
+    for sink in sinks:
+        record = send_run(open_run(reader.path), sink, follow=follow)
+        if as_json:
+            print_json_line({"id": reader.id, "sink": sink, "step": record.step, "place": record.place})
+        else:
+            console.print(str(record))
 
 
 @app.command()

@@ -37,11 +37,12 @@ from hetplanner.cli.runs.train_options import (
     Replan,
     Resume,
     Seed,
+    Sinks,
     Steps,
     WarmupSteps,
     Without,
 )
-from hetplanner.errors import Infeasible, InvalidInput
+from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
 from hetplanner.units import short_bytes, short_seconds
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ if TYPE_CHECKING:
     from hetplanner.plan.model import Plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.run import Run
+    from hetplanner.runs.sinks.following import Followers
 
 POLL_S = 0.2
+SINKS_S = 20.0
+"""After a run its sinks are waited for so long; they go on without this terminal."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MOST_CORRECTIONS = 6
 """Of the cluster file that are told after a run; its summary in JSON has all."""
@@ -83,6 +87,7 @@ def train(
     max_restarts: MaxRestarts = 0,
     replan: Replan = False,
     delta_cache_bytes: DeltaCacheBytes = 2**28,
+    sink: Sinks = None,
     detach: Detach = False,
     dry_run: DryRun = False,
     out: Out = None,
@@ -94,8 +99,9 @@ def train(
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files.plan_files import load_any_plan
     from hetplanner.runs.agent.client import AgentClient
+    from hetplanner.runs.sinks.registry import check_sinks
 
-    plan = load_any_plan(file)
+    sinks, plan = check_sinks(sink or ()), load_any_plan(file)
     if budget is not None and not without:
         raise InvalidInput("budget: nothing is searched; it belongs to --without HOST")
     if without:
@@ -113,9 +119,21 @@ def train(
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
     start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
     if detach:
-        _print_place(start(), as_json)
+        _print_place(run := start(), as_json)
+        _followers(run, sinks)
     else:
-        follow(start, as_json=as_json)
+        follow(start, as_json=as_json, sinks=sinks)
+
+
+def _followers(run: Run, sinks: Sequence[str]) -> Followers | None:
+    """Processes that send the run to the sinks; where they cannot be started, a warning says so."""
+    from hetplanner.runs.sinks.following import Followers
+
+    try:
+        return Followers(run, sinks) if sinks else None
+    except HetplannerError as error:
+        notices.print(f"warning: {error}")
+        return None
 
 
 def _print_place(run: Run, as_json: bool) -> None:
@@ -221,8 +239,13 @@ def _print_request(request: LaunchRequest, need: DiskNeed, as_json: bool) -> Non
         sys.stdout.write(request.script())
 
 
-def follow(start: Callable[[], Run], *, as_json: bool) -> None:
+def follow(start: Callable[[], Run], *, as_json: bool, sinks: Sequence[str] = ()) -> None:
     """Starts a run and shows it until it ends. Ctrl-C stops the run as soon as there is one, and is raised again then.
+
+    Args:
+        start: returns the run.
+        as_json: print lines of JSON.
+        sinks: where its curves are sent.
 
     Raises:
         RunError: it failed.
@@ -231,11 +254,13 @@ def follow(start: Callable[[], Run], *, as_json: bool) -> None:
     from hetplanner.runs.status import raise_if_lost
 
     run: Run | None = None
+    followers: Followers | None = None
     interrupted = False
     try:
         run = start()
         _print_place(run, as_json)
-        _show_until_over(run)
+        followers = _followers(run, sinks)
+        _show_until_over(run, followers)
         while (successor := run.successor()) is not None:
             notices.print(f"{run.status().message} ({successor.path})")
             run = successor
@@ -253,12 +278,15 @@ def follow(start: Callable[[], Run], *, as_json: bool) -> None:
         print_json_line(summary)
     else:
         _print_summary(run, summary)
+    if followers is not None:
+        for text in followers.wait(SINKS_S):
+            notices.print(text)
     raise_if_lost(run.id, status)
     if interrupted:
         raise KeyboardInterrupt
 
 
-def _show_until_over(run: Run) -> None:
+def _show_until_over(run: Run, followers: Followers | None = None) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from hetplanner.runs.agent.keeper import AgentKeeper
@@ -270,7 +298,7 @@ def _show_until_over(run: Run) -> None:
         told: set[str] = set()  # without numbers, which change all the time
         while not (status := run.followed_status(keeper)).is_over:
             run.poll()
-            for text in status.degraded:
+            for text in (*status.degraded, *(followers.troubles() if followers is not None else ())):
                 if (kind := NUMBER.sub("", text)) not in told:
                     told.add(kind)
                     notices.print(f"warning: {text}")

@@ -72,3 +72,7 @@ DeltaCacheBytes = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="Return as soon as the run is submitted.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="Run directory; default: under HETPLANNER_HOME.")]
+Sinks = Annotated[
+    list[str] | None,
+    typer.Option(help="Send the curves there while it trains: tensorboard, wandb, mlflow, prometheus; repeatable."),
+]

@@ -33,7 +33,7 @@ class FakeRun:
 def shown(monkeypatch):
     """Nothing is shown; the runs that would be."""
     runs = []
-    monkeypatch.setattr(train, "_show_until_over", runs.append)
+    monkeypatch.setattr(train, "_show_until_over", lambda run, followers=None: runs.append(run))
     monkeypatch.setattr(train, "_print_summary", lambda run, summary: None)
     monkeypatch.setattr("hetplanner.runs.status.raise_if_lost", lambda name, status: None)
     return runs
