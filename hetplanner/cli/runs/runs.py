@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
-SAID: dict[PeerAct, str] = {
-    "drain": "leaves between two steps",
-    "kill": "is killed",
-    "rejoin": "comes back",
-}
 PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
 
@@ -246,7 +241,7 @@ def stop(run: RunName, as_json: AsJson = False) -> None:
 
 @app.command()
 def drain(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
-    """Have a peer of a running swarm leave between two steps."""
+    """Have a peer of a running swarm leave between two steps; the only one of a stage waits for another."""
     _ask_peer(run, peer, "drain", as_json)
 
 
@@ -263,14 +258,17 @@ def rejoin(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
 
 
 def _ask_peer(run: str, peer: str, act: PeerAct, as_json: bool) -> None:
+    from hetplanner.runs.reading.peer_orders import what_follows
+    from hetplanner.runs.reading.swarm_history import SwarmHistory
     from hetplanner.runs.run import open_run
 
     reader = open_run(run)
+    words = what_follows(act, peer, SwarmHistory(reader.path).read_all())
     reader.ask_peer(peer, act)
     if as_json:
-        print_json({"id": reader.id, "peer": peer, "asked": act})
+        print_json({"id": reader.id, "peer": peer, "asked": act, "follows": words})
     else:
-        console.print(f"{reader.id}: {peer} {SAID[act]}")
+        console.print(f"{reader.id}: {words}")
 
 
 @app.command()
