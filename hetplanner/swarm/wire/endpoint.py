@@ -30,6 +30,8 @@ FROM = "from-address"
 KEEPALIVE_MS = 1000
 PING_TIMEOUT_MS = 1000
 MAX_ADDRESS = 200
+END_S = 1.0
+"""How long an endpoint that closes waits for the calls that it answers."""
 FRAME_SLACK_BYTES = 5 * 2**20
 """What a message may be longer than its tensors: its header."""
 
@@ -133,6 +135,7 @@ class Endpoint:
             self._options.append(("grpc.http_proxy", f"http://{proxy}"))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
         self._tls_listener: TlsListener | None = None
 
     async def start(self, host: str, port: int = 0, *, listener_folder: Path | None = None) -> str:
@@ -171,10 +174,24 @@ class Endpoint:
             await channel.close(None)
         if self._server is not None:
             await self._server.stop(None)
+            await self._end_answers()
         if self._tls_listener is not None:
             await self._tls_listener.close()
 
+    async def _end_answers(self) -> None:
+        """Waits for the calls that the stop has cancelled: gRPC prints a traceback for each that outlives the loop."""
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=END_S)
+        await asyncio.sleep(0)  # gRPC's own task, which waits for each, ends a turn of the loop later
+
     # What others send.
+
+    def _note_answer(self) -> None:
+        """The current task answers a call."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         unary = grpc.unary_unary_rpc_method_handler
@@ -197,6 +214,7 @@ class Endpoint:
         return await self._taken(data, context, self._service.on_work)
 
     async def _taken(self, data: bytes, context: Any, take: Callable[[str, Frame], Awaitable[Any]]) -> Any:
+        self._note_answer()
         sender = _sender_of(context)
         try:
             await self._hold(context.invocation_metadata(), len(data))
@@ -208,10 +226,12 @@ class Endpoint:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _on_watch(self, data: bytes, context: Any) -> bytes:
+        self._note_answer()
         await asyncio.Event().wait()
         return b""
 
     async def _on_query(self, data: bytes, context: Any) -> bytes:
+        self._note_answer()
         try:
             await self._hold(context.invocation_metadata(), len(data))
             answer = await self._service.on_query(data)
@@ -222,6 +242,7 @@ class Endpoint:
             raise
 
     async def _on_state(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        self._note_answer()
         try:
             await context.send_initial_metadata(self._stamp())
             async for piece in self._service.on_state(data):

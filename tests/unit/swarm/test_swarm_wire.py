@@ -283,6 +283,25 @@ def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities, t
     assert left == []
 
 
+def test_an_endpoint_that_closes_ends_the_calls_it_answers_and_says_nothing(capfd):
+    """gRPC printed `CancelledError` for each open call when a peer ended."""
+
+    async def story():
+        one, other = Driver(None, 1000), Driver(None, 1000)
+        address = await one.endpoint.start("127.0.0.1")
+        watches = [asyncio.ensure_future(other.endpoint.watch(address)) for _ in range(3)]
+        while len(one.endpoint._answering) < 3:
+            await asyncio.sleep(0.01)
+        await one.endpoint.close()
+        open_still = len(one.endpoint._answering)
+        for watch in watches:
+            watch.cancel()
+        return open_still
+
+    assert [finish(story()) for _ in range(3)] == [0, 0, 0]
+    assert "CancelledError" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("address", ["10.0.0.1:5", "example.org:5", "0.0.0.0:1", "127.0.0.1", "127.0.0.1:99999", ":1"])
 def test_without_certificates_only_loopback_is_called(address):
     with pytest.raises(InvalidInput, match="address"):
