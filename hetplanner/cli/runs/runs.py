@@ -123,7 +123,8 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     console.print(f"{reader.plan.problem.workload.name}, {len(reader.labels)} ranks, in {reader.path}")
     rows = table("", "what", "value")
     for name, value in summary.items():
-        rows.add_row(name.replace("_", " "), _shown(name, value))
+        words = name.replace("_", " ").replace("tokens", reader.any_plan.problem.workload.token_word)
+        rows.add_row(words, _shown(name, value))
     console.print(rows)
 
 
