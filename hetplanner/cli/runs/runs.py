@@ -31,27 +31,44 @@ def list_runs(
     state: Annotated[str, typer.Option(help="Only runs in this state, such as running or failed.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List runs, oldest first."""
+    """List runs, oldest first; the last steps' time stands with its difference from the prediction."""
     from hetplanner.runs.annotations import known_annotations, matches
     from hetplanner.runs.directory import find_run
+    from hetplanner.runs.reading.recent import recent_step_s
     from hetplanner.runs.run import list_runs as registered
 
     every = [(status, known_annotations(find_run(status.run)[1].path)) for status in registered()]
-    found = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
+    listed = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
+    found = [(status, said, *recent_step_s(find_run(status.run)[1])) for status, said in listed]
     if as_json:
-        print_json([status.model_dump(mode="json") | said.model_dump(mode="json") for status, said in found])
+        rows = (
+            status.model_dump(mode="json")
+            | said.model_dump(mode="json")
+            | {"measured_step_s": measured_s, "predicted_step_s": predicted_s}
+            for status, said, measured_s, predicted_s in found
+        )
+        print_json(list(rows))
         return
-    runs = table("Runs", "run", "name", "state", "ranks", "message", right=("ranks",))
-    for status, said in found:
+    runs = table("Runs", "run", "name", "state", "ranks", "last steps", "message", right=("ranks", "last steps"))
+    for status, said, measured_s, predicted_s in found:
         runs.add_row(
             status.run,
             " ".join((said.name, *(f"#{tag}" for tag in said.tags))).strip(),
             status.word + (" (rehearsal)" if status.rehearsal else ""),
             str(status.ranks),
+            _step_text(measured_s, predicted_s),
             "; ".join((status.message, *status.degraded)),
         )
     nothing = "no run fits" if every else "no runs yet; start one with: hetplanner train plan.json"
     console.print(runs if found else nothing)
+
+
+def _step_text(measured_s: float | None, predicted_s: float | None) -> str:
+    """'816 ms, +12%' for a step that takes 12 % longer than predicted."""
+    if measured_s is None:
+        return "–"
+    drift = f", {measured_s / predicted_s - 1.0:+.0%}" if predicted_s else ""
+    return short_seconds(measured_s) + drift
 
 
 @app.command()
