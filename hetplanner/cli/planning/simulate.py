@@ -71,6 +71,7 @@ def simulate(
 
     Of an elastic plan: a steady-state step, or with --preemptions or --lifetime what it trains while peers come and go.
     """
+    from hetplanner.errors import InvalidInput
     from hetplanner.plan.files.plan_files import save_plan
     from hetplanner.schema import check_writable, write_text
     from hetplanner.simulator.jitter import Jitter
@@ -84,6 +85,9 @@ def simulate(
         options = PreemptionOptions(preemptions, lifetime, duration, seeds, seed, policies, download, notice)
         forecast_file(file, options, as_json)
         return
+    for name, value in (("--policies", policies), ("--download", download)):
+        if value:
+            raise InvalidInput(f"{name}: is for preemptions; add --lifetime 6h or --preemptions, or remove it")
     plan = _rescheduled(_plan_of(file, schedule or in_flight), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
     spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -32,11 +32,16 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs, oldest first; the last steps' time stands with its difference from the prediction."""
+    from hetplanner.errors import InvalidInput
     from hetplanner.runs.annotations import known_annotations, matches
     from hetplanner.runs.directory import find_run
     from hetplanner.runs.reading.recent import recent_step_s
     from hetplanner.runs.run import list_runs as registered
+    from hetplanner.runs.status import CONTINUED, State
 
+    states = (*get_args(State), CONTINUED)
+    if state and state not in states:
+        raise InvalidInput(f"--state: must be one of {', '.join(states)}, got {state!r:.60}")
     every = [(status, known_annotations(find_run(status.run)[1].path)) for status in registered()]
     listed = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
     found = [(status, said, *recent_step_s(find_run(status.run)[1])) for status, said in listed]

@@ -8,7 +8,6 @@ asked). Without credentials nothing but loopback is listened on or called.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ import grpc
 import grpc.aio
 
 from hetplanner.errors import InvalidInput
+from hetplanner.swarm.wire.addresses import MAX_ADDRESS, check_address
 from hetplanner.swarm.wire.certificates import SWARM_NAME, Credentials
 from hetplanner.swarm.wire.frames import Frame, decode_frame
 from hetplanner.swarm.wire.tls_listener import TlsListener
@@ -29,7 +29,6 @@ SERVICE = "hetplanner.Swarm"
 FROM = "from-address"
 KEEPALIVE_MS = 1000
 PING_TIMEOUT_MS = 1000
-MAX_ADDRESS = 200
 END_S = 1.0
 """How long an endpoint that closes waits for the calls that it answers."""
 FRAME_SLACK_BYTES = 5 * 2**20
@@ -66,25 +65,6 @@ class Service(Protocol):
 
     def on_stranger(self, host: str, reason: str) -> None:
         """A process on a host was refused: it has no certificate of the swarm. Of endpoints with a TLS listener."""
-
-
-def check_address(address: str, credentials: Credentials | None) -> None:
-    """Refuses what is no host:port, and other hosts where nothing is encrypted. Raises InvalidInput."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535 or len(address) > MAX_ADDRESS:
-        raise InvalidInput(f"address: must be HOST:PORT, got {address!r:.80}")
-    if credentials is None and not is_loopback(host):
-        raise InvalidInput(f"address: without certificates only loopback may be used, got {address!r:.80}; make some")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine's loopback."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Endpoint:

@@ -36,6 +36,7 @@ from hetplanner.elastic.protocol.messages import (
 )
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.driver import Driver
+from hetplanner.swarm.wire.addresses import check_address
 from hetplanner.swarm.wire.certificates import (
     Credentials,
     authority_name,
@@ -43,7 +44,7 @@ from hetplanner.swarm.wire.certificates import (
     make_certificates,
     run_certificates,
 )
-from hetplanner.swarm.wire.endpoint import Lost, check_address
+from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
 from hetplanner.swarm.wire.refusal import why_refused
 from hetplanner.swarm.wire.tls_listener import HUNG_UP
