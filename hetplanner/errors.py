@@ -6,6 +6,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
 class HetplannerError(Exception):
     """Base of every error raised on purpose; its text is one line for a person, whatever a file's words held."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import hetplanner.cli as cli_package
 from hetplanner.cli import app as cli
 
 LAB = str(Path(__file__).parents[3] / "sample_clusters" / "lab_2_sites_4.json")
@@ -52,3 +53,15 @@ def refusal(tmp_path, monkeypatch, capfd):
 def test_wrong_input_is_one_line_with_the_remedy(refusal, arguments, words):
     line = refusal(arguments)
     assert all(any(one in line for one in word.split("|")) for word in words), line
+
+
+def test_an_interrupt_while_the_program_loads_is_one_line(monkeypatch, capfd):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as loading:
+        loading.setattr("builtins.__import__", interrupted)
+        with pytest.raises(SystemExit) as ended:
+            cli_package.main()
+    assert ended.value.code == 130
+    assert capfd.readouterr().err == "hetplanner: interrupted\n"
