@@ -1,13 +1,12 @@
 """The ways a request can fail; each knows the exit code the command line ends with."""
 
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 
 def one_line(text: str) -> str:
     """`text` with line breaks and other unprintable characters escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-EXIT_INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 class HetplannerError(Exception):
