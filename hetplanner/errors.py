@@ -1,5 +1,8 @@
 """The ways a request can fail; each knows the exit code the command line ends with."""
 
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 
 def one_line(text: str) -> str:
     """`text` with line breaks and other unprintable characters escaped."""

@@ -190,7 +190,8 @@ def parse_json(text: str | bytes, place: str) -> Any:
     except UnicodeDecodeError:
         raise InvalidInput(f"{place}: must be UTF-8 text; is this one of our files?") from None
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"{place}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
+        hint = "; YAML is not read: save it as JSON" if place.endswith((".yaml", ".yml")) else ""
+        raise InvalidInput(f"{place}:{error.lineno}: not JSON: {error.msg} (column {error.colno}){hint}") from None
     except RecursionError:
         raise InvalidInput(_TOO_DEEP.format(place=place)) from None
     except InvalidInput:

@@ -14,10 +14,9 @@ from hetplanner.cli.planning import rehearse as rehearsing
 from hetplanner.cli.planning import simulate as simulating
 from hetplanner.cli.runs import peers, runs
 from hetplanner.cli.runs import train as training
-from hetplanner.errors import HetplannerError
+from hetplanner.errors import EXIT_INTERRUPTED, HetplannerError
 from hetplanner.reading import noting
 
-EXIT_INTERRUPTED = 130
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer may bring its own copy of click; this is the base of usage errors in the copy it uses."""
 

@@ -1,4 +1,4 @@
-"""hetplanner cluster show|validate|convert|generate|add-host|set-link|probe."""
+"""hetplanner cluster show|validate|convert|generate|add-host|set-link|gpus|probe."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from hetplanner.cli.output import AsJson, bold, console, print_json, table
 from hetplanner.cli.probing import probe
 from hetplanner.reading import noting
-from hetplanner.units import short_bytes, short_rate, short_seconds
+from hetplanner.units import short_bytes, short_flops_per_s, short_rate, short_seconds
 
 app = typer.Typer(no_args_is_help=True, help="Look at cluster files, check them, turn one form into another.")
 
@@ -206,6 +206,32 @@ def _write_any(cluster: Any, out: Path, to: Any) -> list[Path]:
             f"--to: must be one of json, graphml, node-link, {', '.join(get_args(TableForm))}, got {to!r:.40}"
         )
     return export_tables(cluster, out, to)
+
+
+@app.command()
+def gpus(as_json: AsJson = False) -> None:
+    """List the device kinds that a cluster file may name, with their speed, memory and price."""
+    from hetplanner.cluster.catalog import known_kinds
+
+    kinds = known_kinds()
+    if as_json:
+        print_json([vars(kind) | {"peak_flops_per_s": dict(kind.peak_flops_per_s)} for kind in kinds])
+        return
+    right = ("memory", "its bandwidth", "float16", "bfloat16", "float32", "$/h")
+    rows = table("Device kinds; dense peaks", "kind", "also called", "grade", *right, right=right)
+    for kind in kinds:
+        peaks = (kind.peak_flops_per_s.get(dtype) for dtype in ("float16", "bfloat16", "float32"))
+        rows.add_row(
+            kind.name,
+            ", ".join(kind.aliases),
+            kind.grade,
+            short_bytes(kind.memory_bytes),
+            f"{short_bytes(kind.memory_bandwidth_bytes_per_s)}/s",
+            *("–" if peak is None else short_flops_per_s(peak) for peak in peaks),
+            "–" if kind.price_usd_per_hour is None else f"{kind.price_usd_per_hour:.2f}",
+        )
+    console.print(rows)
+    console.print("a device of another kind states its own peak, memory and memory_bandwidth in the cluster file")
 
 
 Text = Annotated[Path, typer.Argument(help="A file with what the tool printed.")]

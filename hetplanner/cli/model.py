@@ -1,4 +1,4 @@
-"""hetplanner workload show, hetplanner workload capture."""
+"""hetplanner workload show|presets|capture."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,9 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at models and capture them: o
 
 OptionalModel = Annotated[
     str | None,
-    typer.Argument(
-        help="A preset (tiny-gpt, gpt2, gpt3-xl, llama-8b, resnet101 …), a workload file or a Hugging Face config.json."
-    ),
+    typer.Argument(help="A preset (see hetplanner workload presets), a workload file or a Hugging Face config.json."),
 ]
 ModelCode = Annotated[
     str | None,
@@ -149,6 +147,34 @@ def show(
         _print(workload)
         if plot is not None:
             console.print(f"graph drawn in {plot}")
+
+
+@app.command()
+def presets(as_json: AsJson = False) -> None:
+    """List the models that are known by name, with the batch and number format that they are trained with."""
+    from hetplanner.workload.presets import preset, preset_names
+
+    workloads = [preset(name) for name in preset_names()]
+    if as_json:
+        fields = {"name", "global_batch", "micro_batch", "seq_len", "dtype"}
+        rows = (
+            w.model_dump(mode="json", include=fields) | _totals(w) | {"reads_tokens": w.reads_tokens} for w in workloads
+        )
+        print_json(list(rows))
+        return
+    right = ("parameters", "layers", "global batch", "micro-batch")
+    shown = table("Presets", "name", *right, "a sample", "dtype", right=right)
+    for w in workloads:
+        counts = (f"{w.graph.num_params:,}", w.graph.num_layers, w.global_batch, w.micro_batch)
+        shown.add_row(w.name, *map(str, counts), _sample(w), w.dtype)
+    console.print(shown)
+    console.print(
+        "options such as --layers, --seq-len and --global-batch change a preset; see: hetplanner workload show"
+    )
+
+
+def _sample(workload: "Workload") -> str:
+    return f"{workload.seq_len} tokens" if workload.reads_tokens else "an image"
 
 
 @app.command()

@@ -125,9 +125,14 @@ def _catalog() -> dict[str, DeviceKind]:
     return {_key(name): kind for kind in kinds for name in (kind.name, *kind.aliases)}
 
 
+def known_kinds() -> tuple[DeviceKind, ...]:
+    """All kinds of the catalog, in its order."""
+    return tuple({kind.name: kind for kind in _catalog().values()}.values())
+
+
 def kind_names() -> tuple[str, ...]:
     """Names of all kinds in the catalog, without aliases."""
-    return tuple(dict.fromkeys(kind.name for kind in _catalog().values()))
+    return tuple(kind.name for kind in known_kinds())
 
 
 def find_kind(name: str) -> DeviceKind | None:
@@ -154,10 +159,11 @@ def device_kind(name: str) -> DeviceKind:
 
 
 def nearest_kinds(name: str) -> str:
-    """'nearest are A100-40, A100-80', or all that are known."""
+    """'nearest are A100-40, A100-80', or all that are known; then the command that lists them."""
     near = difflib.get_close_matches(_key(name[:60]), _catalog(), n=3, cutoff=0.4)
     names = dict.fromkeys(_catalog()[key].name for key in near)
-    return f"nearest are {', '.join(names)}" if names else f"known are {', '.join(kind_names())}"
+    named = f"nearest are {', '.join(names)}" if names else f"known are {', '.join(kind_names())}"
+    return f"{named} (see: hetplanner cluster gpus)"
 
 
 def resolve_device(device: Device) -> DeviceSpec:

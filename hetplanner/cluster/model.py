@@ -356,10 +356,13 @@ def _known(values: list[str], known: set[str], where: str, field: str, per_item:
     for i, value in enumerate(values):
         if value not in known:
             part = field.split("/")[i % per_item]
-            raise ValueError(f"{where}[{i // per_item}].{part}: unknown name {value!r:.60}; {_nearest(value, known)}")
+            raise ValueError(
+                f"{where}[{i // per_item}].{part}: unknown name {value!r:.60}; {nearest_names(value, known)}"
+            )
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest_names(name: str, known: Collection[str]) -> str:
+    """'known are a-1, a-2, …': those most like a name that is not known, or the first."""
     near = difflib.get_close_matches(name, known, n=3) or sorted(known)[:5]
     return f"known are {', '.join(near)}" + (", …" if len(near) < len(known) else "")
 
@@ -367,4 +370,4 @@ def _nearest(name: str, known: Collection[str]) -> str:
 def _refuse_unknown(names: Sequence[str], known: Collection[str], where: str, place: str) -> None:
     for i, name in enumerate(names):
         if name not in known:
-            raise InvalidInput(f"{place}: {where}[{i}]: unknown name {name!r:.60}; {_nearest(name, known)}")
+            raise InvalidInput(f"{place}: {where}[{i}]: unknown name {name!r:.60}; {nearest_names(name, known)}")

@@ -53,7 +53,7 @@ class LaunchRequest:
     Attributes:
         warnings: one line each of what a person should know before they launch it.
         starter: what this machine runs to have all commands started; None: it runs the one command itself.
-        starts: whether it can be started from here, and not only pasted.
+        by_hand: what a person does with the text of `--dry-run` where it cannot be started from here; else empty.
         file: what starts all commands, where that is a file for another program.
     """
 
@@ -62,8 +62,13 @@ class LaunchRequest:
     commands: tuple[HostCommand, ...]
     warnings: tuple[str, ...] = ()
     starter: HostCommand | None = None
-    starts: bool = True
+    by_hand: str = ""
     file: str = ""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it can be started from here."""
+        return not self.by_hand
 
     @property
     def num_ranks(self) -> int:
@@ -73,9 +78,7 @@ class LaunchRequest:
     def command_here(self) -> HostCommand:
         """The one command that this machine runs. Raises InvalidInput where there is none."""
         if not self.starts:
-            lines = "paste its lines (--dry-run) on the hosts"
-            how = "save its file (--dry-run) and give it to `kubectl create -f`" if self.file else lines
-            raise InvalidInput(f"launcher: {self.launcher} starts no process; {how}, or take --launcher ssh")
+            raise InvalidInput(f"launcher: {self.launcher} starts no process; {self.by_hand}, or take --launcher ssh")
         if self.starter is not None:
             return self.starter
         (command,) = self.commands

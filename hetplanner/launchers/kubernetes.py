@@ -93,7 +93,8 @@ class KubernetesLauncher:
             ),
         ]
         warnings = network_warnings(pods, self.hosts)
-        return LaunchRequest(self.name, run_dir, commands, warnings, starts=False, file=_yaml(objects))
+        by_hand = "save its file (--dry-run) and give it to `kubectl create -f`"
+        return LaunchRequest(self.name, run_dir, commands, warnings, by_hand=by_hand, file=_yaml(objects))
 
 
 def jobset_name(run: str) -> str:

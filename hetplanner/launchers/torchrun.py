@@ -42,7 +42,8 @@ class TorchrunLauncher:
         """
         placed = checked_hosts(plan, config, self.hosts)
         commands = host_commands(placed, self.hosts.port, [str(run_dir)] * len(placed))
-        return LaunchRequest(self.name, run_dir, commands, network_warnings(placed, self.hosts), starts=False)
+        warnings, by_hand = network_warnings(placed, self.hosts), "paste its lines (--dry-run) on the hosts"
+        return LaunchRequest(self.name, run_dir, commands, warnings, by_hand=by_hand)
 
 
 def checked_hosts(plan: AnyPlan, config: TrainConfig, hosts: Hosts) -> tuple[PlacedHost, ...]:

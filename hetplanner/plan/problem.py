@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hetplanner.cluster.model import Cluster
+from hetplanner.cluster.model import Cluster, nearest_names
 from hetplanner.cluster.parts import name_parts, parts_of
 from hetplanner.codecs.spec import DEFAULT_MAX_RATIO, AllowedCodec
 from hetplanner.plan.reducers.names import REDUCER_NAMES, ReducerName
@@ -71,7 +71,9 @@ class Problem(Noun):
         known = set(self.cluster.device_ids)
         for i, device in enumerate(self.constraints.excluded):
             if device not in known:
-                raise ValueError(f"constraints.excluded[{i}]: unknown device {device!r:.60}")
+                raise ValueError(
+                    f"constraints.excluded[{i}]: unknown device {device!r:.60}; {nearest_names(device, known)}"
+                )
         self._check_pins(known)
         return self
 
@@ -81,7 +83,7 @@ class Problem(Noun):
         for device, stage in wanted.pinned.items():
             place = f"constraints.pinned.{device!r:.60}"
             if device not in known:
-                raise ValueError(f"{place}: unknown device")
+                raise ValueError(f"{place}: unknown device; {nearest_names(device, known)}")
             if device in wanted.excluded:
                 raise ValueError(f"{place}: the device is excluded too; drop one of the two")
             if stage >= (wanted.stages or most_stages):

@@ -69,19 +69,19 @@ def _value(plan: Plan) -> float:
 
 
 def _facts(plan: Plan, estimate: Estimate) -> list[Fact]:
-    origin, objective = plan.provenance, plan.problem.objective
+    origin, objective, word = plan.provenance, plan.problem.objective, plan.problem.workload.token_word
     counts = sorted({len(stage.replicas) for stage in plan.stages})
     replicas = "–".join(map(str, counts if len(counts) < 2 else (counts[0], counts[-1])))
     simulated = "" if origin.simulated_step_s is None else f", simulated {short_seconds(origin.simulated_step_s)}"
     shape = f"{_counted(len(plan.stages), 'stage')} × {replicas} replica{'' if counts == [1] else 's'}"
     shape += f" on {_counted(len(plan.ranks), 'device')}"
     facts = [
-        ("Step", f"{short_seconds(estimate.step_s)}{simulated}; {estimate.tokens_per_s:,.0f} tokens/s"),
+        ("Step", f"{short_seconds(estimate.step_s)}{simulated}; {estimate.tokens_per_s:,.0f} {word}/s"),
         ("Plan", f"{shape}, {plan.schedule}, {plan.reducer} (plan {plan.digest()[:8]})"),
     ]
     if estimate.usd_per_mtoken is not None:
         left_out = f", {estimate.left_out_text}" if estimate.left_out_text else ""
-        facts.append(("Price", f"${estimate.usd_per_mtoken:.3g} per million tokens{left_out}"))
+        facts.append(("Price", f"${estimate.usd_per_mtoken:.3g} per million {word}{left_out}"))
     bound = "" if origin.lower_bound is None else f"; no plan is below {value_text(origin.lower_bound, objective)}"
     seed = "" if origin.seed is None else f", seed {origin.seed}"
     tried = f", {origin.evaluations:,} placements in {short_seconds(origin.seconds)}" if origin.evaluations else ""

@@ -79,7 +79,7 @@ def _figures(
     timed = [(s.step, s.step_s, s.num_tokens / s.step_s) for s in run.steps() if s.step_s]
     steps = [step for step, _, _ in timed]
     times.update(steps, [s for _, s, _ in timed], found.step_s.get("predicted"), found.step_s.get("catalog"))
-    rate.update(steps, [r for _, _, r in timed])
+    rate.update(steps, [r for _, _, r in timed], run.plan.problem.workload.token_word)
     terms, memory, timeline, life, traffic = RunTerms(height=300), RunMemory(), Timeline(), Lifelines(), TrafficMap()
     terms.update(found)
     memory.update(run)
@@ -106,7 +106,7 @@ def _head(run: Run, status: RunStatus, found: RunReport) -> str:
         ("Cluster", f"{problem.cluster.name}, {len(problem.cluster.devices)} devices"),
         ("Steps", f"{found.steps} of {found.planned_steps}"),
         ("Loss", f"{found.losses[0][1]:.4f} → {found.losses[-1][1]:.4f}" if found.losses else "–"),
-        ("Throughput", f"{rate:,.0f} tokens/s" if rate else "–"),
+        ("Throughput", f"{rate:,.0f} {problem.workload.token_word}/s" if rate else "–"),
         ("Sent", f"{short_bytes(run.bytes_boundary)} between stages, {short_bytes(run.bytes_reduce)} for reductions"),
     ]
     return head(run.id, rehearsal + found.difference, facts, failed=status.word in ("failed", "preempted"))

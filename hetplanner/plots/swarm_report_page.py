@@ -75,7 +75,7 @@ def _head(run: Run, plan: ElasticPlan, status: RunStatus, found: SwarmReport) ->
     problem = plan.problem
     counts = " + ".join(str(len(stage.peers)) for stage in plan.stages)
     trainers = f"{plan.wiring.trainers} trainer{'s' if plan.wiring.trainers != 1 else ''}"
-    rates = {name: f"{rate:,.0f}" for name, rate in found.tokens_per_s.items()}
+    rates = {name: f"{rate:,.0f} {problem.workload.token_word}/s" for name, rate in found.tokens_per_s.items()}
     facts = [
         *state_facts(status),
         ("Model", f"{problem.workload.name}, {problem.workload.dtype}"),
@@ -84,8 +84,8 @@ def _head(run: Run, plan: ElasticPlan, status: RunStatus, found: SwarmReport) ->
         ("Peers", _happenings(found) or "–"),
         ("Steps", f"{found.steps} of {found.planned_steps}"),
         ("Loss", f"{found.losses[0][1]:.4f} → {found.losses[-1][1]:.4f}" if found.losses else "–"),
-        ("Throughput", f"{rates['measured']} tokens/s over all steps" if "measured" in rates else "–"),
-        ("By the cost model", f"{rates['steady_state']} tokens/s, steady state, with all peers of the start"),
+        ("Throughput", f"{rates['measured']} over all steps" if "measured" in rates else "–"),
+        ("By the cost model", f"{rates['steady_state']}, steady state, with all peers of the start"),
         ("Sent", f"{short_bytes(run.bytes_boundary)} between stages, {short_bytes(run.bytes_reduce)} for averaging"),
     ]
     rehearsal = f"Rehearsal of {problem.rehearsal_of}. " if problem.rehearsal_of else ""
@@ -105,7 +105,7 @@ def _curves(run: Run, found: SwarmReport) -> list[str | figure]:
         shown.append(loss.figure)
     if timed:
         steps, rate, times = [step for step, _, _ in timed], ThroughputCurve(), StepTimes()
-        rate.update(steps, [r for _, _, r in timed])
+        rate.update(steps, [r for _, _, r in timed], run.any_plan.problem.workload.token_word)
         steady_s = found.step_s["steady_state"]
         times.update(steps, [s for _, s, _ in timed], *((steady_s,) if found.emulated else (None, steady_s)))
         shown += [rate.figure, times.figure]

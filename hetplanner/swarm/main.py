@@ -207,7 +207,8 @@ async def _ask_spec(address: str, credentials: Credentials | None, proxy: str) -
     from hetplanner.swarm.coordinator_process import CONTROL_BYTES, DESCRIPTION_QUERY
     from hetplanner.swarm.driver import Driver
     from hetplanner.swarm.spec import read_spec
-    from hetplanner.swarm.wire.endpoint import Lost, is_loopback
+    from hetplanner.swarm.wire.addresses import is_loopback
+    from hetplanner.swarm.wire.endpoint import Lost
     from hetplanner.swarm.wire.refusal import why_refused
 
     driver = Driver(credentials, CONTROL_BYTES, proxy=proxy)

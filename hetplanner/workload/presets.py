@@ -136,7 +136,10 @@ def preset(
     if found is None:
         near = difflib.get_close_matches(name, preset_names(), n=3, cutoff=0.4)
         hint = f"nearest are {', '.join(near)}" if near else f"known are {', '.join(preset_names())}"
-        raise InvalidInput(f"model: unknown preset {name!r:.60}; {hint}; or give the path of a config.json")
+        raise InvalidInput(
+            f"model: unknown preset {name!r:.60}; {hint} (see: hetplanner workload presets);"
+            " or give the path of a config.json or workload file"
+        )
     fields = {
         "name": name,
         "transformer": found.config,

@@ -127,6 +127,11 @@ class Workload(Noun):
         return self.global_batch // self.micro_batch
 
     @property
+    def token_word(self) -> str:
+        """What `tokens_per_step` counts, in a word: an image is one sample, or one target a pixel."""
+        return "samples" if self.seq_len == 1 else "tokens" if self.reads_tokens else "targets"
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens in one global batch."""
         return self.global_batch * self.seq_len

@@ -86,7 +86,7 @@ def test_peers_of_a_rehearsal_leave_or_are_killed_and_the_curve_stays_what_one_p
     until(lambda: "left" in history.counts)
     command = [sys.executable, "-m", "hetplanner.cli", "runs", "kill", run.id, "d3", "--json"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert json.loads(said) == {"id": run.id, "peer": "d3", "asked": "kill"}
+    assert json.loads(said) == {"id": run.id, "peer": "d3", "asked": "kill", "follows": "d3 is killed"}
     until(lambda: "lost" in history.counts)
     for peer, act, words in (("d3", "kill", "killed already"), ("d0", "kill", "is not in the swarm now")):
         with pytest.raises(InvalidInput, match=words):

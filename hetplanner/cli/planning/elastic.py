@@ -129,8 +129,10 @@ def print_elastic(plan: ElasticPlan) -> None:
         rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", names)
     console.print(rows)
     print_terms(estimate)
-    console.print(f"steady-state step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
-    console.print(price_text(estimate))
+    console.print(
+        f"steady-state step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} {workload.token_word}/s"
+    )
+    console.print(price_text(estimate, workload.token_word))
     console.print(f"bottleneck: {estimate.bottleneck.text}")
     codecs = (("activations", plan.activation_codec), ("gradients", plan.gradient_codec))
     lossy = [f"{codec} for {what}" for what, codec in (*codecs, ("averaging", plan.averaging_codec)) if codec.is_lossy]

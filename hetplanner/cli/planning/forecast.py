@@ -123,7 +123,8 @@ def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], opt
         f"a swarm of {peers} peers over {what}, {options.seeds} seeds,"
         f" download {short_seconds(_download_s(options, costs))}",
     )
-    right = ("tokens/s", "5 % to 95 %", "of an undisturbed swarm", "of the optimal", "of late", "stalled", "moves/h")
+    word = plan.problem.workload.token_word
+    right = (f"{word}/s", "5 % to 95 %", "of an undisturbed swarm", "of the optimal", "of late", "stalled", "moves/h")
     rows = table("Expected throughput", "rebalancing", *right, right=right)
     for name, each in found.items():
         spread = each.tokens_per_s
@@ -134,7 +135,7 @@ def _print(plan: ElasticPlan, costs: SwarmCosts, found: dict[str, Forecast], opt
         )  # fmt: skip
     console.print(rows)
     console.print(
-        f"undisturbed: {costs.steady_tokens_per_s:,.0f} tokens/s; optimal: a bound on the peers that are there, moves"
+        f"undisturbed: {costs.steady_tokens_per_s:,.0f} {word}/s; optimal: a bound on the peers that are there, moves"
         " and downloads free (loose for few peers); late: the best placement of a download ago, less who died since",
         style="dim",
     )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hetplanner.planners.interface import Budget
     from hetplanner.planners.step_time.pareto import ParetoEvent, ParetoFront
 
-COLUMNS = ("step", "tokens/s", "$/Mtoken", "tokens/$", "egress", "stages", "pipelines", "devices")
+COLUMNS = ("step", "{}/s", "$/M{}", "{}/$", "egress", "stages", "pipelines", "devices")
+"""The gaps take what the throughput counts: tokens or samples."""
 
 
 @takes_problem("objective", "pin")
@@ -99,7 +100,9 @@ def _print(front: ParetoFront) -> None:
     from hetplanner.plan.estimate import left_out_text
 
     problem = front.problem
-    rows = table(f"{problem.workload.name} on {problem.cluster.name}", "plan", *COLUMNS, right=("plan", *COLUMNS))
+    word = problem.workload.token_word
+    heads = ("plan", *(name.format(word) for name in COLUMNS))
+    rows = table(f"{problem.workload.name} on {problem.cluster.name}", *heads, right=heads)
     for i, row in enumerate(front.to_rows()):
         usd = row["device_usd"] + row["egress_usd"]
         rows.add_row(
@@ -118,7 +121,7 @@ def _print(front: ParetoFront) -> None:
         console.print(f"dollars are {left_out_text(front.unpriced_egress_bytes)}")
     console.print(
         f"{front.evaluations:,} plans scored in {front.seconds:.2f} s, seed {front.seed}; no plan takes less than"
-        f" {short_seconds(front.least_step_s)} a step or {front.least_usd_per_mtoken:.3g} $ per million tokens"
+        f" {short_seconds(front.least_step_s)} a step or {front.least_usd_per_mtoken:.3g} $ per million {word}"
         + (" (search was cancelled)" if front.cancelled else ""),
         style="dim",
     )

@@ -100,8 +100,8 @@ def print_plan(plan: Plan, result: SearchResult) -> None:
     )
     _print_stages(plan)
     print_terms(estimate)
-    console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} tokens/s")
-    console.print(price_text(estimate))
+    console.print(f"step {short_seconds(estimate.step_s)}, {estimate.tokens_per_s:,.0f} {workload.token_word}/s")
+    console.print(price_text(estimate, workload.token_word))
     objective = plan.problem.objective
     if objective == "cost":
         console.print(dollars_text(plan))
@@ -133,15 +133,15 @@ def print_terms(estimate: Estimate) -> None:
     console.print(terms)
 
 
-def price_text(estimate: Estimate) -> str:
-    """What a million tokens cost, what that is made of and what it leaves out, in a line."""
+def price_text(estimate: Estimate, word: str) -> str:
+    """What a million tokens (or another `word`) cost, what that is made of and what it leaves out, in a line."""
     if estimate.usd_per_mtoken is None or estimate.device_usd is None or estimate.egress_usd is None:
         return "price unknown: a device in use has no price_usd_per_hour"
-    text = f"{estimate.usd_per_mtoken:.3g} $ per million tokens"
+    text = f"{estimate.usd_per_mtoken:.3g} $ per million {word}"
     if estimate.tokens_per_usd:
         egress = estimate.egress_usd / (estimate.device_usd + estimate.egress_usd)
         share = "" if estimate.left_out_text and not egress else f" ({egress:.0%} of it egress)"
-        text += f"{share}, {estimate.tokens_per_usd:,.0f} tokens per $"
+        text += f"{share}, {estimate.tokens_per_usd:,.0f} {word} per $"
     return f"{text}; {estimate.left_out_text}" if estimate.left_out_text else text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +85,7 @@ def simulate(
         options = PreemptionOptions(preemptions, lifetime, duration, seeds, seed, policies, download, notice)
         forecast_file(file, options, as_json)
         return
+    _refuse_without_preemptions({"--policies": policies, "--download": download})
     plan = _rescheduled(_plan_of(file, schedule or in_flight), schedule, chunks, in_flight)
     varied = Jitter(jitter, jitter if network_jitter is None else network_jitter)
     spans = run_simulation(plan, steps=STEPS, jitter=varied, seed=seed)
@@ -105,6 +107,14 @@ def simulate(
         console.print(f"trace written to {trace}; open it at ui.perfetto.dev or in chrome://tracing")
     if out is not None:
         console.print(f"plan written to {out}")
+
+
+def _refuse_without_preemptions(given: Mapping[str, str | None]) -> None:
+    from hetplanner.errors import InvalidInput
+
+    for name, value in given.items():
+        if value:
+            raise InvalidInput(f"{name}: is for preemptions; add --lifetime 6h or --preemptions, or remove it")
 
 
 def _plan_of(file: Path, changed: object) -> Plan:

@@ -36,12 +36,14 @@ def join(
     """Join an elastic run with this machine. Ctrl-C leaves at a step boundary, SIGTERM within 20 s."""
     from hetplanner.errors import InvalidInput
     from hetplanner.liveness.notices import CLOUDS
+    from hetplanner.swarm.wire.addresses import check_address
 
     if notice not in (None, *CLOUDS):
         raise InvalidInput(f"--notice: must be one of {', '.join(CLOUDS)}, got {notice!r:.60}")
     inside: tuple[str, ...] = ()
     if ":" not in address:
         address, certificates, inside = _place_of(address)
+    check_address(address, certificates)
     arguments = [*inside, sys.executable, "-m", "hetplanner.swarm.main", "peer", address]
     arguments += ["--host", host, "--port", str(port)]
     arguments += ["--device", device, "--checkpoints", str(checkpoints)]

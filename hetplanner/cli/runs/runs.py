@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look at runs, stop them or their peers, sample from what they trained.")
 
-SAID: dict[PeerAct, str] = {
-    "drain": "leaves between two steps",
-    "kill": "is killed",
-    "rejoin": "comes back",
-}
 PeerName = Annotated[str, typer.Argument(metavar="PEER", help="Id of a peer, as the run's Swarm section lists them.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, part of it, 'last', or its directory.")]
 
@@ -36,27 +31,49 @@ def list_runs(
     state: Annotated[str, typer.Option(help="Only runs in this state, such as running or failed.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List runs, oldest first."""
+    """List runs, oldest first; the last steps' time stands with its difference from the prediction."""
+    from hetplanner.errors import InvalidInput
     from hetplanner.runs.annotations import known_annotations, matches
     from hetplanner.runs.directory import find_run
+    from hetplanner.runs.reading.recent import recent_step_s
     from hetplanner.runs.run import list_runs as registered
+    from hetplanner.runs.status import CONTINUED, State
 
+    states = (*get_args(State), CONTINUED)
+    if state and state not in states:
+        raise InvalidInput(f"--state: must be one of {', '.join(states)}, got {state!r:.60}")
     every = [(status, known_annotations(find_run(status.run)[1].path)) for status in registered()]
-    found = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
+    listed = [(status, said) for status, said in every if matches(said, status.run, status.word, text, tag, state)]
+    found = [(status, said, *recent_step_s(find_run(status.run)[1])) for status, said in listed]
     if as_json:
-        print_json([status.model_dump(mode="json") | said.model_dump(mode="json") for status, said in found])
+        rows = (
+            status.model_dump(mode="json")
+            | said.model_dump(mode="json")
+            | {"measured_step_s": measured_s, "predicted_step_s": predicted_s}
+            for status, said, measured_s, predicted_s in found
+        )
+        print_json(list(rows))
         return
-    runs = table("Runs", "run", "name", "state", "ranks", "message", right=("ranks",))
-    for status, said in found:
+    runs = table("Runs", "run", "name", "state", "ranks", "last steps", "message", right=("ranks", "last steps"))
+    for status, said, measured_s, predicted_s in found:
         runs.add_row(
             status.run,
             " ".join((said.name, *(f"#{tag}" for tag in said.tags))).strip(),
             status.word + (" (rehearsal)" if status.rehearsal else ""),
             str(status.ranks),
+            _step_text(measured_s, predicted_s),
             "; ".join((status.message, *status.degraded)),
         )
     nothing = "no run fits" if every else "no runs yet; start one with: hetplanner train plan.json"
     console.print(runs if found else nothing)
+
+
+def _step_text(measured_s: float | None, predicted_s: float | None) -> str:
+    """'816 ms, +12%' for a step that takes 12 % longer than predicted."""
+    if measured_s is None:
+        return "–"
+    drift = f", {measured_s / predicted_s - 1.0:+.0%}" if predicted_s else ""
+    return short_seconds(measured_s) + drift
 
 
 @app.command()
@@ -153,7 +170,8 @@ def show(run: RunName, as_json: AsJson = False) -> None:
     console.print(f"{reader.plan.problem.workload.name}, {len(reader.labels)} ranks, in {reader.path}")
     rows = table("", "what", "value")
     for name, value in summary.items():
-        rows.add_row(name.replace("_", " "), _shown(name, value))
+        words = name.replace("_", " ").replace("tokens", reader.any_plan.problem.workload.token_word)
+        rows.add_row(words, _shown(name, value))
     console.print(rows)
 
 
@@ -271,7 +289,7 @@ def stop(run: RunName, as_json: AsJson = False) -> None:
 
 @app.command()
 def drain(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
-    """Have a peer of a running swarm leave between two steps."""
+    """Have a peer of a running swarm leave between two steps; the only one of a stage waits for another."""
     _ask_peer(run, peer, "drain", as_json)
 
 
@@ -288,14 +306,17 @@ def rejoin(run: RunName, peer: PeerName, as_json: AsJson = False) -> None:
 
 
 def _ask_peer(run: str, peer: str, act: PeerAct, as_json: bool) -> None:
+    from hetplanner.runs.reading.peer_orders import what_follows
+    from hetplanner.runs.reading.swarm_history import SwarmHistory
     from hetplanner.runs.run import open_run
 
     reader = open_run(run)
+    words = what_follows(act, peer, SwarmHistory(reader.path).read_all())
     reader.ask_peer(peer, act)
     if as_json:
-        print_json({"id": reader.id, "peer": peer, "asked": act})
+        print_json({"id": reader.id, "peer": peer, "asked": act, "follows": words})
     else:
-        console.print(f"{reader.id}: {peer} {SAID[act]}")
+        console.print(f"{reader.id}: {words}")
 
 
 @app.command()

@@ -1,12 +1,15 @@
 """The newest runs of a home in a few words each, for lists; reads only the end of each run's telemetry."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from hetplanner.errors import HetplannerError
 from hetplanner.runs.annotations import known_annotations
 from hetplanner.runs.directory import RunDirectory, list_run_ids
 from hetplanner.runs.home import runs_directory
+from hetplanner.runs.reading.reader import RECENT_STEPS, RunReader
 from hetplanner.runs.reading.tail import LineTail
 from hetplanner.runs.reading.telemetry import RankTelemetry
 from hetplanner.runs.run import true_status
@@ -56,7 +59,19 @@ def _recent(home: Path | None, run_id: str) -> RecentRun:
 
 def steps_done(directory: RunDirectory) -> int:
     """Steps that rank 0 has reported, from the end of its file."""
+    return next(reversed(_end_of(directory).steps), -1) + 1
+
+
+def recent_step_s(directory: RunDirectory) -> tuple[float | None, float | None]:
+    """Seconds of a step: the median of rank 0's last RECENT_STEPS, and as predicted; None where that is not known."""
+    steps = list(_end_of(directory).steps.values())[-RECENT_STEPS - 1 :]
+    pairs = [(before, after) for before, after in pairwise(steps) if after.step == before.step + 1]
+    times = [after.end_s - before.end_s for before, after in pairs if after.attempt == before.attempt]
+    return median(times) if times else None, RunReader(directory.path).predicted_step_s()
+
+
+def _end_of(directory: RunDirectory) -> RankTelemetry:
     telemetry = RankTelemetry(0, directory.telemetry_file(0))
     telemetry.tail = LineTail(telemetry.path, END_BYTES)
     telemetry.poll(END_BYTES)
-    return next(reversed(telemetry.steps), -1) + 1
+    return telemetry

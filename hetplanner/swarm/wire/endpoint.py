@@ -8,7 +8,6 @@ asked). Without credentials nothing but loopback is listened on or called.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ import grpc
 import grpc.aio
 
 from hetplanner.errors import InvalidInput
+from hetplanner.swarm.wire.addresses import MAX_ADDRESS, check_address
 from hetplanner.swarm.wire.certificates import SWARM_NAME, Credentials
 from hetplanner.swarm.wire.frames import Frame, decode_frame
 from hetplanner.swarm.wire.tls_listener import TlsListener
@@ -29,7 +29,8 @@ SERVICE = "hetplanner.Swarm"
 FROM = "from-address"
 KEEPALIVE_MS = 1000
 PING_TIMEOUT_MS = 1000
-MAX_ADDRESS = 200
+END_S = 1.0
+"""How long an endpoint that closes waits for the calls that it answers."""
 FRAME_SLACK_BYTES = 5 * 2**20
 """What a message may be longer than its tensors: its header."""
 
@@ -64,25 +65,6 @@ class Service(Protocol):
 
     def on_stranger(self, host: str, reason: str) -> None:
         """A process on a host was refused: it has no certificate of the swarm. Of endpoints with a TLS listener."""
-
-
-def check_address(address: str, credentials: Credentials | None) -> None:
-    """Refuses what is no host:port, and other hosts where nothing is encrypted. Raises InvalidInput."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535 or len(address) > MAX_ADDRESS:
-        raise InvalidInput(f"address: must be HOST:PORT, got {address!r:.80}")
-    if credentials is None and not is_loopback(host):
-        raise InvalidInput(f"address: without certificates only loopback may be used, got {address!r:.80}; make some")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine's loopback."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Endpoint:
@@ -133,6 +115,7 @@ class Endpoint:
             self._options.append(("grpc.http_proxy", f"http://{proxy}"))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._server: grpc.aio.Server | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
         self._tls_listener: TlsListener | None = None
 
     async def start(self, host: str, port: int = 0, *, listener_folder: Path | None = None) -> str:
@@ -171,10 +154,24 @@ class Endpoint:
             await channel.close(None)
         if self._server is not None:
             await self._server.stop(None)
+            await self._end_answers()
         if self._tls_listener is not None:
             await self._tls_listener.close()
 
+    async def _end_answers(self) -> None:
+        """Waits for the calls that the stop has cancelled: gRPC prints a traceback for each that outlives the loop."""
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=END_S)
+        await asyncio.sleep(0)  # gRPC's own task, which waits for each, ends a turn of the loop later
+
     # What others send.
+
+    def _note_answer(self) -> None:
+        """The current task answers a call."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         unary = grpc.unary_unary_rpc_method_handler
@@ -197,6 +194,7 @@ class Endpoint:
         return await self._taken(data, context, self._service.on_work)
 
     async def _taken(self, data: bytes, context: Any, take: Callable[[str, Frame], Awaitable[Any]]) -> Any:
+        self._note_answer()
         sender = _sender_of(context)
         try:
             await self._hold(context.invocation_metadata(), len(data))
@@ -208,10 +206,12 @@ class Endpoint:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _on_watch(self, data: bytes, context: Any) -> bytes:
+        self._note_answer()
         await asyncio.Event().wait()
         return b""
 
     async def _on_query(self, data: bytes, context: Any) -> bytes:
+        self._note_answer()
         try:
             await self._hold(context.invocation_metadata(), len(data))
             answer = await self._service.on_query(data)
@@ -222,6 +222,7 @@ class Endpoint:
             raise
 
     async def _on_state(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        self._note_answer()
         try:
             await context.send_initial_metadata(self._stamp())
             async for piece in self._service.on_state(data):

@@ -64,7 +64,7 @@ class SearchFace(Face[SearchState]):
             return f"{title}<br>starting …"
         notes = [against_text(last.best, name, value) for name, value in subject.baselines.items()]
         value = value_text(last.best, problem.objective)
-        value += " per million tokens" if problem.objective == "cost" else ""
+        value += f" per million {problem.workload.token_word}" if problem.objective == "cost" else ""
         lines = [title, f'<span style="{_BIG}">{value}</span> {escape(" · ".join(notes))}', _progress(subject, last)]
         if subject.plan is not None and subject.plan.estimate is not None:
             lines.append(f"<b>Bottleneck:</b> {escape(subject.plan.estimate.bottleneck.text)}")
@@ -191,7 +191,7 @@ def _speed(run: Run) -> list[str]:
     parts = [f"step time {seconds_text(measured_s)}"]
     if predicted_s:
         parts.append(f"predicted {seconds_text(predicted_s)} {change_text(measured_s, predicted_s)}".rstrip())
-    return [*parts, f"{count_text(rate)} tokens/s"] if rate else parts
+    return [*parts, f"{count_text(rate)} {run.any_plan.problem.workload.token_word}/s"] if rate else parts
 
 
 class RunCell:

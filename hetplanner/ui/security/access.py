@@ -96,7 +96,7 @@ def launch_token() -> tuple[str, bool]:
 
 
 def process_guard() -> LaunchGuard:
-    """The one guard of this process; the first call prints its token to the terminal."""
+    """The one guard of this process; the first call, with `panel serve --warm` before it serves, prints its token."""
     global _guard
     with _guard_lock:
         if _guard is None:

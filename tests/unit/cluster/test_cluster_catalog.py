@@ -32,7 +32,7 @@ def test_names_are_found_by_alias_and_spelling(name):
 
 def test_an_unknown_kind_lists_the_nearest():
     assert find_kind("V10O") is None
-    with pytest.raises(InvalidInput, match=r"kind: 'H1000' is not in the catalog; nearest are .*H100"):
+    with pytest.raises(InvalidInput, match=r"kind: 'H1000' is not in the catalog; nearest are .*H100.*cluster gpus"):
         device_kind("H1000")
     with pytest.raises(InvalidInput, match="known are T4, "):
         device_kind("???")

@@ -74,7 +74,9 @@ def test_one_command_of_this_machine_starts_all_or_the_launcher_says_that_none_d
     if not request.starts:
         with pytest.raises(InvalidInput, match=f"launcher: {launcher.name} starts no process; .*dry-run") as error:
             request.command_here()
-        assert ("kubectl create -f" in str(error.value)) == bool(request.file)
+        own = {"torchrun": "paste its lines", "kubernetes": "give it to `kubectl create -f`"}
+        assert own.get(launcher.name, request.by_hand) in str(error.value)
+        assert ("kubectl" in str(error.value)) == (launcher.name == "kubernetes")
         return
     assert request.command_here().host == "localhost"
     assert sys.executable in request.command_here().argv

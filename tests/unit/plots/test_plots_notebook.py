@@ -70,6 +70,7 @@ COMPARISON = run_comparison(PLAN.problem, planners=("random", "rank-order"), see
 NETWORK = random_dag(3, 40)
 CAPTURED = cut_plan(NETWORK, [9, 30], [1, 2, 1], small_cluster(4))
 EMPTY_RUN: Any = SimpleNamespace(
+    any_plan=PLAN,
     read_all=lambda: None,
     losses=lambda: [],
     validation_losses=lambda: [],

@@ -139,7 +139,7 @@ def test_import_contracts_hold():
 
 
 @pytest.mark.parametrize(
-    "what", ["hetplanner.cli", "hetplanner.planners.interface", "hetplanner.plots", "hetplanner.runs.agent.client"]
+    "what", ["hetplanner.cli.app", "hetplanner.planners.interface", "hetplanner.plots", "hetplanner.runs.agent.client"]
 )
 def test_planning_imports_no_torch_and_no_panel(what):
     code = f"import sys, {what}; print([m for m in ('torch', 'panel', 'numba') if m in sys.modules])"

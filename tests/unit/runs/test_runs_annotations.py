@@ -16,6 +16,7 @@ from hetplanner.runs.annotations import Annotations, matches, read_annotations, 
 from hetplanner.runs.directory import create_run_directory
 from hetplanner.runs.reading.recent import recent
 from hetplanner.runs.status import RunStatus, write_status
+from hetplanner.units import short_seconds
 
 
 @pytest.fixture
@@ -52,6 +53,21 @@ def test_a_run_keeps_its_name_notes_and_tags_and_one_without_them_reads_as_befor
     (found,) = recent()
     assert (found.name, found.state, found.started_unix_s, found.steps) == ("=1+1", "finished", 7.0, 3)
     assert not found.is_live
+
+
+def test_the_list_shows_how_far_the_last_steps_are_from_the_prediction(run):
+    run_id, folder = run
+    (listed,) = json.loads(called("list", "--json"))
+    took_s = listed["measured_step_s"]
+    assert took_s > 0
+    assert listed["predicted_step_s"] is None
+    prediction = {"format": "hetplanner/prediction@1", "step_s": took_s / 1.25}
+    (folder / "prediction.json").write_text(json.dumps(prediction))
+    (row,) = [line for line in called("list").splitlines() if line.startswith(run_id)]
+    assert f"{short_seconds(took_s)}, +25%" in row
+    (folder / "rank-0.jsonl").write_text("")
+    assert json.loads(called("list", "--json"))[0]["measured_step_s"] is None
+    assert "%" not in called("list")
 
 
 @pytest.mark.parametrize("wrong", [{"name": "a\nb"}, {"tags": ("a,b",)}, {"tags": ("",)}, {"notes": "x" * 4001}])

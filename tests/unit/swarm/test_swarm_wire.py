@@ -36,6 +36,7 @@ from hetplanner.elastic.protocol.messages import (
 )
 from hetplanner.errors import InvalidInput
 from hetplanner.swarm.driver import Driver
+from hetplanner.swarm.wire.addresses import check_address
 from hetplanner.swarm.wire.certificates import (
     Credentials,
     authority_name,
@@ -43,7 +44,7 @@ from hetplanner.swarm.wire.certificates import (
     make_certificates,
     run_certificates,
 )
-from hetplanner.swarm.wire.endpoint import Lost, check_address
+from hetplanner.swarm.wire.endpoint import Lost
 from hetplanner.swarm.wire.frames import MAX_HEADER_BYTES, decode_frame, encode_frame, join_frame
 from hetplanner.swarm.wire.refusal import why_refused
 from hetplanner.swarm.wire.tls_listener import HUNG_UP
@@ -281,6 +282,25 @@ def test_a_door_closes_behind_whoever_hangs_up_and_leaves_nothing(authorities, t
     assert {HUNG_UP, "it does not speak TLS"} < set(reasons)
     assert len(reasons) >= 4
     assert left == []
+
+
+def test_an_endpoint_that_closes_ends_the_calls_it_answers_and_says_nothing(capfd):
+    """gRPC printed `CancelledError` for each open call when a peer ended."""
+
+    async def story():
+        one, other = Driver(None, 1000), Driver(None, 1000)
+        address = await one.endpoint.start("127.0.0.1")
+        watches = [asyncio.ensure_future(other.endpoint.watch(address)) for _ in range(3)]
+        while len(one.endpoint._answering) < 3:
+            await asyncio.sleep(0.01)
+        await one.endpoint.close()
+        open_still = len(one.endpoint._answering)
+        for watch in watches:
+            watch.cancel()
+        return open_still
+
+    assert [finish(story()) for _ in range(3)] == [0, 0, 0]
+    assert "CancelledError" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:5", "example.org:5", "0.0.0.0:1", "127.0.0.1", "127.0.0.1:99999", ":1"])

@@ -138,6 +138,7 @@ def test_bad_overrides(overrides, says):
 def test_an_unknown_name_lists_the_nearest():
     assert "unknown preset 'gpt2xl'; nearest are gpt2-xl" in refused(preset, "gpt2xl")
     assert "known are tiny-gpt, " in refused(preset, "%%%")
+    assert "hetplanner workload presets" in refused(preset, "%%%")
 
 
 # -- config.json ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Lines of several runs in one figure: what was reached over what was spent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from hetplanner.plots.data.curves import Columns, rolling_median, series_columns, thinned
@@ -13,9 +13,17 @@ AXES: dict[str, str] = {
     "bytes": "MB sent by all ranks",
     "dollars": "dollars at the cluster's prices",
 }
-VALUES: dict[str, str] = {"loss": "loss (nats a token)", "throughput": "tokens/s, running median"}
+VALUES: tuple[Value, ...] = ("loss", "throughput")
 _SPENT = {"steps": "step", "seconds": "seconds", "bytes": "bytes", "dollars": "dollars"}
 _REACHED = {"loss": "loss", "throughput": "tokens_per_s"}
+
+
+def value_label(value: str, words: Collection[str]) -> str:
+    """The label of an axis with one of VALUES, of runs that count `words`: tokens, samples, or some of both."""
+    known = sorted(words) or ["tokens"]
+    if value == "throughput":
+        return f"{' or '.join(known)}/s, running median"
+    return f"loss (nats a {' or '.join(word.removesuffix('s') for word in known)})"
 
 
 def overlay_columns(steps: Mapping[str, Sequence[float | None]], value: str, over: str) -> Columns:

@@ -13,26 +13,26 @@ COLUMNS = ("step_s", "usd_per_mtoken", "step", "price", "left_out", "text")
 """What a point of a front that is still searched has; those of finished plans have more."""
 
 
-def point_columns(points: Sequence[tuple[float, float]]) -> Columns:
-    """Columns of points on the way: those of `COLUMNS`."""
+def point_columns(points: Sequence[tuple[float, float]], word: str = "tokens") -> Columns:
+    """Columns of points on the way: those of `COLUMNS`; `word`: what a million of is priced."""
     return {
-        **_values([s for s, _ in points], [usd for _, usd in points]),
+        **_values([s for s, _ in points], [usd for _, usd in points], word),
         "left_out": ["known at the end of the search"] * len(points),
         "text": ["still searching"] * len(points),
     }
 
 
-def _values(steps_s: Sequence[float], usd_per_mtoken: Sequence[float]) -> Columns:
+def _values(steps_s: Sequence[float], usd_per_mtoken: Sequence[float], word: str) -> Columns:
     """Both values of each point, as numbers and in the words that the page has for them elsewhere."""
     return {
         "step_s": list(steps_s),
         "usd_per_mtoken": list(usd_per_mtoken),
         "step": [short_seconds(step_s) for step_s in steps_s],
-        "price": [f"${usd:.3g} per million tokens" for usd in usd_per_mtoken],
+        "price": [f"${usd:.3g} per million {word}" for usd in usd_per_mtoken],
     }
 
 
-def front_columns(rows: Sequence[dict[str, Any]]) -> Columns:
+def front_columns(rows: Sequence[dict[str, Any]], word: str = "tokens") -> Columns:
     """Columns of a front's rows (:meth:`hetplanner.planners.step_time.pareto.ParetoFront.to_rows`).
 
     Columns: step_s, usd_per_mtoken, step and price (both in words), tokens_per_s, tokens_per_usd, egress (share of the
@@ -41,7 +41,7 @@ def front_columns(rows: Sequence[dict[str, Any]]) -> Columns:
     """
     names = ("step_s", "usd_per_mtoken", "tokens_per_s", "tokens_per_usd", "stages", "pipelines", "devices")
     columns: Columns = {name: [row[name] for row in rows] for name in (*names, "bottleneck")}
-    columns |= _values(columns["step_s"], columns["usd_per_mtoken"])
+    columns |= _values(columns["step_s"], columns["usd_per_mtoken"], word)
     columns["egress"] = [_egress(row) for row in rows]
     columns["left_out"] = [left_out_text(row["unpriced_egress_bytes"]) or "nothing" for row in rows]
     columns["text"] = [f"{row['devices']} device" + ("s" if row["devices"] != 1 else "") for row in rows]

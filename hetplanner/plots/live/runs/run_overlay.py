@@ -1,11 +1,11 @@
 """Several runs in one figure: loss or throughput over steps, seconds, bytes or dollars."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bokeh.models import LegendItem, Range1d
 
 from hetplanner.plots.data.curves import Columns, padded_range
-from hetplanner.plots.data.runs.run_overlays import AXES, VALUES
+from hetplanner.plots.data.runs.run_overlays import AXES, value_label
 from hetplanner.plots.live.base import LiveFigure, empty_source, put, set_range
 from hetplanner.plots.theme import line_colour
 
@@ -23,12 +23,13 @@ class RunOverlay(LiveFigure):
         self._recolour()
         self.update([], "loss", "steps")
 
-    def update(self, lines: Sequence[tuple[str, Columns]], value: str, over: str) -> None:
+    def update(self, lines: Sequence[tuple[str, Columns]], value: str, over: str, words: Collection[str] = ()) -> None:
         """Shows runs.
 
         Args:
             lines: name, and columns x and y, of each.
             value, over: of VALUES and AXES, for the axes.
+            words: what the runs' throughputs count.
         """
         shown = [(i, name, columns) for i, (name, columns) in enumerate(lines) if columns["x"]]
         named = [f"{i + 1}: {name[:LABEL_CHARS]}" for i, name, _ in shown]  # two runs may bear one name
@@ -45,6 +46,6 @@ class RunOverlay(LiveFigure):
         y = [v for _, _, columns in shown for v in columns["y"]]
         set_range(self.figure.x_range, min(x, default=0.0), max(max(x, default=0.0), min(x, default=0.0) + 1e-9))
         set_range(self.figure.y_range, *padded_range(y, floor=0.0 if value == "throughput" else None))
-        self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = AXES[over], VALUES[value]
+        self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = AXES[over], value_label(value, words)
         nothing = "choose runs above" if not lines else "no step of these runs has both values"
         self._say("" if shown else nothing)

@@ -17,13 +17,14 @@ class ThroughputCurve(StepCurve):
         self.source, thin = self._line("#228833", line_width=1, line_alpha=0.55)
         self.median_source, bold = self._line("#228833", line_width=2.5)
         self.figure.yaxis.formatter = NumeralTickFormatter(format="0,0[.]0 a")
-        self._hover(self.source, ("throughput", "@y{0,0} tokens/s"))
+        self._hover(self.source, ("throughput", "@y{0,0} a second"))
         self._add_legend([("each step", [thin]), ("running median", [bold])])
         self._recolour()
         self.update([], [])
 
-    def update(self, steps: Sequence[float], tokens_per_s: Sequence[float]) -> None:
-        """Shows a run's throughput."""
+    def update(self, steps: Sequence[float], tokens_per_s: Sequence[float], word: str = "tokens") -> None:
+        """Shows a run's throughput; `word`: what it counts."""
+        self.figure.yaxis.axis_label = f"{word}/s"
         columns = series_columns(steps, tokens_per_s)
         put(self.source, columns)
         put(self.median_source, {"x": columns["x"], "y": rolling_median(columns["y"])})

@@ -84,6 +84,7 @@ class FrontCurve(LiveFigure):
         chosen: int | None = None,
         own: tuple[float, float] | None = None,
         left_out: str = "",
+        word: str = "tokens",
     ) -> None:
         """Shows a front.
 
@@ -94,9 +95,10 @@ class FrontCurve(LiveFigure):
             chosen: the point that is looked at.
             own: the plan in hand.
             left_out: what the dollars do not count, see `left_out_of`.
+            word: what a million of is priced.
         """
-        self.figure.yaxis[0].axis_label = ", ".join(filter(None, ("$ per million tokens", left_out)))
-        columns = front_columns(rows) if rows else point_columns(points)
+        self.figure.yaxis[0].axis_label = ", ".join(filter(None, (f"$ per million {word}", left_out)))
+        columns = front_columns(rows, word) if rows else point_columns(points, word)
         put(self.source, {name: columns[name] for name in COLUMNS})
         put(self.chosen_source, _one(points[chosen] if chosen is not None and chosen < len(points) else None))
         put(self.own_source, _one(own))

@@ -21,13 +21,14 @@ def pareto(found: ParetoFront) -> hv.Overlay:
         found: of `hetplanner.pareto`.
     """
     ready()
-    columns = front_columns(found.to_rows())
+    word = found.problem.workload.token_word
+    columns = front_columns(found.to_rows(), word)
     xs, ys = columns["step_s"], columns["usd_per_mtoken"]
     x_low, x_high, x_log = front_axis(xs, words=0.16)
     y_low, y_high, y_log = front_axis(ys)
     hover = tooltips(
-        ("step", "@step, @tokens_per_s{0,0} tokens/s"),
-        ("price", "@price, @tokens_per_usd{0,0} tokens per $"),
+        ("step", "@step, @tokens_per_s{0,0} " + f"{word}/s"),
+        ("price", "@price, @tokens_per_usd{0,0} " + f"{word} per $"),
         ("egress", "@egress{0.0%} of the price"),
         ("left out", "@left_out"),
         ("plan", "@stages stages, @pipelines pipelines, @devices devices"),
@@ -58,7 +59,7 @@ def pareto(found: ParetoFront) -> hv.Overlay:
             xlim=(x_low, x_high),
             ylim=(y_low, y_high),
             xlabel=f"step time (s); bound {found.least_step_s:.4g}",
-            ylabel=f"$ per million tokens; bound {found.least_usd_per_mtoken:.4g}",
+            ylabel=f"$ per million {word}; bound {found.least_usd_per_mtoken:.4g}",
             title=f"Step time against dollars: {len(xs)} plans, none beaten in both"
             + (f"\n{left_out}" if left_out else ""),
         )

@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plots.data.curves import padded_range, rolling_median, series_columns, without_spikes
-from hetplanner.plots.data.runs.run_overlays import AXES, VALUES, Over, Value, overlay_columns
+from hetplanner.plots.data.runs.run_overlays import AXES, VALUES, Over, Value, overlay_columns, value_label
 from hetplanner.plots.live import ThroughputCurve
 from hetplanner.plots.notebook.backend import FRAME, LEGEND, ready
 from hetplanner.plots.notebook.stills import shown
@@ -82,16 +82,17 @@ def overlay(runs: Mapping[str, MeasuredRun], value: Value = "loss", over: Over =
     if value not in VALUES:
         raise InvalidInput(f"value: must be one of {', '.join(VALUES)}, got {value!r:.60}")
     ready()
-    layers = []
+    layers, words = [], set[str]()
     for i, (name, run) in enumerate(runs.items()):
         run.read_all()
+        words.add(run.any_plan.problem.workload.token_word)
         prices = prices_of(run.any_plan) if over == "dollars" else None
         columns = overlay_columns(step_columns(run.steps(), prices), value, over)
         curve = hv.Curve((columns["x"], columns["y"]), over, value, label=name)
         layers.append(curve.opts(color=line_colour(i), line_width=2, tools=["hover"]))
     title = f"{value.capitalize()} over {over}"
     return hv.Overlay(layers).opts(
-        hv.opts.Overlay(**FRAME | LEGEND, xlabel=AXES[over], ylabel=VALUES[value], title=title)
+        hv.opts.Overlay(**FRAME | LEGEND, xlabel=AXES[over], ylabel=value_label(value, words), title=title)
     )
 
 
@@ -125,7 +126,7 @@ def throughput(run: MeasuredRun) -> figure:
     run.read_all()
     timed = [(s.step, s.num_tokens / s.step_s) for s in run.steps() if s.step_s]
     live = ThroughputCurve()
-    live.update([step for step, _ in timed], [rate for _, rate in timed])
+    live.update([step for step, _ in timed], [rate for _, rate in timed], run.any_plan.problem.workload.token_word)
     return shown(live)
 
 

@@ -201,17 +201,22 @@ class FrontModel(param.Parameterized):
         return f" Its fastest plan is faster than the plan in hand ({both}): choose it to take it."
 
     @property
+    def word(self) -> str:
+        """What the throughput of the front's plans counts."""
+        return self._job.request.problem.workload.token_word if self._job is not None else "tokens"
+
+    @property
     def chosen_text(self) -> str:
         """The chosen plan in a line."""
         if self.chosen is None or self.chosen >= len(self.rows):
             return ""
-        row = self.rows[self.chosen]
+        row, word = self.rows[self.chosen], self.word
         left_out = left_out_text(row["unpriced_egress_bytes"])
         shape = (
             f"{counted(row['stages'], 'stage')} × {counted(row['pipelines'], 'pipeline')} on {row['devices']} devices"
         )
         return (
-            f"{shape}: {seconds_text(row['step_s'])} a step, {count_text(row['tokens_per_s'])} tokens/s,"
-            f" ${row['usd_per_mtoken']:.3g} per million tokens{f' {left_out}' if left_out else ''};"
+            f"{shape}: {seconds_text(row['step_s'])} a step, {count_text(row['tokens_per_s'])} {word}/s,"
+            f" ${row['usd_per_mtoken']:.3g} per million {word}{f' {left_out}' if left_out else ''};"
             f" bottleneck: {row['bottleneck']}"
         )

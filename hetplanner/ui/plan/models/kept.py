@@ -86,7 +86,7 @@ class KeptModel(param.Parameterized):
                 "problem": str(error)[:200],
                 "shape": "",
                 "step": "",
-                "tokens/s": "",
+                "throughput": "",
                 "kept": kept,
             }
         estimate = plan.estimate
@@ -95,7 +95,9 @@ class KeptModel(param.Parameterized):
             "problem": f"{plan.problem.workload.name} on {plan.problem.cluster.name}",
             "shape": shape_text(plan),
             "step": seconds_text(estimate.step_s if estimate else None),
-            "tokens/s": count_text(estimate.tokens_per_s if estimate else None),
+            "throughput": f"{count_text(estimate.tokens_per_s)} {plan.problem.workload.token_word}/s"
+            if estimate
+            else "–",
             "kept": kept,
         }
 
@@ -224,10 +226,11 @@ def comparison(plans: dict[str, Plan]) -> list[Metric]:
     estimates = [plan.estimate for plan in every]
     problems = {(p.problem.workload.name, p.problem.cluster.name) for p in every}
     step = [e.step_s if e else None for e in estimates]
+    word = " or ".join(sorted({plan.problem.workload.token_word for plan in every}))
     rows = [
         _ranked("step time", step, seconds_text, least=True),
-        _ranked("tokens/s", [e.tokens_per_s if e else None for e in estimates], count_text, least=False),
-        _ranked("$ per million tokens", [e.usd_per_mtoken if e else None for e in estimates], _usd, least=True),
+        _ranked(f"{word}/s", [e.tokens_per_s if e else None for e in estimates], count_text, least=False),
+        _ranked(f"$ per million {word}", [e.usd_per_mtoken if e else None for e in estimates], _usd, least=True),
         Metric("dollars leave out", tuple((e.left_out_text or "–") if e else "–" for e in estimates)),
         _ranked("idle", [e.bubble if e else None for e in estimates], percent_text, least=True),
         Metric("bottleneck", tuple(e.bottleneck.name if e else "–" for e in estimates)),

@@ -57,7 +57,7 @@ class FrontCard:
         model = self.model
         left_out = left_out_of("cost", model.plan.cluster)
         own = self._own_point()
-        self.figure.update(model.points, model.rows, model.least, model.chosen, own, left_out=left_out)
+        self.figure.update(model.points, model.rows, model.least, model.chosen, own, left_out=left_out, word=model.word)
         self.chosen.set(model.chosen_text)
         # All are there all the time: one that came or went would move the others under the pointer.
         self.search.disabled, self.stop.disabled = model.searching, not model.searching

@@ -236,7 +236,7 @@ class PlanView(PageView):
             self.why.set(self._empty_words())
             return
         self._show_value()
-        self.metrics.set("Throughput", f"{count_text(estimate.tokens_per_s)} tokens/s", self._price())
+        self.metrics.set("Throughput", f"{count_text(estimate.tokens_per_s)} {self._word}/s", self._price())
         self.metrics.set("Idle", percent_text(estimate.bubble), "of the devices' time, estimated")
         tight = max(estimate.devices, key=lambda d: d.peak_bytes / d.limit_bytes)
         share = tight.peak_bytes / tight.limit_bytes
@@ -267,7 +267,12 @@ class PlanView(PageView):
     def _price(self) -> str:
         estimate = self.model.estimate
         assert estimate is not None
-        return f"predicted · {dollars_text(estimate)}"
+        return f"predicted · {dollars_text(estimate, self._word)}"
+
+    @property
+    def _word(self) -> str:
+        """What the throughput counts."""
+        return self.model.plan.problem.workload.token_word if self.model.plan is not None else "tokens"
 
     def _empty_words(self) -> str:
         if self.model.searching:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from hetplanner.planners.interface import OBJECTIVE_UNITS
 from hetplanner.plots.live import Ancestry, TriedShapes
+from hetplanner.ui.jobs.jobs import ENDED
 from hetplanner.ui.plan.models.plan import PlanModel
 from hetplanner.ui.widgets.cards import Words, card, chart
 
@@ -35,6 +36,10 @@ class HistoryCard(ABC):
         """What the search in hand tells; empty before its end."""
 
     @abstractmethod
+    def nothing(self, rows: Sequence[Any]) -> str:
+        """Why a search that has ended leaves nothing to draw."""
+
+    @abstractmethod
     def make(self) -> Any:
         """The figure."""
 
@@ -56,9 +61,10 @@ class HistoryCard(ABC):
                 self.figure = self.make()
                 self.card.insert(1, chart(self.figure))
             self._words.set(self.draw(rows))
-        elif self.figure is not None:
+            return
+        if self.figure is not None:
             self.figure.update([])
-            self._words.set(self.empty)
+        self._words.set(self.nothing(rows) if self.model.state in ENDED else self.empty)
 
     def set_dark(self, dark: bool) -> None:
         """Colours for a dark or a light page."""
@@ -76,6 +82,10 @@ class TriedCard(HistoryCard):
     def rows(self) -> Sequence[Any]:
         """See `HistoryCard`."""
         return self.model.tried
+
+    def nothing(self, rows: Sequence[Any]) -> str:
+        """See `HistoryCard`."""
+        return "This search tried one shape only." if rows else "This search has told of no shapes."
 
     def make(self) -> TriedShapes:
         """See `HistoryCard`."""
@@ -97,6 +107,14 @@ class AncestryCard(HistoryCard):
     def rows(self) -> Sequence[Any]:
         """See `HistoryCard`."""
         return self.model.ancestry
+
+    def nothing(self, rows: Sequence[Any]) -> str:
+        """See `HistoryCard`."""
+        if rows:
+            return "The best placement is a first layout: it has no parents."
+        return (
+            "This search has told of no parents: only the planner evolution does, and once it has layouts of its own."
+        )
 
     def make(self) -> Ancestry:
         """See `HistoryCard`."""

@@ -89,16 +89,17 @@ class LogModel(param.Parameterized):
         if steps:
             self._cursor = steps[-1].step
             origin_s = next((t.origin_unix_s for t in reader.ranks if t.origin_unix_s is not None), None)
-            self.lines.extend(step_line(s, origin_s) for s in steps[-MAX_LOG_LINES:])
+            word = reader.any_plan.problem.workload.token_word
+            self.lines.extend(step_line(s, origin_s, word) for s in steps[-MAX_LOG_LINES:])
             self.param.trigger("changed")
 
 
-def step_line(s: StepSummary, origin_unix_s: float | None) -> str:
+def step_line(s: StepSummary, origin_unix_s: float | None, word: str = "tokens") -> str:
     """'09:34:12  step 57  loss 4.1234  213 ms  1.2k tokens/s'; steps count from 1, as on the page."""
     parts = [f"step {s.step + 1}"]
     if origin_unix_s is not None:
         parts.insert(0, time.strftime("%H:%M:%S", time.localtime(origin_unix_s + s.end_s)))
     parts.append(f"loss {s.loss:.4f}" if s.loss is not None else "no loss")
     if s.step_s:
-        parts += [seconds_text(s.step_s), f"{count_text(s.num_tokens / s.step_s)} tokens/s"]
+        parts += [seconds_text(s.step_s), f"{count_text(s.num_tokens / s.step_s)} {word}/s"]
     return "  ".join(parts)

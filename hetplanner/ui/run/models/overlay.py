@@ -1,5 +1,6 @@
 """Several runs in one figure and in one CSV: which, what of them, and over what."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ class OverlayModel(param.Parameterized):
             except HetplannerError:
                 continue
             found.append((known_annotations(watch.reader.directory.path).name or run, columns))
+        return found
+
+    def token_words(self) -> set[str]:
+        """What the throughputs of these runs count."""
+        found = set()
+        for watch in self._watches.values():
+            with contextlib.suppress(HetplannerError):
+                found.add(watch.reader.any_plan.problem.workload.token_word)
         return found
 
     def _price(self, run: str, watch: RunWatch) -> Prices | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import param
 
+from hetplanner.runs.reading.peer_orders import only_peer_stage, what_follows
+from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.swarm.launch.requests import PeerAct
 from hetplanner.ui.shell.models.calls import Calls
 from hetplanner.ui.shell.models.session import Session
@@ -15,7 +17,6 @@ _log = logging.getLogger(__name__)
 
 LOCKED = "type the launch token first; it is printed in the server's terminal"
 MAX_NAMES = 500
-SAID = {"drain": "leaves between two steps", "kill": "is killed", "rejoin": "comes back"}
 
 
 class PeersModel(param.Parameterized):
@@ -37,6 +38,7 @@ class PeersModel(param.Parameterized):
         self._session, self._agent = session, agent
         self._calls = Calls(session)
         self._run = ""
+        self._history: SwarmHistory | None = None
         self.stage_of: dict[str, int] = {}
 
     def open(self, run_id: str) -> None:
@@ -47,7 +49,7 @@ class PeersModel(param.Parameterized):
 
     def see(self, detail: RunDetail | None) -> None:
         """The peers that are there now."""
-        history = detail.swarm if detail is not None else None
+        self._history = history = detail.swarm if detail is not None else None
         now = list(history.now.values())[:MAX_NAMES] if history is not None and not history.is_over else []
         self.stage_of = {stay.peer: stay.stage for stay in sorted(now, key=lambda stay: (stay.stage, stay.peer))}
         names = list(self.stage_of)
@@ -58,25 +60,26 @@ class PeersModel(param.Parameterized):
     @property
     def warning(self) -> str:
         """What the chosen peer's going means where it is the only one of its stage."""
-        stage = self.stage_of.get(self.peer)
-        if stage is None or list(self.stage_of.values()).count(stage) > 1:
+        stage = only_peer_stage("drain", self.peer, self._history) if self._history is not None else None
+        if stage is None:
             return ""
         return f"The only peer of stage {stage}: it leaves when another serves there; killed, the swarm waits for one."
 
     def ask(self, act: PeerAct) -> None:
         """Asks the agent. The lock is checked here, in the server, not only in the page."""
-        peer, run_id = self.peer, self._run
+        peer, run_id, history = self.peer, self._run, self._history
         known = self.gone if act == "rejoin" else self.stage_of
-        if peer not in known or not run_id or self.asking:  # what a page chooses may be anything
+        if history is None or peer not in known or not run_id or self.asking:  # what a page chooses may be anything
             return
         if not self._session.unlocked:
             self.param.update(refusal=f"{act}: {LOCKED}", words="")
             return
         _log.info("%s of %s: %s", peer, run_id, act)
         self.param.update(asking=True, refusal="", words="")
+        words = what_follows(act, peer, history)
         self._calls.make(
             lambda: self._agent().ask_peer(run_id, peer, act),
-            lambda _: self._answered(words=f"{peer} {SAID[act]}."),
+            lambda _: self._answered(words=f"{words}."),
             lambda text: self._answered(refusal=text),
         )
 

@@ -328,7 +328,9 @@ class RunView(PageView):
         self.metrics.set("Step time, measured", seconds_text(measured_s), note)
         sent = f"{short_bytes(reader.bytes_boundary)} boundary, {short_bytes(reader.bytes_reduce)} reduction"
         rate = reader.tokens_per_s()
-        self.metrics.set("Throughput", f"{count_text(rate)} tokens/s" if rate else "–", sent)
+        self.metrics.set(
+            "Throughput", f"{count_text(rate)} {reader.any_plan.problem.workload.token_word}/s" if rate else "–", sent
+        )
         late, late_s = reader.late
         words = f"{seconds_text(late_s)} in all" if late else "the emulator kept every link's time"
         if not reader.config.emulate_links:

@@ -59,4 +59,4 @@ class Progress(Section):
         prediction = reader.prediction() or {}
         numbers = [step for step, _, _ in timed]
         self.times.update(numbers, [s for _, s, _ in timed], prediction.get("step_s"), prediction.get("catalog_step_s"))
-        self.throughput.update(numbers, [rate for _, _, rate in timed])
+        self.throughput.update(numbers, [rate for _, _, rate in timed], reader.any_plan.problem.workload.token_word)

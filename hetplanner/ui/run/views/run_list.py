@@ -122,7 +122,7 @@ class Overlay:
     def _draw(self, *_: Any) -> None:
         overlay = self._model.overlay
         lines = overlay.lines()
-        self.figure.update(lines, overlay.value, overlay.over)
+        self.figure.update(lines, overlay.value, overlay.over, overlay.token_words())
         unpriced = [name for name, columns in lines if overlay.over == "dollars" and not columns["x"]]
         missing = f"No price is known, or no step yet: {', '.join(unpriced)}." if unpriced else ""
         self.words.set("\n".join(filter(None, (missing, overlay.words))))

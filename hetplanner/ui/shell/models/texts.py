@@ -49,11 +49,11 @@ def against_text(value: float, name: str, reference: float) -> str:
     return f"{change_text(value, reference)} against {name}"
 
 
-def dollars_text(estimate: Estimate) -> str:
-    """'$0.109 per million tokens, 41 % of it egress', and whether that leaves something out."""
+def dollars_text(estimate: Estimate, word: str = "tokens") -> str:
+    """'$0.109 per million tokens (or another word), 41 % of it egress', and whether that leaves something out."""
     if estimate.usd_per_mtoken is None:
         return "price unknown: a device in use has none"
-    text = f"${estimate.usd_per_mtoken:.3g} per million tokens"
+    text = f"${estimate.usd_per_mtoken:.3g} per million {word}"
     if estimate.egress_usd and estimate.device_usd is not None:
         text += f", {percent_text(estimate.egress_usd / (estimate.device_usd + estimate.egress_usd), 0)} of it egress"
     return f"{text} (not all: see below)" if estimate.left_out_text else text

@@ -128,16 +128,17 @@ def planner_page(
         # its style sheets from a CDN.
         pn.state.curdoc.template_variables.setdefault("dist_url", LOCAL_DIST)
         come_back_after_loss(pn.state.curdoc)
+    if task_id() is not None:
+        return refusal(_ONE_PROCESS)
+    guard = guard or process_guard()  # `panel serve --warm` comes here before it serves, and the token is printed
     request = _request()
     names = allowed_hosts() if hosts is None else hosts
     if request is not None and not behind_login and not request_is_ours(request, names):
         return refusal(_FOREIGN)
-    if task_id() is not None:
-        return refusal(_ONE_PROCESS)
     service = service or process_service(home)
     service.warm()
     process_compute().warm()
-    app = PlannerApp(guard or process_guard(), service, samples, home)
+    app = PlannerApp(guard, service, samples, home)
     app.session.unlocked = may_launch(request)
     # Weak: Panel keeps the handler of a session in a dictionary of the process.
     pn.config.exception_handler = partial(_show_exception, weakref.ref(app.session))

@@ -123,6 +123,9 @@ def test_the_only_peer_of_a_stage_is_named_as_such(pages):
     assert peers.warning == ""
     peers.peer = "c"
     assert peers.warning.startswith("The only peer of stage 1")
+    peers.ask("drain")
+    settled(pages.first)
+    assert peers.words.startswith("c serves on: stage 1 has no other peer; it leaves once one serves there")
 
 
 def test_names_that_would_be_markup_are_options_and_nothing_else(pages):

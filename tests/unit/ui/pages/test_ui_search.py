@@ -6,6 +6,9 @@ import pytest
 
 from hetplanner.planners.baselines.rank_order import RankOrderPlanner
 from hetplanner.planners.interface import LOADING
+from hetplanner.planners.search.ancestry import Ancestor
+from hetplanner.planners.search.tried import TriedShape
+from hetplanner.ui.plan.views.search_history import AncestryCard, TriedCard
 from hetplanner.ui.security.access import LaunchGuard
 from hetplanner.ui.shell.models.app import PlannerApp
 from tests.unit.ui.pages.test_ui_models import SAMPLES, TOKEN, errors, event
@@ -72,6 +75,24 @@ def test_bound_gap_and_population_stand_under_the_curve(app):
     newest(app).log.append({"type": "state", "state": "done", "value": 5.0, "lower_bound": 5.0, "text": ""})
     app.plan.poll()
     assert app.plan.found_text.endswith("proven optimal")
+
+
+def test_cards_of_a_search_that_has_ended_say_what_it_told_and_no_more_what_will_come(app):
+    tried, ancestry = TriedCard(app.plan, 200), AncestryCard(app.plan, 200)
+    app.search()
+    ends = []
+    for shapes, births in (([], []), ([TriedShape(2, 2, 9.0, 3)], [Ancestor("seed", 9.0, 1, 2, 2, ())])):
+        for card in (tried, ancestry):
+            card.beat()
+            assert card.empty in str(card._words.view.object)
+        newest(app).tried, newest(app).ancestry = shapes, births
+        finish(app)
+        for card in (tried, ancestry):
+            card.beat()
+            ends.append(str(card._words.view.object))
+        app.search()
+    words = ("told of no shapes", "told of no parents", "one shape only", "is a first layout")
+    assert all(word in end for word, end in zip(words, ends, strict=True)), ends
 
 
 # -- going on -------------------------------------------------------------------------------------

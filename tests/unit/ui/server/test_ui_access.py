@@ -1,13 +1,19 @@
 """The launch guard and the Host list."""
 
+from pathlib import Path
+
 import pytest
+from bokeh.command.util import build_single_handler_application
+from panel.io.session import generate_session
 
 from hetplanner.errors import InvalidInput
+from hetplanner.ui.security import access
 from hetplanner.ui.security.access import (
     LaunchGuard,
     allowed_hosts,
     host_is_allowed,
     new_token,
+    process_guard,
     request_is_ours,
 )
 
@@ -74,3 +80,12 @@ def test_a_session_is_ours_if_both_its_token_and_its_connection_say_so():
     assert not request_is_ours(Request({"Host": "localhost:5006"}, "evil.example:5006"), allowed)
     assert not request_is_ours(Request({"Host": "evil.example:5006"}, "localhost:5006"), allowed)
     assert not request_is_ours(Request({}, "localhost:5006"), allowed)
+
+
+def test_panel_serve_prints_the_token_before_it_serves(capsys, monkeypatch):
+    """`--warm` makes a session without a request; it is refused as any foreign one, but the token is there."""
+    monkeypatch.setattr(access, "_guard", None)
+    monkeypatch.delenv(access.TOKEN_VARIABLE, raising=False)
+    generate_session(build_single_handler_application(str(Path(__file__).parents[4] / "apps" / "planner.py")))
+    said = capsys.readouterr().out
+    assert said.count(f"hetplanner launch token: {process_guard().token}\n") == 1
