@@ -1,8 +1,8 @@
 """Going on from a checkpoint of another plan: each rank takes the weights of its stages from a rank with their file.
 
 Files stay where they were written. What a rank's own host has it reads; the rest comes from ranks of other hosts, in
-one order that all ranks follow. Weights and both moments are carried over by their names, running statistics are merged
-over the replicas whose files are there. What reductions carry (error feedback, memories of samples) begins anew.
+one order that all ranks follow. Weights and optimizer states are carried over by their names, running statistics are
+merged over the replicas whose files are there. What reductions carry (error feedback, memories of samples) begins anew.
 """
 
 import contextlib
@@ -29,12 +29,13 @@ from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.chunk import Chunk
 from hetplanner.runtime.model.layout import RunningBuffer, running_buffers, stage_weights
 from hetplanner.runtime.train.executor import Executor
+from hetplanner.runtime.train.optimizers import Piece, StateLayout
+from hetplanner.workload.optimizers import is_codes
+from hetplanner.workload.workload import Workload
 
 log = logging.getLogger(__name__)
 
 PIECE_ELEMENTS = 2**20
-PARTS = ("weights", "mean", "square")
-"""Of a stage, in a rank's file: its flat buffer, and the moments of AdamW in the same layout."""
 NUMBERS = ("updates", "loss_scale", "quiet_steps")
 
 
@@ -218,25 +219,24 @@ class Source:
 def _load(executor: Executor, source: Source, advance: Callable[[], None]) -> None:
     plan, old = executor.plan, source.plan
     workload = plan.problem.workload
-    first_in_old = {
-        (stage, weight.name): weight.first
-        for stage, each in enumerate(old.stages)
-        for _, weight in stage_weights(workload, each.first_op, each.end_op)
-    }
+    old_pieces = [_pieces(workload, each.first_op, each.end_op) for each in old.stages]
     chunks = {(chunk.stage, chunk.replica): chunk for chunk in executor.chunks}
     for target, places in enumerate(plan.places_of_rank):
         for place in places:
             chunk = chunks[place] if target == source.rank else None
             stage = plan.stages[place[0]]
+            pieces = _pieces(workload, stage.first_op, stage.end_op)
             for _, weight in stage_weights(workload, stage.first_op, stage.end_op):
                 held_by = old.stage_of_op[weight.op_index]
                 found = source.place_of(held_by, target)
                 assert found is not None
-                for part in PARTS:
-                    out = torch.empty(weight.end - weight.first, device="meta")
+                for part, piece in pieces[weight.name].items():
+                    dtype = torch.uint8 if is_codes(part) else torch.float32
+                    out = torch.empty(piece.end - piece.first, dtype=dtype, device="meta")
                     if chunk is not None:
-                        out = _parts_of(chunk)[part][weight.first : weight.end]
-                    source.take(f"stage.{held_by}.{part}", found, target, first_in_old[held_by, weight.name], out)
+                        out = _parts_of(chunk)[part][piece.first : piece.end]
+                    first = old_pieces[held_by][weight.name][part].first
+                    source.take(f"stage.{held_by}.{part}", found, target, first, out)
                     advance()
             ops = range(stage.first_op, stage.end_op)
             buffers = [buffer for buffer in running_buffers(workload) if buffer.op in ops]
@@ -249,8 +249,17 @@ def _load(executor: Executor, source: Source, advance: Callable[[], None]) -> No
         scale.value, scale.quiet_steps = source.numbers["loss_scale"], int(source.numbers["quiet_steps"])
 
 
+def _pieces(workload: Workload, first_op: int, end_op: int) -> dict[str, dict[str, Piece]]:
+    """Of a stage, by weight: where a rank's file has its values and its optimizer states."""
+    layout = StateLayout.of(workload, first_op, end_op)
+    return {
+        weight.name: {"weights": Piece(weight.first, weight.shape)} | layout.pieces[weight.name]
+        for _, weight in stage_weights(workload, first_op, end_op)
+    }
+
+
 def _parts_of(chunk: Chunk) -> Mapping[str, Tensor]:
-    return {"weights": chunk.model.flat, "mean": chunk.optimizer.mean, "square": chunk.optimizer.square}
+    return {"weights": chunk.model.flat, **chunk.optimizer.states}
 
 
 def _merged(buffer: RunningBuffer, source: Source, target: int) -> Tensor:
