@@ -16,6 +16,7 @@ import typer
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning.plan import PlanFile
 from hetplanner.cli.runs.train_options import (
+    Betas,
     Budget,
     CheckpointEvery,
     CheckpointsKept,
@@ -31,14 +32,17 @@ from hetplanner.cli.runs.train_options import (
     Launcher,
     LearningRate,
     LrFloor,
+    LrFromZero,
     LrSchedule,
     MaxRestarts,
+    Momentum,
     Out,
     Replan,
     Resume,
     Seed,
     Steps,
     WarmupSteps,
+    WeightDecay,
     Without,
 )
 from hetplanner.errors import Infeasible, InvalidInput
@@ -73,6 +77,10 @@ def train(
     warmup_steps: WarmupSteps = 20,
     lr_schedule: LrSchedule = "constant",
     lr_floor: LrFloor = 0.1,
+    lr_from_zero: LrFromZero = False,
+    weight_decay: WeightDecay = 0.1,
+    betas: Betas = (0.9, 0.95),
+    momentum: Momentum = None,
     clip_norm: ClipNorm = None,
     device: Device = "auto",
     checkpoint_every: CheckpointEvery = None,
