@@ -85,6 +85,22 @@ async def _streamed(state, change=lambda piece: piece, **sizes):
     return await receive_state(pieces(), state.stage, {name: t.numel() for name, t in state.tensors.items()} | sizes)
 
 
+@pytest.mark.parametrize(("name", "delayed"), [("sgd", False), ("adafactor", True), ("muon", True)])
+def test_other_optimizers_train_as_one_process_and_their_states_travel(name, delayed):
+    spec = small_spec(steps=4, micro_batches=2, delayed=delayed)
+    spec = spec.replace(workload=spec.workload.replace(optimizer=name))
+    engines = engines_of(spec)
+    losses = undisturbed_losses(spec, engines)
+    if not delayed:  # the late reference knows AdamW alone
+        assert losses == pytest.approx(reference_losses(spec), rel=1e-5)
+    copy = StageEngine(spec, CPU)
+    copy.build(1)
+    copy.load(finish(_streamed(engines[1].state())))
+    assert copy.digest() == engines[1].digest()
+    with pytest.raises(ValueError, match="elastic training sends no 8-bit states; plan with --optimizer"):
+        spec.replace(workload=spec.workload.replace(optimizer="adamw8bit"))
+
+
 @pytest.mark.parametrize("delayed", [False, True])
 def test_a_state_travels_whole_and_the_copy_goes_on_equal(delayed):
     spec = small_spec(micro_batches=2, delayed=delayed)
