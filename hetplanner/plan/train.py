@@ -1,12 +1,14 @@
 """How a plan is trained: what is the user's choice at launch, not the planner's. Saved as `run.json`."""
 
 import math
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.dtypes import DType
+from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
@@ -114,3 +116,12 @@ def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
         check_captured(workload)
+
+
+def check_packages(workload: Workload) -> None:
+    """Refuses an optimizer whose package is not installed on this host. Raises InvalidInput."""
+    if workload.optimizer == "adamw8bit" and find_spec("bitsandbytes") is None:
+        raise InvalidInput(
+            "optimizer: adamw8bit needs bitsandbytes on every host: pip install 'hetplanner[eight-bit]', or plan with"
+            " --optimizer adamw"
+        )

@@ -6,14 +6,12 @@ of CPU in every rank), and their states are made at the first step, one by one. 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import prod
 
 import torch
 from torch import Tensor
 
-from hetplanner.errors import InvalidInput
-from hetplanner.plan.train import TrainConfig
+from hetplanner.plan.train import TrainConfig, check_packages
 from hetplanner.runtime.model.layout import stage_weights
 from hetplanner.workload.optimizers import MOMENTUM, inner_ops, is_codes, state_parts, state_shapes
 from hetplanner.workload.workload import Workload
@@ -81,6 +79,9 @@ class StageOptimizer:
         config: betas, momentum and weight decay. Norms, biases and other vectors do not decay.
         flat, flat_grad: values and gradients of all weights, float32, 1-D, as `StageModel` lays them out.
 
+    Raises:
+        InvalidInput: a package that the optimizer needs is not installed.
+
     Attributes:
         layout: of the states.
         states: by part, 1-D; float32, codes uint8.
@@ -90,6 +91,7 @@ class StageOptimizer:
     def __init__(
         self, workload: Workload, first_op: int, end_op: int, config: TrainConfig, flat: Tensor, flat_grad: Tensor
     ) -> None:
+        check_packages(workload)
         self.name, self.config = workload.optimizer, config
         self.layout = StateLayout.of(workload, first_op, end_op)
         self._weights = [weight for _, weight in stage_weights(workload, first_op, end_op)]
@@ -236,10 +238,9 @@ class StageOptimizer:
 
 
 class _CodedAdam:
-    """AdamW whose moments are 8-bit codes, by bitsandbytes. Raises InvalidInput where that is not installed."""
+    """AdamW whose moments are 8-bit codes, by bitsandbytes."""
 
     def __init__(self, device: torch.device) -> None:
-        check_installed()
         from bitsandbytes.functional import create_dynamic_map
 
         self._signed = create_dynamic_map(signed=True).to(device)
@@ -270,12 +271,3 @@ class _CodedAdam:
                 one.states["square_scales"],
                 weight_decay=decay,
             )
-
-
-def check_installed() -> None:
-    """Refuses 8-bit states without the package that computes them. Raises InvalidInput."""
-    if find_spec("bitsandbytes") is None:
-        raise InvalidInput(
-            "optimizer: adamw8bit needs bitsandbytes on every host: pip install 'hetplanner[eight-bit]', or plan with"
-            " --optimizer adamw"
-        )

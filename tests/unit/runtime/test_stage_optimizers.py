@@ -88,7 +88,7 @@ def test_8_bit_states_learn_as_fast_as_those_of_adamw() -> None:
 
 
 def test_8_bit_states_without_their_package_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetplanner.runtime.train.optimizers.find_spec", lambda _: None)
+    monkeypatch.setattr("hetplanner.plan.train.find_spec", lambda _: None)
     with pytest.raises(InvalidInput, match=r"adamw8bit needs bitsandbytes on every host: pip install"):
         whole(gpt("adamw8bit"))
 
