@@ -8,6 +8,7 @@ import typer
 from hetplanner.cli.output import AsJson, bold, console, notices, print_json, table
 from hetplanner.errors import InvalidInput
 from hetplanner.units import short_bytes
+from hetplanner.workload.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from hetplanner.workload.capturing import OnProgress
@@ -48,7 +49,13 @@ SharedLayers = Annotated[
     int | None, typer.Option("--shared-layers", help="So many consecutive layers share one set of weights.")
 ]
 Precision = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
-
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        help=f"What trains the model, by what it keeps in memory: {', '.join(OPTIMIZERS)}; default adamw.",
+    ),
+]
 
 CaptureTimeout = Annotated[
     float | None,

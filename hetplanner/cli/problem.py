@@ -14,6 +14,7 @@ from hetplanner.cli.model import (
     Layers,
     MicroBatch,
     ModelCode,
+    Optimizer,
     OptionalModel,
     Precision,
     SeqLen,
@@ -73,6 +74,7 @@ def load_problem(
     dtype: Precision = None,
     boundary_layers: BoundaryLayers = None,
     shared_layers: SharedLayers = None,
+    optimizer: Optimizer = None,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.formats.cluster_files import load_cluster
@@ -89,6 +91,7 @@ def load_problem(
         dtype=dtype,
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
+        optimizer=optimizer,
     )
     constraints = {
         "stages": stages,

@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import CostTables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,21 +76,25 @@ class Capacity:
         rows = np.array([problem.cluster.device_index(d) for d in problem.usable_devices], dtype=np.int64)
         return rows[np.argsort(-self.tables.devices.memory_bytes_D[rows], kind="stable")]
 
-    def stage_bytes_KK(self, in_flight: int = 1, *, recompute: bool = True, state: float | None = None) -> FloatArray:
+    def stage_bytes_KK(self, in_flight: int = 1, *, recompute: bool = True, sharded: float = 0.0) -> FloatArray:
         """Peak bytes of a stage between two places, as :meth:`CostTables.stage_bytes`; infinite where there is none.
 
         Args:
             in_flight: micro-batches held at once.
             recompute: whether only stages' inputs are kept.
-            state: bytes per parameter, if not the usual.
+            sharded: bytes per parameter that are elsewhere.
         """
         kept_K = self.tables.activation_bytes_O[self.edges_K]
         boundary_K = self.tables.boundary_bytes_O[self.edges_K]
         kept_KK = kept_K[None, :] - kept_K[:, None]
         kept_KK = kept_KK + boundary_K[:, None] * in_flight if recompute else (kept_KK + self._relayed_KK) * in_flight
-        state_KK = self._params_KK * (STATE_BYTES_PER_PARAM if state is None else state)
+        state_KK = self._state_KK - self._params_KK * sharded
         total_KK = state_KK + kept_KK + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
+
+    @cached_property
+    def _state_KK(self) -> FloatArray:
+        return self.tables.state_between(self.edges_K)
 
     @cached_property
     def _params_KK(self) -> FloatArray:

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from hetplanner.codecs.spec import Codec
-from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, OPTIMIZER_TRAFFIC_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.model import Plan, Role
 from hetplanner.plan.reducers.groups import reduction_groups
@@ -66,7 +66,7 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     return Durations(
         forward_s_C=forward,
         backward_s_C=backward + np.where(recompute_S[stage_C], forward, 0.0),
-        optimizer_s_N=held_N * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_N,
+        optimizer_s_N=held_N * tables.optimizer_traffic_bytes / memory_N,
         encode_s_N=encode_s_N,
         decode_s_N=decode_s_N,
         reduce_s_N=shared_N * GRADIENT_ELEMENT_BYTES / memory_N,

@@ -17,14 +17,11 @@ from hetplanner.cost.cuts import choose_cuts
 from hetplanner.cost.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES
+from hetplanner.workload.optimizers import TRAFFIC_BYTES, WEIGHT_BYTES, state_bytes_of_ops
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Mixed precision: weights 2 + gradients 2 + fp32 master 4 + Adam moments 8; in fp32: 4 + 4 + 8.
-STATE_BYTES_PER_PARAM = 16
-# AdamW reads and writes once: gradient, weight or master, two moments (28 bytes in both precisions).
-OPTIMIZER_TRAFFIC_BYTES_PER_PARAM = 28
 # Gradients travel in float32 whatever the weights are.
 GRADIENT_ELEMENT_BYTES = ELEMENT_BYTES
 
@@ -100,6 +97,36 @@ class CostTables:
             params_KK -= np.where((edges_K[:, None] <= one) & (edges_K[None, :] > two), shared, 0.0)
         return params_KK
 
+    def stage_state_bytes(self, first: int, end: int) -> float:
+        """Bytes of a stage's weights, gradients and optimizer states, as :meth:`stage_params` counts weights."""
+        twice = sum(
+            shared * self._state_bytes_o[two] for one, two, shared in self._tied_pairs if first <= one < two < end
+        )
+        return float(self._state_O[end] - self._state_O[first]) - twice
+
+    def sent_state_bytes(self, first: int, end: int) -> float:
+        """Bytes of a stage's weights in float32 and optimizer states: what a checkpoint holds, and a joiner fetches."""
+        return self.stage_state_bytes(first, end) - GRADIENT_ELEMENT_BYTES * self.stage_params(first, end)
+
+    def state_between(self, edges_K: IntArray) -> FloatArray:
+        """The same of stages between all pairs of op boundaries."""
+        before_K = self._state_O[edges_K]
+        state_KK = before_K[None, :] - before_K[:, None]
+        for one, two, shared in self._tied_pairs:
+            inside = (edges_K[:, None] <= one) & (edges_K[None, :] > two)
+            state_KK -= np.where(inside, shared * self._state_bytes_o[two], 0.0)
+        return state_KK
+
+    @property
+    def shardable_bytes_per_param(self) -> float:
+        """Of each weight what optimizer sharding divides among replicas: its float32 copy and the least state."""
+        return WEIGHT_BYTES / 2 + float(self._state_bytes_o.min()) - WEIGHT_BYTES
+
+    @property
+    def optimizer_traffic_bytes(self) -> int:
+        """Bytes that one step of the optimizer reads and writes for each weight."""
+        return TRAFFIC_BYTES[self.problem.workload.optimizer]
+
     def own_params_between(self, edges_K: IntArray) -> FloatArray:
         """The same without what is tied to another stage: what the stage's replicas reduce among themselves."""
         ops = self.problem.workload.graph.ops
@@ -132,6 +159,18 @@ class CostTables:
         return _prefix(self._per_op("num_params"))
 
     @cached_property
+    def _state_bytes_o(self) -> FloatArray:
+        """By op, bytes per parameter of weights, gradients and optimizer states."""
+        workload = self.problem.workload
+        width = workload.transformer.hidden if workload.transformer is not None else None
+        kept_o = state_bytes_of_ops(workload.optimizer, workload.graph, workload.program, width)
+        return np.asarray(WEIGHT_BYTES + kept_o)
+
+    @cached_property
+    def _state_O(self) -> FloatArray:
+        return _prefix(self._per_op("num_params") * self._state_bytes_o)
+
+    @cached_property
     def _tied_pairs(self) -> list[tuple[int, int, int]]:
         """Neighbouring users of a tied weight, and its size: a stage with both holds it once less."""
         graph = self.problem.workload.graph
@@ -141,8 +180,11 @@ class CostTables:
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
 
-            16 x parameters + in_flight x (activations + relayed) + 2 x (input + output)
-            16 x parameters + activations + in_flight x input + 2 x (input + output)      with recomputation
+            state + in_flight x (activations + relayed) + 2 x (input + output)
+            state + activations + in_flight x input + 2 x (input + output)      with recomputation
+
+        State: 8 bytes a parameter for weights and gradients (in mixed precision 2 + 2, and 4 of a float32 copy), and
+        what the optimizer keeps: 8 for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`.
 
         With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
         while its backward runs. Logits count where the loss keeps them, in float32. Buffers: one message in and one
@@ -155,7 +197,7 @@ class CostTables:
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
         relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
         kept = kept + inputs * in_flight if recompute else (kept + relayed) * in_flight
-        return self.stage_params(first, end) * STATE_BYTES_PER_PARAM + kept + 2.0 * (inputs + outputs)
+        return self.stage_state_bytes(first, end) + kept + 2.0 * (inputs + outputs)
 
     @cached_property
     def _forward_flops(self) -> FloatArray:

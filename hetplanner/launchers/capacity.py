@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import CostTables
 from hetplanner.errors import Infeasible
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
@@ -69,7 +69,7 @@ def estimated_rank_bytes(plan: Plan) -> list[int]:
     to_float32 = 4 / plan.problem.workload.dtype_bytes
     stage_bytes = []
     for s, stage in enumerate(plan.stages):
-        state = STATE_BYTES_PER_PARAM * tables.stage_params(stage.first_op, stage.end_op)
+        state = int(tables.stage_state_bytes(stage.first_op, stage.end_op))
         needed = tables.stage_bytes(stage.first_op, stage.end_op, plan.held_S[s], stage.recompute)
         stage_bytes.append(state + int((needed - state) * to_float32))
     return [PROCESS_BYTES + sum(stage_bytes[stage] for stage, _ in places) for places in plan.places_of_rank]

@@ -19,8 +19,6 @@ from hetplanner.units import short_bytes
 from hetplanner.workload.workload import Workload
 
 FLOAT_BYTES = 4
-MOMENTS = 3
-"""A checkpoint holds weights and AdamW's two moments."""
 HEADER_BYTES = 110
 """Of one tensor in a saved model: its name, type, shape and place."""
 TENSORS_PER_LAYER = 16
@@ -163,24 +161,25 @@ def _elements(shape: tuple[int, ...]) -> int:
 def _checkpoint_bytes(plan: Plan) -> int:
     """Every rank writes all that it holds: replicas too, and what its reductions carry from step to step."""
     tables = CostTables(plan.problem)
-    held = sum(len(stage.replicas) * tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
-    elements = MOMENTS * held
+    held = sum(len(stage.replicas) * tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages)
+    elements = 0
     for group in reduction_groups(plan):
         if not group.every_step:  # local steps: where replicas were equal, and the outer optimizer's velocity
             elements += (2 if plan.outer else 1) * group.num_elements * len(group.ranks)
         elements += sum(group.elements_kept(rank) for rank in group.ranks)
     replicas = sum(len(stage.replicas) for stage in plan.stages) / len(plan.stages)
-    return FLOAT_BYTES * elements + int(replicas * _running_bytes(plan.problem.workload))
+    return int(held) + FLOAT_BYTES * elements + int(replicas * _running_bytes(plan.problem.workload))
 
 
 def _swarm_checkpoint_bytes(plan: ElasticPlan) -> int:
     """One peer of every stage writes it: weights, moments, and what delayed or local updates add."""
     tables = CostTables(plan.problem)
     params = sum(tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
-    tensors = MOMENTS + bool(plan.delayed_updates)
+    held = sum(tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages)
+    tensors = int(plan.delayed_updates)
     if plan.is_local:
         tensors += 2 if plan.outer else 1
-    return FLOAT_BYTES * tensors * params
+    return int(held) + FLOAT_BYTES * tensors * params
 
 
 def _telemetry_bytes(plan: Plan, steps: int) -> int:

@@ -11,7 +11,7 @@ from hetplanner.launchers.interface import SWARM_MODULE, WORKER_MODULE, HostComm
 from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
-from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.plan.train import TrainConfig, check_packages, check_runnable
 from hetplanner.swarm.spec import spec_of
 
 LOOPBACK = "127.0.0.1"
@@ -52,6 +52,7 @@ class LocalLauncher:
             argv = (sys.executable, "-m", SWARM_MODULE, str(run_dir))
             return self._closed(run_dir, (HostCommand("localhost", argv, loopback_environment()),))
         check_runnable(plan)
+        check_packages(plan.problem.workload)
         num_ranks = len(plan.ranks)
         if self.nodes > num_ranks:
             raise InvalidInput(f"nodes: must be at most the plan's {num_ranks} ranks, got {self.nodes}")

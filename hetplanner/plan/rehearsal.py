@@ -18,7 +18,7 @@ def rehearsal_problem(problem: Problem, workload: Workload, *, stages: int = 2, 
 
     Args:
         problem: what is rehearsed.
-        workload: a model that trains on CPUs, such as `preset("tiny-gpt")`.
+        workload: a model that trains on CPUs, such as `preset("tiny-gpt")`; it takes the optimizer of `problem`.
         stages, replicas: shape of the rehearsal; their product is the number of processes.
 
     Raises:
@@ -37,7 +37,7 @@ def rehearsal_problem(problem: Problem, workload: Workload, *, stages: int = 2, 
     shape = f", {full.stages} × {full.replicas}" if full.stages and full.replicas else ""
     return Problem(
         cluster=cluster.replace(devices=stand_ins, transfer=None),
-        workload=workload,
+        workload=workload.replace(optimizer=problem.workload.optimizer),
         objective="step-time",
         constraints=full.replace(stages=stages, replicas=replicas, excluded=()),
         rehearsal_of=f"{problem.workload.name} on {problem.cluster.name}{shape}",

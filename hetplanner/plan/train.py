@@ -1,12 +1,14 @@
 """How a plan is trained: what is the user's choice at launch, not the planner's. Saved as `run.json`."""
 
 import math
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hetplanner.cluster.catalog import is_processor
 from hetplanner.dtypes import DType
+from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, Text
 from hetplanner.workload.trainable import check_captured
 from hetplanner.workload.workload import Workload
@@ -19,6 +21,7 @@ MAX_CONNECTIONS = 16
 """Between two ranks; every rank has as many to each other one."""
 
 LrSchedule = Literal["constant", "linear", "cosine"]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 
 class TrainConfig(Noun):
@@ -35,6 +38,12 @@ class TrainConfig(Noun):
             updates of AdamW are so large that rounding alone parts two runs.
         lr_schedule: how the learning rate falls from the end of the warm-up to the last step.
         lr_floor: share of the learning rate that is left at the last step (linear, cosine).
+        lr_from_zero: the first step of a warm-up has rate 0, and each step the rate that `transformers.get_scheduler`
+            gives it (with `lr_floor` 0). Without it every step has the rate of the next one there, since a step of rate
+            0 learns nothing.
+        betas: how slowly AdamW's two moments change (also with 8-bit states, and of what Muon leaves to AdamW).
+        momentum: of sgd and muon; None takes the optimizer's own (0.9 and 0.95).
+        weight_decay: of matrices; norms and biases do not decay. As `torch.optim` has it: sgd adds it to the gradient.
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
@@ -57,7 +66,9 @@ class TrainConfig(Noun):
     warmup_steps: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 20
     lr_schedule: LrSchedule = "constant"
     lr_floor: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
+    lr_from_zero: Annotated[bool, Field(strict=True)] = False
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    momentum: Share | None = None
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.1
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
@@ -79,11 +90,12 @@ class TrainConfig(Noun):
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a step (from 0). Source for cosine: Loshchilov and Hutter 2017 (SGDR), without restarts."""
+        steps_done = step if self.lr_from_zero else step + 1
         if step < self.warmup_steps:
-            return self.learning_rate * ((step + 1) / self.warmup_steps)
+            return self.learning_rate * (steps_done / self.warmup_steps)
         if self.lr_schedule == "constant":
             return self.learning_rate
-        done = min(1.0, (step + 1 - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        done = min(1.0, (steps_done - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
         left = 1.0 - done if self.lr_schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
         return self.learning_rate * (self.lr_floor + (1.0 - self.lr_floor) * left)
 
@@ -104,3 +116,12 @@ def check_trainable(workload: Workload) -> None:
     """Refuses what the runtime cannot train, before anything is started. Raises InvalidInput."""
     if workload.transformer is None:
         check_captured(workload)
+
+
+def check_packages(workload: Workload) -> None:
+    """Refuses an optimizer whose package is not installed on this host. Raises InvalidInput."""
+    if workload.optimizer == "adamw8bit" and find_spec("bitsandbytes") is None:
+        raise InvalidInput(
+            "optimizer: adamw8bit needs bitsandbytes on every host: pip install 'hetplanner[eight-bit]', or plan with"
+            " --optimizer adamw"
+        )

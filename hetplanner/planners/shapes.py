@@ -8,7 +8,7 @@ from hetplanner.cost.advice.feasibility import fitting_shape
 from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.check import check_problem, explain_infeasible
 from hetplanner.cost.estimate import CostModel
-from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import CostTables
 from hetplanner.errors import InvalidInput
 from hetplanner.plan.problem import Problem
 from hetplanner.planners.pins import shapes_with_room
@@ -88,7 +88,7 @@ def _prune(
     shapes = shapes_with_room(shapes, problem)
     devices = [problem.cluster.device_index(d) for d in problem.usable_devices]
     have = float(tables.devices.memory_bytes_D[devices].sum())
-    state = tables.stage_params(0, tables.num_ops) * STATE_BYTES_PER_PARAM
+    state = tables.stage_state_bytes(0, tables.num_ops)
     fitting = [(s, r) for s, r in shapes if state * r <= have] or shapes
     if problem.objective != "cost" and not spare and not problem.cluster.has_gaps:
         fitting = [(s, r) for s, r in fitting if s * r >= LEAST_USE * usable] or fitting

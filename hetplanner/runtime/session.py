@@ -26,7 +26,7 @@ from hetplanner.plan.files.train_files import resume_chain
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
-from hetplanner.plan.train import TrainConfig, check_runnable
+from hetplanner.plan.train import TrainConfig, check_packages, check_runnable
 from hetplanner.runtime.checkpoint.files import QUICK_S, Checkpoints, restore
 from hetplanner.runtime.checkpoint.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.comm.clocks import ClockOffset, clock_offset
@@ -113,6 +113,7 @@ class Session:
                 " (times --nnodes)"
             )
         check_runnable(self.plan)
+        check_packages(self.plan.problem.workload)
         if not self.place.is_loopback:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:

@@ -15,7 +15,7 @@ from hetplanner.runtime.checkpoint.save import FORMAT, join_parts, part_file, sa
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.schema import parse_json
-from hetplanner.swarm.peer.state import StageState, receive_state
+from hetplanner.swarm.peer.state import StageState, receive_state, state_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 
@@ -60,7 +60,7 @@ async def _save_stages(endpoint: Endpoint, spec: SwarmSpec, view: View, version:
     for stage, replicas in enumerate(view.stages):
         model = await asyncio.to_thread(StageModel, spec.workload, *spec.ops_of(stage), None)
         pieces = endpoint.state(replicas[0].address, json.dumps({"stage": stage}).encode(), FETCH_S)
-        state = await receive_state(pieces, stage, model.flat.numel(), spec.state_names)
+        state = await receive_state(pieces, stage, state_sizes(spec, stage))
         if state.version != version:
             raise InvalidInput(f"state of stage {stage}: is of version {state.version}, not {version}")
         await asyncio.to_thread(_write_part, model, state, run_dir)

@@ -113,6 +113,10 @@ class SwarmSpec(Noun):
             raise ValueError(f"workload: elastic training takes transformers by formula, got {self.workload.name!r}")
         if self.workload.dtype == "float16":
             raise ValueError("workload: elastic training has no loss scale for float16; use float32 or bfloat16")
+        if self.workload.optimizer == "adamw8bit":
+            raise ValueError(
+                "workload: elastic training sends no 8-bit states; plan with --optimizer adamw or adafactor"
+            )
 
     @property
     def num_stages(self) -> int:
@@ -138,9 +142,11 @@ class SwarmSpec(Noun):
         return self.first_ops[stage], ends[stage]
 
     @property
-    def state_names(self) -> tuple[str, ...]:
-        """Tensors of a stage's state, each as long as its weights. `weights`: with all gradients so far."""
-        names = ("weights", "mean", "square", *(("in_use",) if self.delayed_updates else ()))
+    def weight_names(self) -> tuple[str, ...]:
+        """Tensors of a stage's state beside `weights` (with all gradients so far) and optimizer states, as long as the
+        weights.
+        """
+        names = ("in_use",) if self.delayed_updates else ()
         if not self.is_local:
             return names
         return (*names, "anchor", *(("velocity",) if self.outer else ()))

@@ -13,6 +13,7 @@ from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, parse_json, read_text
+from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.presets import with_overrides
 from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -152,6 +153,7 @@ def workload_from_config(
     recompute: bool | None = None,
     boundary_layers: BoundaryLayers | str | None = None,
     shared_layers: int | None = None,
+    optimizer: OptimizerName | None = None,
 ) -> Workload:
     """A workload of the model that a Hugging Face `config.json` describes.
 
@@ -160,7 +162,8 @@ def workload_from_config(
 
     Args:
         source: path of the file or of its folder, or its content.
-        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers: as for `preset`.
+        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers, optimizer: as for
+            `preset`.
 
     Raises:
         InvalidInput: not a config, another `model_type`, a missing field, or a variant that is not ours.
@@ -194,6 +197,7 @@ def workload_from_config(
         recompute=recompute,
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
+        optimizer=optimizer,
     )
 
 

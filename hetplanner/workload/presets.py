@@ -15,6 +15,7 @@ from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.files import workload_from_json
+from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
 from hetplanner.workload.workload import Workload
 
@@ -103,6 +104,7 @@ def preset(
     recompute: bool | None = None,
     boundary_layers: BoundaryLayers | str | None = None,
     shared_layers: int | None = None,
+    optimizer: OptimizerName | None = None,
 ) -> Workload:
     """A named workload; what is not given is the preset's own.
 
@@ -117,6 +119,7 @@ def preset(
         boundary_layers: compression-aware layers, also as text: `bottleneck:4` behind every layer, `maxout:2:6`
             behind every sixth, `none` nowhere.
         shared_layers: so many consecutive layers share one set of weights.
+        optimizer: what trains the model, one of `OPTIMIZERS`.
 
     Raises:
         InvalidInput: an unknown name (the nearest are listed) or a broken law.
@@ -129,6 +132,7 @@ def preset(
         "recompute": recompute,
         "boundary_layers": boundary_layers,
         "shared_layers": shared_layers,
+        "optimizer": optimizer,
     }
     if name in CAPTURED_PRESETS:
         return changed_workload(_captured(name), name, layers=layers, **overrides)

@@ -2,13 +2,14 @@
 
 from functools import cached_property
 from math import prod
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import model_validator
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.workload.model import OpGraph
+from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.program import Program, check_fits_graph
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
 
@@ -22,6 +23,7 @@ class Workload(Noun):
 
     Attributes:
         provenance: what was captured, and the digest of the code it came from.
+        optimizer: by name; what it keeps of the weights counts in the memory of a plan.
     """
 
     name: Name
@@ -33,7 +35,7 @@ class Workload(Noun):
     micro_batch: Size
     seq_len: Size
     dtype: DType = "float16"
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: OptimizerName = "adamw"
     recompute: bool = False
 
     @model_validator(mode="after")

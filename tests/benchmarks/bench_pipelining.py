@@ -42,9 +42,9 @@ from hetplanner.runtime.comm.transport import Transport
 from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.chunk import build_chunks
-from hetplanner.runtime.train.adamw import FlatAdamW
 from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.runtime.train.executor import Executor
+from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
 from tests.factories import chain_plan, small_cluster
@@ -102,9 +102,9 @@ class TorchSide:
         stage = PipelineStage(module, rank, len(plan.stages), torch.device("cpu"))
         kind = ScheduleGPipe if plan.schedule == "gpipe" else Schedule1F1B
         self.schedule = kind(stage, self.workload.num_micro_batches, loss_fn=summed_loss, scale_grads=False)
-        matrices = [w for w in self.model.named_weights().values() if w.ndim >= 2]
-        self.optimizer = FlatAdamW(
-            self.model.flat, self.model.flat_grad, matrices, betas=CONFIG.betas, weight_decay=CONFIG.weight_decay
+        model = self.model
+        self.optimizer = StageOptimizer(
+            self.workload, model.first_op, model.end_op, CONFIG, model.flat, model.flat_grad
         )
 
     def run_step(self, step: int) -> float | None:

@@ -181,3 +181,17 @@ def test_memories_of_samples_start_empty_on_all_ranks(tmp_path: Path) -> None:
     assert whole[:5] == pytest.approx(expected[:5], rel=1e-5)
     assert rest == pytest.approx(expected[5:], rel=1e-5)
     assert rest != pytest.approx(whole[5:], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "adamw8bit"])
+def test_other_optimizers_go_on_under_the_same_plan_to_the_bit_and_under_another(name: str, tmp_path: Path) -> None:
+    plan = chain_plan([2, 2], [4], workload=tiny_workload(global_batch=8).replace(optimizer=name))
+    train(plan, TrainConfig(steps=6, checkpoint_every=3, checkpoints_kept=2), tmp_path / "whole")
+    half = only_until(tmp_path / "whole", tmp_path / "half", 3)
+    (half / "plan.json").write_bytes((tmp_path / "whole" / "plan.json").read_bytes())
+    config, wanted = TrainConfig(steps=6, resume=str(half)), losses(tmp_path / "whole")[3:]
+    train(plan, config, tmp_path / "same")
+    assert losses(tmp_path / "same") == wanted
+    other = chain_plan([4], [2, 4], workload=plan.problem.workload)
+    train(other, config, tmp_path / "other")
+    assert [loss for _, loss in losses(tmp_path / "other")] == pytest.approx([loss for _, loss in wanted], rel=1e-4)

@@ -148,4 +148,4 @@ def test_weights_moments_and_running_statistics_come_over_to_the_bit(tmp_path: P
     moments = load_file(checkpoint_folder(tmp_path / "before", 3) / rank_file(2))
     size = moments["stage.1.mean"].numel()
     assert size
-    assert torch.equal(chunks[0].optimizer.mean[-size:], moments["stage.1.mean"])
+    assert torch.equal(chunks[0].optimizer.states["mean"][-size:], moments["stage.1.mean"])

@@ -16,6 +16,7 @@ import typer
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning.plan import PlanFile
 from hetplanner.cli.runs.train_options import (
+    Betas,
     Budget,
     CheckpointEvery,
     CheckpointsKept,
@@ -31,8 +32,10 @@ from hetplanner.cli.runs.train_options import (
     Launcher,
     LearningRate,
     LrFloor,
+    LrFromZero,
     LrSchedule,
     MaxRestarts,
+    Momentum,
     Out,
     Replan,
     Resume,
@@ -40,6 +43,7 @@ from hetplanner.cli.runs.train_options import (
     Sinks,
     Steps,
     WarmupSteps,
+    WeightDecay,
     Without,
 )
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
     from hetplanner.launchers.hosts_file import Hosts
     from hetplanner.launchers.interface import LaunchRequest
     from hetplanner.plan.files.plan_files import AnyPlan
-    from hetplanner.plan.model import Plan
     from hetplanner.plan.train import TrainConfig
     from hetplanner.runs.run import Run
     from hetplanner.runs.sinks.following import Followers
@@ -77,6 +80,10 @@ def train(
     warmup_steps: WarmupSteps = 20,
     lr_schedule: LrSchedule = "constant",
     lr_floor: LrFloor = 0.1,
+    lr_from_zero: LrFromZero = False,
+    weight_decay: WeightDecay = 0.1,
+    betas: Betas = (0.9, 0.95),
+    momentum: Momentum = None,
     clip_norm: ClipNorm = None,
     device: Device = "auto",
     checkpoint_every: CheckpointEvery = None,
@@ -101,11 +108,8 @@ def train(
     from hetplanner.runs.agent.client import AgentClient
     from hetplanner.runs.sinks.registry import check_sinks
 
-    sinks, plan = check_sinks(sink or ()), load_any_plan(file)
-    if budget is not None and not without:
-        raise InvalidInput("budget: nothing is searched; it belongs to --without HOST")
-    if without:
-        plan = _planned_without(plan, without, seed, budget or "5s", resume if launcher != "local" else None)
+    sinks = check_sinks(sink or ())
+    plan = _planned_without(load_any_plan(file), without, seed, budget, resume if launcher != "local" else None)
     config = _config(context, plan)
     where = read_hosts(hosts) if hosts is not None else None
     request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
@@ -172,12 +176,19 @@ def _given(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def _planned_without(plan: AnyPlan, hosts: Sequence[str], seed: int, budget: str, resume: str | None) -> Plan:
-    """The plan made anew for the devices of the other hosts, which have all weights of a run to go on from.
+def _planned_without(
+    plan: AnyPlan, hosts: Sequence[str] | None, seed: int, budget: str | None, resume: str | None
+) -> AnyPlan:
+    """The plan made anew for the devices of the other hosts, which have all weights of a run to go on from; without
+    lost hosts the plan as it is.
 
     Raises:
         InvalidInput, Infeasible: see `planners.without_hosts`.
     """
+    if not hosts:
+        if budget is not None:
+            raise InvalidInput("budget: nothing is searched; it belongs to --without HOST")
+        return plan
     from hetplanner.cli.planning.plan import solve
     from hetplanner.cli.problem import budget_of
     from hetplanner.plan.model import Plan
@@ -187,7 +198,7 @@ def _planned_without(plan: AnyPlan, hosts: Sequence[str], seed: int, budget: str
 
     if not isinstance(plan, Plan):
         raise InvalidInput("without: a swarm goes on without a host by itself; remove the option")
-    planner, limit = make_planner("evolution"), budget_of(budget, None)
+    planner, limit = make_planner("evolution"), budget_of(budget or "5s", None)
     earlier = open_run(resume).plan if resume is not None else None
     found = plan_without_hosts(plan, hosts, earlier, lambda p, start: solve(planner, p, seed, limit, start).plan)
     shape = f"{len(found.stages)} stage(s) on {len(found.ranks)} device(s)"

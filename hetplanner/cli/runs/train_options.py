@@ -31,12 +31,19 @@ Data = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of initialisation and data order.")]
-LearningRate = Annotated[float, typer.Option(help="AdamW's learning rate.")]
+LearningRate = Annotated[float, typer.Option(help="The greatest learning rate.")]
 WarmupSteps = Annotated[int, typer.Option(help="Steps over which the learning rate rises.")]
 LrSchedule = Annotated[
     str, typer.Option(help="How the learning rate falls after the warm-up: constant, linear or cosine.")
 ]
 LrFloor = Annotated[float, typer.Option(help="Share of the learning rate left at the last step.")]
+LrFromZero = Annotated[
+    bool,
+    typer.Option("--lr-from-zero", help="The rates of transformers.get_scheduler, whose first step of a warm-up is 0."),
+]
+WeightDecay = Annotated[float, typer.Option(help="Of matrices; norms and biases do not decay.")]
+Betas = Annotated[tuple[float, float], typer.Option(help="How slowly AdamW's two moments change.")]
+Momentum = Annotated[float | None, typer.Option(help="Of sgd (0.9 if not given) and muon (0.95).")]
 ClipNorm = Annotated[float | None, typer.Option(help="Greatest global gradient norm.")]
 Device = Annotated[str, typer.Option(help="auto (a GPU where plan and host have one), cpu or cuda.")]
 CheckpointEvery = Annotated[

@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetplanner.cost.capacity import Capacity, find_fit
-from hetplanner.cost.tables import STATE_BYTES_PER_PARAM, CostTables
+from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
 from hetplanner.units import short_bytes
 
 FloatArray = NDArray[np.float64]
 
-# Bytes per parameter that optimizer sharding divides among replicas: fp32 master and two moments of 16.
-SHARDED_STATE_BYTES = 12
 MOST_TENSOR_PARALLEL = 64
 
 
@@ -120,9 +118,9 @@ def _sharding(tables: CostTables) -> str | None:
     most = min(usable, problem.workload.num_micro_batches)
     for replicas in [wanted.replicas] if wanted.replicas else [2**k for k in range(1, most.bit_length())]:
         if 1 < replicas <= most:
-            state = STATE_BYTES_PER_PARAM - SHARDED_STATE_BYTES * (1.0 - 1.0 / replicas)
+            sharded = tables.shardable_bytes_per_param * (1.0 - 1.0 / replicas)
             limits = _group_limits(capacity, replicas)
-            if _fits_some(capacity.stage_bytes_KK(state=state), limits, problem):
+            if _fits_some(capacity.stage_bytes_KK(sharded=sharded), limits, problem):
                 return f"optimizer sharding over {replicas} replicas"
     return None
 

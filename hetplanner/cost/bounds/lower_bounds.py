@@ -32,8 +32,6 @@ from hetplanner.cost.bounds.reduction_bounds import ReductionBounds, is_everybod
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.tables import (
     GRADIENT_ELEMENT_BYTES,
-    OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
-    STATE_BYTES_PER_PARAM,
     CostTables,
 )
 
@@ -163,7 +161,7 @@ class _Bounds:
         held_KK = self.own_params_K[None, :] - self.own_params_K[:, None]
         params = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_params / stages)
         memory = self.tables.devices.memory_bandwidth_bytes_per_s_D[self.usable]
-        return params * OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / float(memory.max())
+        return params * self.tables.optimizer_traffic_bytes / float(memory.max())
 
     def _more_s(self, stages: int, replicas: int) -> float:
         """What the busiest device computes beyond its first micro-batch."""
@@ -283,7 +281,7 @@ class _Bounds:
         """
         problem, site_D = self.tables.problem, self.links.site_D[self.usable]
         stages = problem.constraints.stages or 1
-        state = self.tables.stage_params(0, self.tables.num_ops) * STATE_BYTES_PER_PARAM
+        state = self.tables.stage_state_bytes(0, self.tables.num_ops)
         memory_D = self.tables.devices.memory_bytes_D[self.usable]
         can_hold = (np.bincount(site_D) >= stages) & (np.bincount(site_D, weights=memory_D) >= state)
         if can_hold.any():

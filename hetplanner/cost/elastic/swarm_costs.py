@@ -2,7 +2,8 @@
 
     load of a stage       its seconds over the whole model's, averaged over the peers of the start
     speed of a peer       1 / its seconds for the whole model: as if it were as much faster in one stage as in another
-    download              12 bytes a weight (float32 and AdamW's two moments) of the largest stage over the median link
+    download              float32 weights and optimizer states (AdamW: 12 bytes a weight) of the largest stage
+                          over the median link
     overhead              (steady-state step / micro-batches) - 1 / (capacity of the weakest stage)
 
 Legend of array suffixes: P peers of the start, S stages.
@@ -17,9 +18,6 @@ from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.elastic.swarm_costs import SwarmCosts
-
-STATE_SENT_BYTES_PER_PARAM = 12
-"""Weights in float32 and AdamW's two moments; gradients are not sent."""
 
 
 def cost_swarm(plan: ElasticPlan, model: CostModel | None = None) -> SwarmCosts:
@@ -57,8 +55,8 @@ def expected_speeds(plan: ElasticPlan) -> dict[str, tuple[float, ...]]:
 def _download_seconds(plan: ElasticPlan, model: CostModel, rows_P: np.ndarray) -> float:
     if len(rows_P) < 2:
         return 0.0
-    params = max(model.tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
+    most = max(model.tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages)
     one, two = (index.ravel() for index in np.meshgrid(rows_P, rows_P))
     apart = one != two
     per_byte = model.links.seconds_per_byte(one[apart], two[apart])
-    return float(params * STATE_SENT_BYTES_PER_PARAM * np.median(per_byte))
+    return float(most * np.median(per_byte))

@@ -63,6 +63,8 @@ def why_not_carried_over(old: AnyPlan, new: AnyPlan) -> str:
         was, now = getattr(before, name), getattr(after, name)
         if was != now:
             return f"has {name} {was}, the new plan {now}; give both the same, since the data of a step follows from it"
+    if before.optimizer != after.optimizer:
+        return f"trains with {before.optimizer}, the new plan with {after.optimizer}; give both the same optimizer"
     if old.is_local or new.is_local:
         return "or the new plan takes local steps, whose replicas differ; such a run goes on under its own plan alone"
     return ""

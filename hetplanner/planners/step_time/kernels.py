@@ -83,7 +83,7 @@ def update_seconds(
     problem: StepProblem, place_N: Array, base: int, count: int, first: int, end: int
 ) -> tuple[float, float, float]:
     """Of ``count`` replicas from position ``base``: the optimizer, adding gradients up, a phase of the reduction."""
-    params = problem.state_KK[first, end] / 16.0
+    params = problem.params_KK[first, end]
     optimizer = 0.0
     adding = 0.0
     for i in range(base, base + count):

@@ -18,8 +18,6 @@ from hetplanner.cost.durations import REDUCE_PASSES
 from hetplanner.cost.estimate import CostModel
 from hetplanner.cost.tables import (
     GRADIENT_ELEMENT_BYTES,
-    OPTIMIZER_TRAFFIC_BYTES_PER_PARAM,
-    STATE_BYTES_PER_PARAM,
 )
 from hetplanner.planners.choices.codec import best_reduction, best_seconds_per_byte_DD
 from hetplanner.planners.layout import even_cut
@@ -46,6 +44,7 @@ class StepProblem(NamedTuple):
     forward_CK: Array
     backward_CK: Array
     boundary_K: Array
+    params_KK: Array
     state_KK: Array
     kept_KK: Array
     reduced_KK: Array
@@ -260,7 +259,7 @@ class StepSpaces:
         return {
             "class_D": tables.devices.class_D[devices].astype(np.int64),
             "memory_D": tables.devices.memory_bytes_D[devices],
-            "optimizer_rate_D": OPTIMIZER_TRAFFIC_BYTES_PER_PARAM / memory_rate,
+            "optimizer_rate_D": tables.optimizer_traffic_bytes / memory_rate,
             "add_rate_D": GRADIENT_ELEMENT_BYTES * (REDUCE_PASSES + best_reduction(problem)[1]) / memory_rate,
             "reduce_share": 1.0 / problem.constraints.max_local_steps,
             "latency_DD": np.ascontiguousarray(links.latency_s_DD[grid]),
@@ -290,7 +289,8 @@ class StepSpaces:
             forward_CK=forward,
             backward_CK=np.ascontiguousarray(tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)),
             boundary_K=tables.boundary_bytes_O[cuts],
-            state_KK=tables.params_between(cuts) * STATE_BYTES_PER_PARAM,
+            params_KK=tables.params_between(cuts),
+            state_KK=tables.state_between(cuts),
             kept_KK=kept_KK if recompute else kept_KK + tables.relayed_between(cuts),
             reduced_KK=tables.own_params_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
             tied_GM=tied_GM,

@@ -1,8 +1,8 @@
 """Going on from a checkpoint of another plan: each rank takes the weights of its stages from a rank with their file.
 
 Files stay where they were written. What a rank's own host has it reads; the rest comes from ranks of other hosts, in
-one order that all ranks follow. Weights and both moments are carried over by their names, running statistics are merged
-over the replicas whose files are there. What reductions carry (error feedback, memories of samples) begins anew.
+one order that all ranks follow. Weights and optimizer states are carried over by their names, running statistics are
+merged over the replicas whose files are there. What reductions carry (error feedback, memories of samples) begins anew.
 """
 
 import json
@@ -16,11 +16,12 @@ from torch import Tensor
 from hetplanner.plan.files.plan_files import AnyPlan, any_plan_from_json, plan_to_data
 from hetplanner.plan.files.resumable import carried_steps, other_plan
 from hetplanner.plan.model import Plan
-from hetplanner.runtime.checkpoint.earlier_state import PARTS, EarlierState, RankFiles, earlier_state, greatest
+from hetplanner.runtime.checkpoint.earlier_state import EarlierState, RankFiles, earlier_state, greatest, stage_pieces
 from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.chunk import Chunk
 from hetplanner.runtime.model.layout import RunningBuffer, running_buffers, stage_weights
 from hetplanner.runtime.train.executor import Executor
+from hetplanner.workload.optimizers import is_codes
 
 
 def carry_over(
@@ -94,15 +95,17 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
         for place in places:
             chunk = chunks[place] if target == source.rank else None
             stage = plan.stages[place[0]]
+            pieces = stage_pieces(workload, stage.first_op, stage.end_op)
             for _, weight in stage_weights(workload, stage.first_op, stage.end_op):
                 held_by = source.stage_of(weight.op_index)
                 found = source.place_of(held_by, target)
                 assert found is not None
-                for part in PARTS:
-                    out = torch.empty(weight.end - weight.first, device="meta")
+                for part, piece in pieces[weight.name].items():
+                    dtype = torch.uint8 if is_codes(part) else torch.float32
+                    out = torch.empty(piece.end - piece.first, dtype=dtype, device="meta")
                     if chunk is not None:
-                        out = _parts_of(chunk)[part][weight.first : weight.end]
-                    first = source.first_of_weight[held_by, weight.name]
+                        out = _parts_of(chunk)[part][piece.first : piece.end]
+                    first = source.pieces[held_by][weight.name][part].first
                     source.take(source.tensor_of(held_by, part), found, target, first, out)
                     advance()
             ops = range(stage.first_op, stage.end_op)
@@ -118,7 +121,7 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
 
 
 def _parts_of(chunk: Chunk) -> Mapping[str, Tensor]:
-    return {"weights": chunk.model.flat, "mean": chunk.optimizer.mean, "square": chunk.optimizer.square}
+    return {"weights": chunk.model.flat, **chunk.optimizer.states}
 
 
 def _merged(buffer: RunningBuffer, source: RankFiles, target: int) -> Tensor:

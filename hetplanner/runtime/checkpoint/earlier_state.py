@@ -1,4 +1,4 @@
-"""A checkpoint of another plan: weights and moments by stage, from files that lie on several hosts.
+"""A checkpoint of another plan: weights and optimizer states by stage, from files that lie on several hosts.
 
 A static run saves a file for each rank, a swarm a file for each stage. Both are read alike: a part of a stage is a
 tensor of one file, which one rank reads for another. All ranks call the methods here in one order.
@@ -32,12 +32,12 @@ from hetplanner.plan.model import Plan
 from hetplanner.reading import reading
 from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.train.optimizers import Piece, StateLayout
+from hetplanner.workload.workload import Workload
 
 log = logging.getLogger(__name__)
 
 PIECE_ELEMENTS = 2**20
-PARTS = ("weights", "mean", "square")
-"""Of a stage: its flat buffer, and the moments of AdamW in the same layout."""
 NUMBERS = ("updates", "loss_scale", "quiet_steps")
 
 Place = tuple[int, int]
@@ -165,14 +165,10 @@ class EarlierState(ABC):
                 dist.send(piece.contiguous(), target, tag=tag_of(Topic.WEIGHTS, 0))
 
     @cached_property
-    def first_of_weight(self) -> Mapping[tuple[int, str], int]:
-        """By stage and weight its first element in the stage's flat buffer."""
+    def pieces(self) -> list[dict[str, dict[str, Piece]]]:
+        """By stage, see `stage_pieces`."""
         workload = self.plan.problem.workload
-        return {
-            (stage, weight.name): weight.first
-            for stage, (first_op, end_op) in enumerate(self.ops)
-            for _, weight in stage_weights(workload, first_op, end_op)
-        }
+        return [stage_pieces(workload, first_op, end_op) for first_op, end_op in self.ops]
 
     def stage_of(self, op: int) -> int:
         """The stage that has an op."""
@@ -287,6 +283,15 @@ class StageFiles(EarlierState):
 
     def _numbers_in(self, metadata: Mapping[str, str]) -> Mapping[str, float]:
         return {"updates": float(metadata["num_steps"])} if "num_steps" in metadata else {}
+
+
+def stage_pieces(workload: Workload, first_op: int, end_op: int) -> dict[str, dict[str, Piece]]:
+    """Of a stage, by weight: where its files have the values and each optimizer state, in a part's flat tensor."""
+    layout = StateLayout.of(workload, first_op, end_op)
+    return {
+        weight.name: {"weights": Piece(weight.first, weight.shape)} | layout.pieces[weight.name]
+        for _, weight in stage_weights(workload, first_op, end_op)
+    }
 
 
 def earlier_state(plan: AnyPlan, rank: int, run_dir: Path, step: int) -> EarlierState:

@@ -148,10 +148,10 @@ def state_of(executor: Executor) -> tuple[dict[str, Tensor], dict[str, float]]:
 
 
 def _large_tensors(executor: Executor) -> dict[str, Tensor]:
-    """Weights and moments: each a storage of its own."""
+    """Weights and optimizer states: each a storage of its own."""
     found: dict[str, Tensor] = {}
     for chunk in executor.chunks:
-        parts = {"weights": chunk.model.flat, "mean": chunk.optimizer.mean, "square": chunk.optimizer.square}
+        parts = {"weights": chunk.model.flat, **chunk.optimizer.states}
         found |= {f"stage.{chunk.stage}.{name}": tensor for name, tensor in parts.items()}
     return found
 

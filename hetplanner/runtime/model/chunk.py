@@ -12,7 +12,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.comm.wire import CPU
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.stage import StageRunner
-from hetplanner.runtime.train.adamw import FlatAdamW
+from hetplanner.runtime.train.optimizers import StageOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Chunk:
     replica: int
     model: StageModel
     runner: StageRunner
-    optimizer: FlatAdamW
+    optimizer: StageOptimizer
 
     @staticmethod
     def build(plan: Plan, place: tuple[int, int], config: TrainConfig, device: torch.device) -> "Chunk":
@@ -38,13 +38,7 @@ class Chunk:
             *place,
             model,
             StageRunner(model, recompute=stage.recompute or workload.recompute),
-            FlatAdamW(
-                model.flat,
-                model.flat_grad,
-                [w for w in model.named_weights().values() if w.ndim >= 2],
-                betas=config.betas,
-                weight_decay=config.weight_decay,
-            ),
+            StageOptimizer(workload, stage.first_op, stage.end_op, config, model.flat, model.flat_grad),
         )
 
     def tied_gradient(self, owner: str) -> Tensor:

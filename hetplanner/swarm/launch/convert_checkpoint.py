@@ -1,7 +1,7 @@
 """Stage files of a swarm from another plan's checkpoint: `python -m ... RUN_DIR SOURCE_DIR LINEAGE STEP`.
 
 The checkpoint is a static run's, or that of a swarm with other stages; all its files are on this machine. Weights and
-both moments are taken over by their names. What cannot be read is told on stderr in one line.
+optimizer states are taken over by their names. What cannot be read is told on stderr in one line.
 """
 
 import errno
@@ -19,13 +19,10 @@ from hetplanner.plan.files.plan_files import load_elastic_plan
 from hetplanner.plan.files.resumable import PLAN_FILE, other_plan
 from hetplanner.plan.files.stage_checkpoints import FOLDER
 from hetplanner.plan.files.train_files import CONFIG_FILE, load_config
-from hetplanner.runtime.checkpoint.earlier_state import PARTS, EarlierState, earlier_state
+from hetplanner.runtime.checkpoint.earlier_state import EarlierState, earlier_state, stage_pieces
 from hetplanner.runtime.model.layout import stage_weights
-from hetplanner.swarm.peer.state import StageState, save_checkpoint
+from hetplanner.swarm.peer.state import StageState, save_checkpoint, state_sizes
 from hetplanner.swarm.spec import SwarmSpec, spec_of
-
-COPIES = {"in_use": "weights"}
-"""Parts of a swarm's state that begin as another one."""
 
 
 def convert(run_dir: Path, source_dir: Path, version: Version) -> None:
@@ -57,16 +54,18 @@ def convert(run_dir: Path, source_dir: Path, version: Version) -> None:
 
 
 def _stage_state(spec: SwarmSpec, source: EarlierState, stage: int, version: Version) -> StageState:
-    weights = [weight for _, weight in stage_weights(spec.workload, *spec.ops_of(stage))]
-    found = {part: torch.empty(weights[-1].end) for part in PARTS}
-    for weight in weights:
+    tensors = {name: torch.empty(size) for name, size in state_sizes(spec, stage).items()}
+    first_op, end_op = spec.ops_of(stage)
+    pieces = stage_pieces(spec.workload, first_op, end_op)
+    for _, weight in stage_weights(spec.workload, first_op, end_op):
         held_by = source.stage_of(weight.op_index)
         place = source.place_of(held_by, 0)
         assert place is not None  # `why_not` has looked at all stages
-        first = source.first_of_weight[held_by, weight.name]
-        for part, tensor in found.items():
-            source.take(source.tensor_of(held_by, part), place, 0, first, tensor[weight.first : weight.end])
-    tensors = {name: found[COPIES.get(name, name)] for name in spec.state_names}
+        for part, piece in pieces[weight.name].items():
+            first = source.pieces[held_by][weight.name][part].first
+            source.take(source.tensor_of(held_by, part), place, 0, first, tensors[part][piece.first : piece.end])
+    if "in_use" in tensors:
+        tensors["in_use"] = tensors["weights"]
     return StageState(stage, version, int(source.numbers["updates"]), tensors)
 
 

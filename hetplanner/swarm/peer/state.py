@@ -1,11 +1,11 @@
-"""A stage's state on its way to a joiner or to a disk: weights, both moments and what else a step needs, float32."""
+"""A stage's state on its way to a joiner or a disk: weights, optimizer states and what else a step needs, float32."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,21 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.stage_checkpoints import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
 from hetplanner.reading import reader
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
+from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.train.optimizers import StateLayout
 from hetplanner.schema import parse_json
+from hetplanner.swarm.spec import SwarmSpec
 
 PIECE_BYTES = 2**20
 MAX_HEAD_BYTES = 4096
+
+
+def state_sizes(spec: SwarmSpec, stage: int) -> dict[str, int]:
+    """Tensors of a stage's state in their order, and their elements."""
+    first, end = spec.ops_of(stage)
+    elements = max((weight.end for _, weight in stage_weights(spec.workload, first, end)), default=0)
+    states = StateLayout.of(spec.workload, first, end).sizes
+    return {"weights": elements} | states | dict.fromkeys(spec.weight_names, elements)
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class StageState:
 
     Attributes:
         num_steps: of its optimizer.
-        tensors: by the names of `SwarmSpec.state_names`, in their order; float32, 1-D, equally long.
+        tensors: by the names of `state_sizes`, in their order; float32, 1-D.
     """
 
     stage: int
@@ -65,23 +76,22 @@ class StageState:
                 yield bytes(view[first : first + PIECE_BYTES])
 
 
-async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int, names: tuple[str, ...]) -> StageState:
+async def receive_state(pieces: AsyncIterator[bytes], stage: int, sizes: Mapping[str, int]) -> StageState:
     """Puts a state together that comes in pieces.
 
     Args:
         pieces: head and bytes as `StageState` gives them.
         stage: whose it must be.
-        elements: that each tensor must have: nothing else is allocated.
-        names: of the tensors, in order.
+        sizes: by name in order, elements that each tensor must have: nothing else is allocated.
 
     Raises:
         InvalidInput: it is of something else, too long or short, damaged, or holds what is no number.
     """
     head = None
-    data, filled = bytearray(len(names) * 4 * elements), 0
+    data, filled = bytearray(4 * sum(sizes.values())), 0
     async for piece in pieces:
         if head is None:
-            head = _checked_head(piece, stage, elements)
+            head = _checked_head(piece, stage, sizes["weights"])
             continue
         if filled + len(piece) > len(data):
             raise InvalidInput(f"state of stage {stage}: more than {len(data)} bytes came")
@@ -89,17 +99,17 @@ async def receive_state(pieces: AsyncIterator[bytes], stage: int, elements: int,
         filled += len(piece)
     if head is None or filled != len(data):
         raise InvalidInput(f"state of stage {stage}: {filled} of {len(data)} bytes came")
-    return await asyncio.to_thread(_checked_state, data, head, elements, names)
+    return await asyncio.to_thread(_checked_state, data, head, sizes)
 
 
-def _checked_state(data: bytearray, head: dict[str, Any], elements: int, names: tuple[str, ...]) -> StageState:
+def _checked_state(data: bytearray, head: dict[str, Any], sizes: Mapping[str, int]) -> StageState:
     stage = head["stage"]
     if hashlib.sha256(data).hexdigest() != head.get("sha256"):
         raise InvalidInput(f"state of stage {stage}: the bytes are damaged (digest)")
-    tensors = torch.frombuffer(data, dtype=torch.float32).split(elements)
+    tensors = torch.frombuffer(data, dtype=torch.float32).split(list(sizes.values()))
     if not all(bool(torch.isfinite(t).all()) for t in tensors):
         raise InvalidInput(f"state of stage {stage}: holds numbers that are not finite")
-    return StageState(stage, Version(*head["version"]), head["num_steps"], dict(zip(names, tensors, strict=True)))
+    return StageState(stage, Version(*head["version"]), head["num_steps"], dict(zip(sizes, tensors, strict=True)))
 
 
 def _checked_head(piece: bytes, stage: int, elements: int) -> dict[str, Any]:
@@ -125,7 +135,7 @@ def save_checkpoint(state: StageState, folder: Path, kept: int) -> None:
 
 
 @reader("checkpoint", at="folder")
-def load_checkpoint(folder: Path, stage: int, version: Version, names: tuple[str, ...]) -> StageState:
+def load_checkpoint(folder: Path, stage: int, version: Version, names: Iterable[str]) -> StageState:
     """Reads a checkpoint with these tensors. Raises InvalidInput."""
     path = checkpoint_path(folder, stage, version)
     check_checkpoint(path)

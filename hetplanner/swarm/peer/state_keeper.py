@@ -14,7 +14,7 @@ from hetplanner.elastic.protocol.peer_events import FetchState, InitState, LoadC
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import parse_json
 from hetplanner.swarm.peer.engine import StageEngine
-from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint
+from hetplanner.swarm.peer.state import load_checkpoint, receive_state, save_checkpoint, state_sizes
 from hetplanner.swarm.spec import SwarmSpec
 from hetplanner.swarm.wire.endpoint import Endpoint, Lost
 
@@ -59,13 +59,14 @@ class StateKeeper:
         if isinstance(order, InitState):
             await self._compute(lambda: engine.begin(order.stage, order.version))
             return order.version
-        elements, names = await self._compute(lambda: engine.build(order.stage)), self._spec.state_names
+        await self._compute(lambda: engine.build(order.stage))
+        sizes = state_sizes(self._spec, order.stage)
         if isinstance(order, LoadCheckpoint):
-            state = await asyncio.to_thread(load_checkpoint, self._folder, order.stage, order.saved, names)
+            state = await asyncio.to_thread(load_checkpoint, self._folder, order.stage, order.saved, sizes)
         else:
             request = json.dumps({"stage": order.stage}).encode()
             pieces = self._endpoint.state(order.source.address, request, FETCH_S)
-            state = await receive_state(pieces, order.stage, elements, names)
+            state = await receive_state(pieces, order.stage, sizes)
         if not is_wanted():
             return None
         version = order.version if isinstance(order, LoadCheckpoint) else state.version

@@ -22,12 +22,12 @@ from torch import Tensor
 from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.model.build import StageModel
-from hetplanner.runtime.train.adamw import FlatAdamW
 from hetplanner.runtime.train.local_steps import step_outer
+from hetplanner.runtime.train.optimizers import StageOptimizer
 
 
 class StageUpdate:
-    """AdamW at the commit.
+    """A step of the optimizer at the commit.
 
     Args:
         model: the stage; micro-batches are computed with its weights.
@@ -40,9 +40,8 @@ class StageUpdate:
     def __init__(self, model: StageModel, config: TrainConfig) -> None:
         self.model = model
         self._newest = self._newest_weights()
-        decayed = [self._newest[w.first : w.end].view(w.shape) for w in model.weights if len(w.shape) >= 2]
-        self._optimizer = FlatAdamW(
-            self._newest, model.flat_grad, decayed, betas=config.betas, weight_decay=config.weight_decay
+        self._optimizer = StageOptimizer(
+            model.workload, model.first_op, model.end_op, config, self._newest, model.flat_grad
         )
 
     def _newest_weights(self) -> Tensor:
@@ -61,18 +60,16 @@ class StageUpdate:
 
     def apply(self, gradient: Tensor, factor: float, learning_rate: float) -> None:
         """Steps by a gradient (1-D, as long as the weights) times a factor; the gradient is used up."""
-        self._optimizer.flat_grad = gradient.mul_(factor)
-        self._optimizer.step(learning_rate)
-        self._optimizer.flat_grad = self.model.flat_grad
+        self._optimizer.step_by(gradient.mul_(factor), learning_rate)
 
     def settle(self) -> None:
         """Waits until nothing is under way; raises what went wrong in it."""
         return
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by the names of `SwarmSpec.state_names`; not copies."""
+        """The state by the names of `state_sizes`; not copies."""
         self.settle()
-        return {"weights": self._newest, "mean": self._optimizer.mean, "square": self._optimizer.square}
+        return {"weights": self._newest, **self._optimizer.states}
 
     def common(self) -> dict[str, Tensor]:
         """Of the state, what all replicas of the stage have alike."""
@@ -80,7 +77,7 @@ class StageUpdate:
 
 
 class DelayedUpdate(StageUpdate):
-    """AdamW one step late, on a thread of its own.
+    """A step of the optimizer one step late, on a thread of its own.
 
     Args:
         model, config: see StageUpdate.
@@ -116,13 +113,12 @@ class DelayedUpdate(StageUpdate):
 class Stepped:
     """An optimizer's state after a local step that is not committed yet."""
 
-    mean: Tensor
-    square: Tensor
+    states: dict[str, Tensor]
     num_steps: int
 
 
 class LocalUpdate(StageUpdate):
-    """AdamW by itself, and an outer step at the end of a round.
+    """Steps of the optimizer by itself, and an outer step at the end of a round.
 
     Args:
         model, config: see StageUpdate; the weights may be loaded later.
@@ -151,19 +147,21 @@ class LocalUpdate(StageUpdate):
         The state is left as it was: the step may come to nothing.
         """
         optimizer, samples = self._optimizer, self.samples
-        weights, mean, square = (t.clone() for t in (self._newest, optimizer.mean, optimizer.square))
+        weights, states = self._newest.clone(), {part: tensor.clone() for part, tensor in optimizer.states.items()}
         num_steps = optimizer.num_steps
         self.step_alone(gradient, count, factor, learning_rate)
         change = (self._newest - self._anchor).mul_(self.samples)
-        stepped = Stepped(optimizer.mean, optimizer.square, optimizer.num_steps)
+        stepped = Stepped(optimizer.states, optimizer.num_steps)
         self._newest.copy_(weights)
-        optimizer.mean, optimizer.square, optimizer.num_steps, self.samples = mean, square, num_steps, samples
+        optimizer.take_states(states)
+        optimizer.num_steps, self.samples = num_steps, samples
         return change, stepped
 
     def end_round(self, change: Tensor, stepped: Stepped) -> None:
         """The outer step by the stage's mean change, which is used up."""
         optimizer = self._optimizer
-        optimizer.mean, optimizer.square, optimizer.num_steps = stepped.mean, stepped.square, stepped.num_steps
+        optimizer.take_states(stepped.states)
+        optimizer.num_steps = stepped.num_steps
         step_outer(self._newest, change, self._anchor, self._velocity, self._outer)
         self.samples = 0
 

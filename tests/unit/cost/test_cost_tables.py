@@ -3,11 +3,13 @@ import pytest
 from factories import chain_plan, small_cluster, tiny_workload
 
 from hetplanner.cluster.catalog import resolve_device
+from hetplanner.cost.capacity import Capacity
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduce_seconds, reduction_bytes
 from hetplanner.cost.tables import CostTables
 from hetplanner.plan.problem import Problem
+from hetplanner.workload.optimizers import OPTIMIZERS
 
 
 def tables(**workload):
@@ -96,3 +98,20 @@ def test_bytes_are_charged_where_they_leave_a_site():
     priced = cluster.replace(sites=(cluster.sites[0].replace(egress_usd_per_gb=0.1), cluster.sites[1]))
     links = LinkTable.of(priced)
     assert links.egress_usd(np.array([0, 1]), np.array([1, 0]), np.array([2e9, 5e9])) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_memory_of_an_optimizer_is_the_same_for_single_stages_and_for_all_at_once(name, tied):
+    workload = tiny_workload()
+    workload = workload.replace(optimizer=name, transformer=workload.transformer.replace(tie_embeddings=tied))
+    tables = CostTables(Problem(cluster=small_cluster(2), workload=workload))
+    edges = Capacity(tables).edges_K
+    state_KK, bytes_KK = tables.state_between(edges), Capacity(tables).stage_bytes_KK(recompute=False)
+    for i, first in enumerate(edges):
+        for j, end in enumerate(edges[i + 1 :], i + 1):
+            assert state_KK[i, j] == pytest.approx(tables.stage_state_bytes(first, end), rel=1e-12)
+            assert bytes_KK[i, j] == pytest.approx(tables.stage_bytes(first, end, 1, False), rel=1e-12)
+    usual = CostTables(Problem(cluster=small_cluster(2), workload=workload.replace(optimizer="adamw")))
+    assert (np.triu(state_KK) <= np.triu(usual.state_between(edges))).all()
+    assert (state_KK[0, -1] < usual.state_between(edges)[0, -1]) == (name != "adamw")

@@ -31,6 +31,8 @@ def test_another_plan_for_the_same_training_goes_on(earlier):
     config = TrainConfig(steps=30, resume=str(earlier))
     check_resumable(NEW, config)
     check_resumable(NEW.replace(problem=NEW.problem.replace(workload=WORKLOAD.replace(dtype="bfloat16"))), config)
+    with pytest.raises(InvalidInput, match="trains with adamw, the new plan with sgd; give both the same optimizer"):
+        check_resumable(NEW.replace(problem=NEW.problem.replace(workload=WORKLOAD.replace(optimizer="sgd"))), config)
     with pytest.raises(InvalidInput, match="was begun with seed 0, got 3"):
         check_resumable(NEW, config.replace(seed=3))
     with pytest.raises(InvalidInput, match="has done 20 steps, so 20 leave nothing to do"):

@@ -267,8 +267,8 @@ def test_what_steps_carry_on_is_state_that_can_be_saved_and_taken_back(fragments
         new.reductions.load_state({name: tensor.clone() for name, tensor in old.reductions.state().items()})
         for chunk, other in zip(old.chunks, new.chunks, strict=True):
             other.model.flat.data.copy_(chunk.model.flat)
-            other.optimizer.mean.copy_(chunk.optimizer.mean)
-            other.optimizer.square.copy_(chunk.optimizer.square)
+            for part, tensor in other.optimizer.states.items():
+                tensor.copy_(chunk.optimizer.states[part])
             other.optimizer.num_steps = chunk.optimizer.num_steps
         new.completed_steps = old.completed_steps
     for step in range(3, 6):

@@ -1,4 +1,4 @@
-"""Modules of ops, their weights and their initial values; data; AdamW; sampling."""
+"""Modules of ops, their weights and their initial values; data; sampling."""
 
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from hetplanner.runtime.model.layout import model_weights
 from hetplanner.runtime.model.modules import drop
 from hetplanner.runtime.model.sample import generate, load_model
 from hetplanner.runtime.rng import RngKey
-from hetplanner.runtime.train.adamw import FlatAdamW
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.runtime.train.reference import train_reference
 from hetplanner.workload.presets import preset
@@ -144,26 +143,7 @@ def test_batches_are_a_pure_function_of_seed_step_and_micro_batch() -> None:
     assert list(batches.sample_ids(3, 5)) == list(again.sample_ids(3, 5))
 
 
-# -- optimiser, sampling ------------------------------------------------------------------------------
-
-
-def test_flat_adamw_equals_torch() -> None:
-    flat = torch.randn(60)
-    weights = [torch.nn.Parameter(flat[:40].clone().view(8, 5)), torch.nn.Parameter(flat[40:].clone())]
-    reference = torch.optim.AdamW(
-        [{"params": weights[:1], "weight_decay": 0.1}, {"params": weights[1:], "weight_decay": 0.0}],
-        lr=0.01,
-        betas=(0.9, 0.95),
-    )
-    grad = torch.zeros(60)
-    ours = FlatAdamW(flat, grad, [flat[:40]], betas=(0.9, 0.95), weight_decay=0.1)
-    for _ in range(20):
-        grad.copy_(torch.randn(60))
-        weights[0].grad, weights[1].grad = grad[:40].clone().view(8, 5), grad[40:].clone()
-        reference.step()
-        ours.step(0.01)
-    expected = torch.cat([w.detach().flatten() for w in weights])
-    assert torch.allclose(flat, expected, rtol=1e-5, atol=1e-7)
+# -- sampling ------------------------------------------------------------------------------
 
 
 def test_reference_learns_and_generates_the_same_text_for_the_same_seed() -> None:

@@ -76,13 +76,29 @@ def test_gradients_are_clipped_by_the_norm_of_all_stages_with_shared_weights_cou
     assert undisturbed_losses(clipped) == pytest.approx(wanted, rel=1e-6)
 
 
-async def _streamed(state, elements, change=lambda piece: piece):
+async def _streamed(state, change=lambda piece: piece, **sizes):
     async def pieces():
         yield change(state.head())
         for piece in state.pieces():
             yield change(piece)
 
-    return await receive_state(pieces(), state.stage, elements, tuple(state.tensors))
+    return await receive_state(pieces(), state.stage, {name: t.numel() for name, t in state.tensors.items()} | sizes)
+
+
+@pytest.mark.parametrize(("name", "delayed"), [("sgd", False), ("adafactor", True), ("muon", True)])
+def test_other_optimizers_train_as_one_process_and_their_states_travel(name, delayed):
+    spec = small_spec(steps=4, micro_batches=2, delayed=delayed)
+    spec = spec.replace(workload=spec.workload.replace(optimizer=name))
+    engines = engines_of(spec)
+    losses = undisturbed_losses(spec, engines)
+    if not delayed:  # the late reference knows AdamW alone
+        assert losses == pytest.approx(reference_losses(spec), rel=1e-5)
+    copy = StageEngine(spec, CPU)
+    copy.build(1)
+    copy.load(finish(_streamed(engines[1].state())))
+    assert copy.digest() == engines[1].digest()
+    with pytest.raises(ValueError, match="elastic training sends no 8-bit states; plan with --optimizer"):
+        spec.replace(workload=spec.workload.replace(optimizer="adamw8bit"))
 
 
 @pytest.mark.parametrize("delayed", [False, True])
@@ -93,8 +109,8 @@ def test_a_state_travels_whole_and_the_copy_goes_on_equal(delayed):
     for step in range(3):
         done = [run_micro_batch(engines, batches, step, m) for m in (0, 1)]
         if step == 2:
-            elements = copy.build(1)
-            copy.load(finish(_streamed(source.state(), elements)))
+            copy.build(1)
+            copy.load(finish(_streamed(source.state())))
             assert copy.version == Version(0, 2)
             assert copy.digest() == source.digest()
             copy.keep_sum(Stamp(1, step), source.fold([tokens[1] for tokens in done]))
@@ -117,9 +133,9 @@ def test_a_damaged_or_foreign_state_is_refused():
         (lambda p: b"[" * 5000, "at most 4096"),
     ):
         with pytest.raises(InvalidInput, match=law):
-            finish(_streamed(state, elements, change))
+            finish(_streamed(state, change))
     with pytest.raises(InvalidInput, match="must be of stage"):
-        finish(_streamed(state, elements + 1))
+        finish(_streamed(state, weights=elements + 1))
 
 
 def test_a_checkpoint_is_read_as_it_was_written_and_old_ones_go(tmp_path):

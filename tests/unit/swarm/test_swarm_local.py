@@ -15,7 +15,7 @@ from hetplanner.plan.model import OuterOptimizer
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.swarm.peer.engine import StageEngine, Sum
-from hetplanner.swarm.peer.state import receive_state
+from hetplanner.swarm.peer.state import receive_state, state_sizes
 from hetplanner.swarm.spec import spec_of
 
 NESTEROV = OuterOptimizer(learning_rate=0.7, momentum=0.9)
@@ -128,7 +128,8 @@ def test_a_joiner_goes_on_from_its_neighbour_and_weighs_nothing_until_it_has_wor
             for piece in state.pieces():
                 yield piece
 
-        return await receive_state(pieces(), 0, joiner.build(0), spec.state_names)
+        joiner.build(0)
+        return await receive_state(pieces(), 0, state_sizes(spec, 0))
 
     joiner.load(finish(streamed(source.state())))
     assert torch.equal(joiner.model.flat, source.model.flat)
@@ -170,6 +171,6 @@ def test_a_plan_says_local_steps_and_the_run_takes_them():
     plan = swarm_plan([2, 2], [3], workload=untied).replace(local_steps=4, outer=NESTEROV)
     spec = spec_of(plan, TrainConfig(steps=8))
     assert (spec.local_steps, spec.outer, spec.settings.round_steps) == (4, NESTEROV, 4)
-    assert spec.state_names == ("weights", "mean", "square", "anchor", "velocity")
+    assert tuple(state_sizes(spec, 0)) == ("weights", "mean", "square", "anchor", "velocity")
     with pytest.raises(InvalidInput, match="steps: must be a multiple of 4"):
         spec_of(plan, TrainConfig(steps=7))

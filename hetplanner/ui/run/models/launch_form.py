@@ -30,7 +30,7 @@ REHEARSAL = (
 )
 TRAINING = (
     _number("steps", "Steps"),
-    _number("learning_rate", "Learning rate", "AdamW's greatest."),
+    _number("learning_rate", "Learning rate", "The greatest."),
     _choice("lr_schedule", "Schedule", get_args(LrSchedule), "How it falls after the warm-up."),
     _number("warmup_steps", "Warm-up steps"),
     _number("checkpoint_every", "Checkpoint every", "Steps; empty writes none.", empty="never"),

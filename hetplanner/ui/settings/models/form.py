@@ -16,6 +16,7 @@ from hetplanner.schema import parse_json
 from hetplanner.ui.plan.models.plan import PlanModel
 from hetplanner.ui.settings.models.fields import Setting, planner_defaults, planner_fields
 from hetplanner.ui.settings.models.problem import MODEL_OPTIONS, MODEL_SIZES, OBJECTIVES, UPLOADED, ProblemSettings
+from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset_names
 
 MODEL = "preset"
@@ -55,6 +56,7 @@ _SIZES = Group(
         _number(ProblemSettings, "global_batch", "Global batch", "Sequences in one step."),
         _number(ProblemSettings, "micro_batch", "Micro-batch", "Sequences that pass a stage together."),
         Setting("dtype", "Number format", "choice", "Of weights and activations.", _options(get_args(DType))),
+        Setting("optimizer", "Optimizer", "choice", "What it keeps counts in the memory.", _options(OPTIMIZERS)),
         Setting(
             "recompute",
             "Recompute always",

@@ -14,7 +14,7 @@ from hetplanner.workload.workload import Workload
 
 MODEL_FILE = "model.json"
 """Stands for the file that a model without a name came from."""
-_USUAL = {"boundary_layers": NO_BOUNDARY_LAYERS, "shared_layers": 1, "recompute": False}
+_USUAL = {"boundary_layers": NO_BOUNDARY_LAYERS, "shared_layers": 1, "optimizer": "adamw", "recompute": False}
 _WITHOUT_OPTION = {"recompute": "recompute", "codec_block": "codec block"}
 """What the command line has no option for."""
 
@@ -70,7 +70,7 @@ def _arguments(workload: Workload) -> dict[str, Any]:
         narrow = NO_BOUNDARY_LAYERS if model.boundary_layers is None else str(model.boundary_layers)
         found = {"layers": model.layers, "seq_len": workload.seq_len}
         found |= {"boundary_layers": narrow, "shared_layers": model.shared_layers}
-    names = ("global_batch", "micro_batch", "dtype", "recompute")
+    names = ("global_batch", "micro_batch", "dtype", "optimizer", "recompute")
     return found | {name: getattr(workload, name) for name in names}
 
 

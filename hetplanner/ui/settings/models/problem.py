@@ -18,6 +18,7 @@ from hetplanner.schema import checked, parse_json
 from hetplanner.ui.shell.models.session import Session
 from hetplanner.workload.files import workload_from_data
 from hetplanner.workload.huggingface import workload_from_config
+from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
 from hetplanner.workload.transformer import BOUNDARY_KINDS
 from hetplanner.workload.workload import Workload
@@ -26,7 +27,7 @@ OBJECTIVES = {"Step time": "step-time", "DT-FM communication cost": "dtfm", "Dol
 UPLOADED = "(uploaded file)"
 MAX_DEVICES = 1024
 MAX_LAYERS = 1000
-MODEL_SIZES = ("layers", "seq_len", "global_batch", "micro_batch", "dtype", "recompute")
+MODEL_SIZES = ("layers", "seq_len", "global_batch", "micro_batch", "dtype", "optimizer", "recompute")
 """Settings that override the model's own."""
 MODEL_OPTIONS = ("boundary_layers", "boundary_factor", "boundary_every", "shared_layers")
 """Settings that change what a transformer by formula computes."""
@@ -53,6 +54,7 @@ class ProblemSettings(param.Parameterized):
     micro_batch = param.Integer(default=1, bounds=(1, 1_000_000))
     seq_len = param.Integer(default=2048, bounds=(1, 1_000_000))
     dtype: Any = param.Selector(default="float16", objects=list(get_args(DType)))
+    optimizer: Any = param.Selector(default="adamw", objects=list(OPTIMIZERS))
     recompute = param.Boolean(default=False)
     boundary_layers: Any = param.Selector(default=NO_BOUNDARY_LAYERS, objects=[NO_BOUNDARY_LAYERS, *BOUNDARY_KINDS])
     boundary_factor: Any = param.Selector(default="4", objects=["2", "4"], doc="Width over that of what is sent.")
