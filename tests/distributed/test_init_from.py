@@ -1,14 +1,23 @@
-"""Real ranks begin with the weights of a model folder, and fine-tune them as plain transformers does."""
+"""Real ranks begin with the weights of a model folder, fine-tune them as transformers does, and give them back."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
+from typer.testing import CliRunner
 
+from hetplanner.cli.app import app
+from hetplanner.plan.files.checkpoints import checkpoint_folder, rank_file
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.exporting import export_model
+from hetplanner.runs.run import Run
+from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.data import open_batches
+from hetplanner.weights.check import check_weights
 from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import start_ranks, train
@@ -63,8 +72,6 @@ def plain_losses(kind: str, source: Path, plan: Plan) -> list[float]:
 
 
 def losses_of(run_dir: Path) -> list[float]:
-    from hetplanner.runs.run import Run
-
     return [loss for _, loss in Run(run_dir).read_all().losses()]
 
 
@@ -94,3 +101,76 @@ def test_a_folder_that_does_not_fit_ends_all_ranks_before_any_step(
     for rank in range(4):
         assert "is another model than the plan's: vocab" in ranks.lines(rank, "error")[0]["text"]
         assert not ranks.lines(rank, "step")
+
+
+def called(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["runs", "export", *arguments])
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+def test_what_is_exported_loads_with_from_pretrained_and_gives_the_same_logits(
+    tuned: tuple[str, Path, Plan, Path], tmp_path: Path
+) -> None:
+    kind, source, plan, run_dir = tuned
+    code, text = called(str(run_dir), str(tmp_path / "out"))
+    assert code == 0, text
+    model = loaded(tmp_path / "out", kind)
+    ours = load_model(run_dir)
+    inputs, labels = open_batches(TrainConfig(), plan.problem.workload).draw(0, 0)
+    with torch.no_grad():
+        logits = model(input_ids=inputs).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        assert torch.equal(ours.forward(None, (inputs, labels)), loss), "the same logits to the bit"
+        assert not torch.equal(logits, loaded(source, kind)(input_ids=inputs).logits), "it has learnt"
+    assert check_weights(str(tmp_path / "out"), plan.problem.workload)
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"Trained for {STEPS} steps" in card
+    assert plan.digest() in card
+    assert f"| {STEPS} | {losses_of(run_dir)[-1]:.4f} |" in card
+    assert (tmp_path / "out/generation_config.json").is_file()
+
+
+def test_any_checkpoint_is_exported_and_the_last_is_the_model(
+    tuned: tuple[str, Path, Plan, Path], tmp_path: Path
+) -> None:
+    kind, _, _, run_dir = tuned
+    run = Run(run_dir)
+    assert export_model(run, tmp_path / "end", shard_bytes=30_000) == STEPS
+    shards = list((tmp_path / "end").glob("model-*.safetensors"))
+    assert len(shards) > 2
+    assert max(path.stat().st_size for path in shards) < 60_000
+    for step in (4, STEPS):
+        assert export_model(run, tmp_path / str(step), step) == step
+    end, half = loaded(tmp_path / "end", kind).state_dict(), loaded(tmp_path / "4", kind).state_dict()
+    last = loaded(tmp_path / str(STEPS), kind).state_dict()
+    assert all(torch.equal(end[name], last[name]) for name in end)
+    assert not all(torch.equal(end[name], half[name]) for name in end)
+    losses = [line for line in (tmp_path / "4/README.md").read_text().splitlines() if line.startswith("| 4 |")]
+    assert losses, "the card of a checkpoint ends at its step"
+
+
+def test_an_export_is_refused_in_one_line_and_leaves_nothing(
+    tuned: tuple[str, Path, Plan, Path], tmp_path: Path
+) -> None:
+    _, _, _, run_dir = tuned
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/kept.txt").write_text("mine")
+    code, text = called(str(run_dir), str(tmp_path / "full"))
+    assert code != 0
+    assert "full: exists and is not an empty folder; give a new one" in text
+    assert (tmp_path / "full/kept.txt").read_text() == "mine"
+    code, text = called(str(run_dir), str(tmp_path / "new"), "--step", "5")
+    assert code != 0
+    assert "no checkpoint of step 5; it has 8, 4" in text
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    os.truncate(copy / "model.safetensors", 5000)
+    code, text = called(str(copy), str(tmp_path / "new"))
+    assert code != 0
+    assert "model.safetensors" in text
+    part = checkpoint_folder(copy, 4) / rank_file(0)
+    os.truncate(part, part.stat().st_size - 1)
+    code, text = called(str(copy), str(tmp_path / "new"), "--step", "4")
+    assert code != 0
+    assert rank_file(0) in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "full"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from hetplanner.errors import InvalidInput
+from hetplanner.reading import reading
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.weights.check import InitialWeights
 from hetplanner.weights.header import StoredTensor
@@ -100,12 +100,9 @@ def _groups(pieces: Iterable[_Piece]) -> Iterator[tuple[Path, list[_Piece]]]:
 
 
 def _copy(path: Path, group: Iterable[_Piece]) -> None:
-    try:
-        with safe_open(path, framework="pt") as file:
-            for piece in group:
-                if piece.tensor.shape:
-                    piece.target.copy_(file.get_slice(piece.tensor.name)[piece.first : piece.end])
-                else:
-                    piece.target.copy_(file.get_tensor(piece.tensor.name))
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise InvalidInput(f"{path}: cannot be read as it was checked: {error!s:.300}") from None
+    with reading(str(path), "safetensors file"), safe_open(path, framework="pt") as file:
+        for piece in group:
+            if piece.tensor.shape:
+                piece.target.copy_(file.get_slice(piece.tensor.name)[piece.first : piece.end])
+            else:
+                piece.target.copy_(file.get_tensor(piece.tensor.name))
