@@ -1,4 +1,5 @@
-"""Weights of Hugging Face's model folders, as data: files' headers, what the folder must hold for a workload, and the
-names that transformers gives to the weights of our formulas. Imports no torch: tensors are read and written by
-`hetplanner.runtime.model`. Begin at `check.py`.
+"""Model folders of Hugging Face, without torch: headers, names, and whether they fit a workload. Begin with `check`.
+
+Tensors are read by `hetplanner.runtime.model.pretrained` and written by `hetplanner.runtime.checkpoint.export`. May import
+what `hetplanner.data` may.
 """
