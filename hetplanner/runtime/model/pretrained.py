@@ -18,7 +18,7 @@ from hetplanner.weights.check import InitialWeights
 from hetplanner.weights.header import StoredTensor
 from hetplanner.weights.names import Part
 
-PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 8 * 2**20
 """Of a file that are mapped at once, but for a single row that is larger."""
 
 
