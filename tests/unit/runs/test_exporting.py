@@ -1,4 +1,4 @@
-"""Models of a formula that began at random: their folder has a config of our own, and transformers computes the same."""
+"""Models by formula that began at random: their folder has a config of our own; transformers computes the same."""
 
 from pathlib import Path
 
