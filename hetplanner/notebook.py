@@ -242,6 +242,7 @@ def launch(
     steps: int = 100,
     seed: int = 0,
     data: str | None = None,
+    init_from: str | None = None,
     live: bool | None = None,
 ) -> Run:
     """Starts a real run of a plan on this machine, owned by the agent; returns at once.
@@ -255,6 +256,7 @@ def launch(
         seed: of initialisation and data order.
         data: path of text, token files, a saved Hugging Face data set or images, or "digits"; None takes the Python
             standard library's sources, or digits for images.
+        init_from: a Hugging Face model folder, whose weights the training begins with.
         live: show the run in the cell while it goes on, with a stop button; None = in a notebook only.
 
     Raises:
@@ -266,7 +268,7 @@ def launch(
     from hetplanner.runs.agent.client import AgentClient
     from hetplanner.runs.home import runs_directory
 
-    config = TrainConfig(steps=steps, seed=seed, data=data, emulate_links=emulate_links)
+    config = TrainConfig(steps=steps, seed=seed, data=data, init_from=init_from, emulate_links=emulate_links)
     for text in make_launcher("local").request(plan, runs_directory() / "new-run", config).warnings:
         warnings.warn(text, stacklevel=2)
     run = AgentClient().start(plan, config)

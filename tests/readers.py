@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from factories import chain_plan, image_workload, small_cluster, swarm_plan, tiny_workload
+from safetensors.numpy import save_file
 
 from hetplanner.calibration.model import load_calibration
 from hetplanner.calibration.table_fit import read_table
@@ -88,6 +89,8 @@ from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.requests import PeerOrder, ask, orders_so_far
 from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
 from hetplanner.swarm.spec import read_spec, spec_of
+from hetplanner.weights.check import check_weights
+from hetplanner.weights.names import parts_of
 from hetplanner.workload.files import load_workload_file, save_workload
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
@@ -301,7 +304,33 @@ def _read_uploaded_model(folder: Path) -> object:
     return uploaded_workload((folder / "config.json").read_bytes(), "config.json").graph
 
 
+SMALL_LLAMA = LLAMA | {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 4}
+
+
+def _make_model_folder(folder: Path) -> None:
+    _config(SMALL_LLAMA)(folder)
+    names = [part for parts in parts_of(workload_from_config(SMALL_LLAMA)).values() for part in parts]
+    homes = {}
+    for i, shard in enumerate(("model-1.safetensors", "model-2.safetensors")):
+        save_file({part.name: np.ones(part.shape, np.float32) for part in names[i::2]}, folder / shard)
+        homes |= {part.name: shard for part in names[i::2]}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+    words = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 7, "content": "<s>"}]}
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+
+
 MODELS = (
+    Reader(
+        "model folder",
+        _make_model_folder,
+        lambda folder: check_weights(str(folder), workload_from_config(SMALL_LLAMA)),
+        (
+            "weights.check.check_weights",
+            "weights.folder.open_folder",
+            "weights.header.read_header",
+            "weights.tokenizer.num_words",
+        ),
+    ),
     Reader(
         "workload file",
         lambda folder: save_workload(tiny_workload(), folder / "model.json"),

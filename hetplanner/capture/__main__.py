@@ -14,7 +14,7 @@ import torch
 from hetplanner.capture import progress
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import Factory
-from hetplanner.capture.huggingface import config_factory
+from hetplanner.capture.huggingface import config_factory, known_to_transformers
 from hetplanner.errors import HetplannerError, InvalidInput
 from hetplanner.schema import one_line
 from hetplanner.workload.files import save_workload
@@ -48,7 +48,8 @@ def _captured(request: dict[str, Any]) -> Workload:
     factory = config_factory(
         request["config"], request["place"], micro_batch=request["micro_batch"] or 1, seq_len=request["seq_len"]
     )
-    return capture_workload(factory, request["name"], provenance=_config_provenance(request), **sizes)
+    captured = capture_workload(factory, request["name"], provenance=_config_provenance(request), **sizes)
+    return captured.replace(huggingface=known_to_transformers(factory, request["config"], captured))
 
 
 def _factory(target: str) -> Factory:

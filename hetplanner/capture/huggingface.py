@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
+from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_IMAGE_SIZE = 224
@@ -113,3 +114,37 @@ def _image_classifier(transformers: Any, config: Any, place: str, micro_batch: i
         return ImageClassifier(model), torch.zeros(micro_batch, channels, height, width)
 
     return factory
+
+
+def known_to_transformers(factory: Factory, fields: Mapping[str, Any], captured: Workload) -> HuggingFace:
+    """What the captured model's files are called and hold in transformers.
+
+    Args:
+        factory: from `config_factory`; called once more, without memory for weights.
+        fields: the config.
+        captured: what was captured.
+    """
+    with torch.device("meta"):
+        model: Any = factory()[0].inner
+    state = dict(model.state_dict())
+    stored = {id(tensor): name for name, tensor in _as_saved(model, state).items()}
+    names = {name: stored.get(id(tensor), name) for name, tensor in state.items()}
+    assert captured.program is not None
+    used = captured.program.parameters.keys() | captured.program.buffers.keys()
+    ties = {id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False) if name in used}
+    tied = {name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in ties}
+    return HuggingFace(
+        config=dict(fields),
+        stored_names={name: saved for name, saved in names.items() if saved != name and name in used},
+        unused=tuple(saved for name, saved in names.items() if name not in used | tied),
+    )
+
+
+def _as_saved(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state under the names of files: transformers 5 has names of its own for some architectures."""
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return state
+    renamed: dict[str, Tensor] = revert_weight_conversion(model, dict(state))
+    return renamed

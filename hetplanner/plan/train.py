@@ -47,6 +47,7 @@ class TrainConfig(Noun):
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
+        init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
         resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
@@ -74,6 +75,7 @@ class TrainConfig(Noun):
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
     resume: Text | None = None
+    init_from: Text | None = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     replan: Annotated[bool, Field(strict=True)] = False

@@ -1,7 +1,8 @@
-"""Going on from an earlier run's checkpoint, of whichever kind the plan is."""
+"""What a run begins with: an earlier run's checkpoint, of whichever kind the plan is, or a folder of weights."""
 
 from pathlib import Path
 
+from hetplanner.errors import InvalidInput
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import checkpoint_steps
@@ -10,6 +11,7 @@ from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.files.stage_checkpoints import FOLDER, saved_steps
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
+from hetplanner.weights.check import check_weights
 
 
 def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True) -> None:
@@ -40,3 +42,23 @@ def checkpoints_of(plan: AnyPlan, run_dir: Path) -> list[int]:
     if isinstance(plan, ElasticPlan):
         return saved_steps(run_dir / FOLDER, len(plan.stages))
     return checkpoint_steps(run_dir)
+
+
+def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
+    """Refuses a model folder that does not fit the plan's model; nothing of it is loaded.
+
+    Args:
+        plan, config: of the new run.
+        is_here: whether the folder is this machine's; ranks on hosts look at their own.
+
+    Raises:
+        InvalidInput: see `check_weights`; or a swarm's plan.
+    """
+    if config.init_from is None or config.resume is not None:
+        return
+    if isinstance(plan, ElasticPlan):
+        raise InvalidInput(
+            "init_from: a swarm begins with a checkpoint or at random; give a static plan, or leave it out"
+        )
+    if is_here:
+        check_weights(config.init_from, plan.problem.workload)

@@ -41,12 +41,14 @@ from hetplanner.runtime.measure.prediction import PREDICTION_FILE, predict, writ
 from hetplanner.runtime.measure.profile import durations_from, gather_profiles, profile_rank
 from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.model.chunk import build_chunks
+from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.running_statistics import merge_running
 from hetplanner.runtime.train.data import Batches, open_batches
 from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.stop_vote import StopVote
 from hetplanner.runtime.watch import Request, StopWatcher
 from hetplanner.schedule.order import make_schedule
+from hetplanner.weights.check import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +120,8 @@ class Session:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
             check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
+        if self._begins_with_weights:
+            check_weights(str(self.config.init_from), self.plan.problem.workload)  # of this host, too
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -237,6 +241,7 @@ class Session:
         """
         run_dirs = ([self.run_dir] if self.attempt else []) + resume_chain(self.config.resume)
         if not run_dirs:
+            self._load_weights(executor)
             return
         self.heartbeat.enter("restoring")
         found = restore(executor, self.place, run_dirs, self.heartbeat.advance)
@@ -244,8 +249,28 @@ class Session:
             raise InvalidInput(f"resume: {run_dirs[-1]}: no checkpoint that all ranks can read: {found.skipped}")
         source = str(found.run_dir) if found.run_dir else None
         other = {"other_plan": found.other_plan} if found.other_plan else {}
+        if not found.step:
+            self._load_weights(executor)
         self.telemetry.write("resumed", step=found.step, source=source, skipped=list(found.skipped), **other)
         log.info("goes on after step %d of %s", found.step, source)
+
+    @property
+    def _begins_with_weights(self) -> bool:
+        """Whether the weights of a model folder will be read; what has been resumed has its own."""
+        return self.config.init_from is not None and self.config.resume is None and not self.attempt
+
+    def _load_weights(self, executor: Executor) -> None:
+        """The weights of the model folder that the settings name, if they name one: where no step was done before."""
+        if self.config.init_from is None:
+            return
+        self.heartbeat.enter("restoring")
+        began_s = time.monotonic()
+        weights = check_weights(self.config.init_from, self.plan.problem.workload)
+        agree(weights.digest.encode(), "weights of init_from")
+        read = load_pretrained([chunk.model for chunk in executor.chunks], weights, self.heartbeat.advance)
+        seconds = round(time.monotonic() - began_s, 6)
+        self.telemetry.write("weights", source=self.config.init_from, bytes=read, seconds=seconds)
+        log.info("begins with %d bytes of weights of %s, read in %.1f s", read, self.config.init_from, seconds)
 
     def _agree_on_origin(self, clock: ClockOffset) -> None:
         """All ranks wait for rank 0 (and its prediction) and take one origin for their spans."""

@@ -2,9 +2,9 @@
 
 from functools import cached_property
 from math import prod
-from typing import Self
+from typing import Any, Self
 
-from pydantic import model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
@@ -12,6 +12,20 @@ from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.program import Program, check_fits_graph
 from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
+
+
+class HuggingFace(Noun):
+    """How transformers knows a captured model.
+
+    Attributes:
+        config: content of its config.json.
+        stored_names: by the name of a tensor in the model, that in files, where they differ.
+        unused: names in files of tensors that the captured program does not read.
+    """
+
+    config: dict[str, Any]
+    stored_names: dict[Name, Name] = Field(default_factory=dict)
+    unused: tuple[Name, ...] = ()
 
 
 class Workload(Noun):
@@ -24,6 +38,7 @@ class Workload(Noun):
     Attributes:
         provenance: what was captured, and the digest of the code it came from.
         optimizer: by name; what it keeps of the weights counts in the memory of a plan.
+        huggingface: of a model captured from a config of transformers: what its weights load with there.
     """
 
     name: Name
@@ -31,6 +46,7 @@ class Workload(Noun):
     captured: OpGraph | None = None
     program: Program | None = None
     provenance: Text | None = None
+    huggingface: HuggingFace | None = None
     global_batch: Size
     micro_batch: Size
     seq_len: Size
@@ -55,6 +71,14 @@ class Workload(Noun):
                 f"seq_len must be at most the model's max_seq_len {self.transformer.max_seq_len}, got {self.seq_len}"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Digests of plans that were made before there was the field stay what they were.
+        fields: dict[str, Any] = dump(self)
+        if fields.get("huggingface") is None:
+            fields.pop("huggingface", None)
+        return fields
 
     def _check_program(self, program: Program, graph: OpGraph) -> None:
         if program.micro_batch != self.micro_batch:

@@ -1,4 +1,4 @@
-"""hetplanner runs list|show|label|export|send|report|stop|drain|kill|rejoin|sample."""
+"""hetplanner runs list|show|label|steps|export|send|report|stop|drain|kill|rejoin|sample."""
 
 from __future__ import annotations
 
@@ -104,6 +104,27 @@ def label(
 
 @app.command()
 def export(
+    run: RunName,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    step: Annotated[
+        int | None, typer.Option(help="Take the checkpoint of this step, not the model at the end.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model as a Hugging Face folder, which `from_pretrained` loads."""
+    from hetplanner.runs.exporting import export_model
+    from hetplanner.runs.run import open_run
+
+    reader, out = open_run(run), folder.expanduser().absolute()
+    done = export_model(reader, out, step)
+    if as_json:
+        print_json({"id": reader.id, "step": done, "folder": str(out)})
+    else:
+        console.print(f"model of {reader.id} after {done} steps written to {out}")
+
+
+@app.command()
+def steps(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids, parts of them, or 'last'.")],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write here instead of the terminal.")] = None,
 ) -> None:

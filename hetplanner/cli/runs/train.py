@@ -29,6 +29,7 @@ from hetplanner.cli.runs.train_options import (
     DryRun,
     EmulateLinks,
     HostsFile,
+    InitFrom,
     Launcher,
     LearningRate,
     LrFloor,
@@ -88,6 +89,7 @@ def train(
     device: Device = "auto",
     checkpoint_every: CheckpointEvery = None,
     checkpoints_kept: CheckpointsKept = 2,
+    init_from: InitFrom = None,
     resume: Resume = None,
     without: Without = None,
     budget: Budget = None,
@@ -106,6 +108,7 @@ def train(
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files.plan_files import load_any_plan
     from hetplanner.runs.agent.client import AgentClient
+    from hetplanner.runs.resuming import check_init_from
     from hetplanner.runs.sinks.registry import check_sinks
 
     sinks = check_sinks(sink or ())
@@ -115,6 +118,7 @@ def train(
     request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
     if launcher == "local":
         check_data(config.data, plan.problem.workload)
+    check_init_from(plan, config, is_here=launcher == "local")
     if dry_run:
         _print_request(request, need, as_json)
         return
@@ -160,12 +164,13 @@ def _print_warnings(request: LaunchRequest, need: DiskNeed) -> None:
 def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     """The settings that the options give, on top of those of a run that is resumed. Raises InvalidInput."""
     from hetplanner.plan.train import TrainConfig
-    from hetplanner.runs.agent.client import data_for
+    from hetplanner.runs.agent.client import data_for, folder_for
     from hetplanner.schema import checked
 
     given = context.params
     fields = {name: value for name, value in given.items() if name in TrainConfig.model_fields}
     fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
+    fields["init_from"] = folder_for(given["launcher"], given["init_from"])
     config = checked(TrainConfig, fields, "train")
     return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))
 
@@ -213,6 +218,8 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
     from hetplanner.runs.resuming import check_resume
     from hetplanner.runs.run import open_run
 
+    if "init_from" in given:
+        raise InvalidInput("init_from: a resumed run goes on from its checkpoint; leave out --init-from or --resume")
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))

@@ -50,6 +50,12 @@ CheckpointEvery = Annotated[
     int | None, typer.Option(help="Steps between checkpoints; there is one after the last step too.")
 ]
 CheckpointsKept = Annotated[int, typer.Option(help="How many of them stay.")]
+InitFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="Begin with the weights of this Hugging Face model folder (config.json, *.safetensors)."
+    ),
+]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."),

@@ -131,8 +131,10 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
     Raises:
         InvalidInput: a path is given, or a name is not offered.
     """
-    if config.data is not None or config.resume is not None:
-        raise InvalidInput("request: config: data and resume are paths; a page chooses from the offered names")
+    if any(path is not None for path in (config.data, config.resume, config.init_from)):
+        raise InvalidInput(
+            "request: config: data, resume and init_from are paths; a page chooses from the offered names"
+        )
     offers = read_allowed_paths(home)
     data = _offered("data", choice.data, offers.data)
     if data is not None and choice.hosts is None:

@@ -32,7 +32,8 @@ class AgentClient(AgentConnection):
 
         Args:
             plan: what to run.
-            config: how; a relative `data` is taken from this process's directory, but of a run over hosts it is theirs.
+            config: how; relative `data` and `init_from` are taken from this process's directory, but of a run over
+                hosts they are theirs.
             out: an empty folder for the run, else the home's `runs/`.
             launcher: where to run: `local` on this machine, `ssh` on hosts, `slurm` as a job.
             choice: names from the agent's offers instead of paths: what a page asks for.
@@ -46,7 +47,7 @@ class AgentClient(AgentConnection):
         chosen = make_launcher(launcher, known)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
-        config = config.replace(data=data_for(launcher, config.data))
+        config = config.replace(data=data_for(launcher, config.data), init_from=folder_for(launcher, config.init_from))
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher
         if hosts is not None:
@@ -73,3 +74,12 @@ def data_for(launcher: str, data: str | None) -> str | None:
     if launcher == LOCAL or data is None or data == absolute_data(data) or data.startswith("~/"):
         return absolute_data(data) if launcher == LOCAL else data
     raise InvalidInput(f"data: {data!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")
+
+
+def folder_for(launcher: str, folder: str | None) -> str | None:
+    """The path of a model folder as its run shall have it, by the law of `data_for`. Raises InvalidInput."""
+    if launcher == LOCAL or folder is None:
+        return None if folder is None else str(Path(folder).expanduser().absolute())
+    if folder.startswith(("/", "~/")):
+        return folder
+    raise InvalidInput(f"init_from: {folder!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")

@@ -45,7 +45,7 @@ from hetplanner.runs.agent.successor import check_replan, successor_of
 from hetplanner.runs.directory import create_run_directory, find_run, list_run_ids
 from hetplanner.runs.reports.conditions import Conditions, with_full_disk
 from hetplanner.runs.reports.outcome import Departure, End, judge_end
-from hetplanner.runs.resuming import check_resume, was_on_hosts
+from hetplanner.runs.resuming import check_init_from, check_resume, was_on_hosts
 from hetplanner.runs.status import RunStatus, read_status
 from hetplanner.swarm.launch.requests import PeerAct, PeerOrder, ask
 from hetplanner.swarm.spec import spec_of
@@ -138,6 +138,7 @@ class Supervisor:
                 cannot run it: everything that is wrong with them.
         """
         check_replan(plan, config, launch)
+        check_init_from(plan, config, is_here=launch is None or launch.is_local)
         if launch is not None and not launch.is_local:
             check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
             check_resume(plan, config)

@@ -93,7 +93,7 @@ def test_the_list_is_filtered_by_words_tag_and_state(run):
 def test_csv_holds_what_was_spent_and_no_cell_is_a_formula(run):
     run_id, folder = run
     write_annotations(folder, Annotations(name='=HYPERLINK("x")', tags=("@a", "b")))
-    rows = list(csv.DictReader(io.StringIO(called("export", run_id))))
+    rows = list(csv.DictReader(io.StringIO(called("steps", run_id))))
     assert [row["step"] for row in rows] == ["0", "1", "2"]
     last = rows[-1]
     assert (last["name"], last["tags"]) == ('\'=HYPERLINK("x")', "'@a, b")

@@ -1,0 +1,61 @@
+"""Tiny models of transformers, saved as their users have them: config.json and sharded safetensors."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+TOKENS = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 48, "max_position_embeddings": 24}  # fmt: skip
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 96, "n_positions": 24} | NO_DROPOUT,
+    "llama": TOKENS | {"num_key_value_heads": 2, "rms_norm_eps": 1e-6},
+    "opt": {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
+            "max_position_embeddings": 24, "word_embed_proj_dim": 32, "dropout": 0.0, "attention_dropout": 0.0},
+    "gpt_neox": TOKENS,
+    "qwen2": TOKENS | {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "mistral": TOKENS | {"num_key_value_heads": 2, "sliding_window": None},
+    "bert": TOKENS | {"is_decoder": True},
+    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+            "image_size": 16, "patch_size": 8, "num_channels": 1, "num_labels": 10},
+    "resnet": {"depths": [1, 2], "hidden_sizes": [16, 32], "embedding_size": 8, "image_size": 32, "num_channels": 1,
+               "num_labels": 10, "layer_type": "bottleneck"},
+}  # fmt: skip
+"""By `model_type`; all without dropout where that is not the default."""
+
+
+def auto_class(kind: str) -> Any:
+    """The class of transformers that trains such a model."""
+    if kind in ("vit", "resnet"):
+        return transformers.AutoModelForImageClassification
+    return transformers.AutoModelForCausalLM
+
+
+def model_folder(path: Path, kind: str, *, changes: Mapping[str, Any] | None = None, shard: str = "20KB") -> Path:
+    """A model with random weights, norms and biases included, saved in shards.
+
+    Args:
+        path: made.
+        kind: a key of `CONFIGS`.
+        changes: of its config.
+        shard: largest shard.
+    """
+    config = transformers.AutoConfig.for_model(kind, **(CONFIGS[kind] | dict(changes or {})))
+    torch.manual_seed(7)
+    model = auto_class(kind).from_config(config)
+    with torch.no_grad():  # else biases would be 0 and norms 1, whatever is mistaken for what
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+        for name, statistics in model.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                statistics.add_(torch.rand_like(statistics))
+    model.save_pretrained(path, max_shard_size=shard)
+    return path
+
+
+def loaded(path: Path, kind: str) -> Any:
+    """The model as transformers loads it, for evaluation."""
+    return auto_class(kind).from_pretrained(path, dtype=torch.float32).eval()
