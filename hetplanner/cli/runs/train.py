@@ -103,12 +103,10 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
-    from hetplanner.data.registry import check_data
     from hetplanner.launchers.disk import disk_need, need_of_head
     from hetplanner.launchers.hosts_file import read_hosts
     from hetplanner.plan.files.plan_files import load_any_plan
     from hetplanner.runs.agent.client import AgentClient
-    from hetplanner.runs.resuming import check_init_from
     from hetplanner.runs.sinks.registry import check_sinks
 
     sinks = check_sinks(sink or ())
@@ -116,9 +114,7 @@ def train(
     config = _config(context, plan)
     where = read_hosts(hosts) if hosts is not None else None
     request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
-    if launcher == "local":
-        check_data(config.data, plan.problem.workload)
-    check_init_from(plan, config, is_here=launcher == "local")
+    _check_inputs(plan, config, is_here=launcher == "local")
     if dry_run:
         _print_request(request, need, as_json)
         return
@@ -131,6 +127,16 @@ def train(
         _followers(run, sinks)
     else:
         follow(start, as_json=as_json, sinks=sinks)
+
+
+def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
+    """Refuses data and first weights that are on this machine and do not fit. Raises InvalidInput."""
+    from hetplanner.data.registry import check_data
+    from hetplanner.runs.resuming import check_init_from
+
+    if is_here:
+        check_data(config.data, plan.problem.workload)
+    check_init_from(plan, config, is_here=is_here)
 
 
 def _followers(run: Run, sinks: Sequence[str]) -> Followers | None:
