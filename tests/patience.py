@@ -8,9 +8,11 @@ from collections.abc import Callable
 HANG_S = 600.0
 
 
-def until(condition: Callable[[], object], what: object = "what was waited for did not come") -> None:
+def until(
+    condition: Callable[[], object], what: object = "what was waited for did not come", seconds: float = HANG_S
+) -> None:
     """Returns once a condition holds; `what` is said, or asked, if that takes as long as a hang."""
-    deadline = time.monotonic() + HANG_S
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(0.01)
