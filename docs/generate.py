@@ -74,7 +74,7 @@ def benchmarks() -> str:
         "",
         "Every number in these pages comes from one of these. Each stands in `tests/benchmarks`.",
     ]
-    for path in sorted((HERE.parent / "tests" / "benchmarks").glob("bench_*.py")):
+    for path in sorted((HERE.parent / "tests" / "benchmarks").glob("*/bench_*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if text is not None:
             lines += ["", f"## {path.stem.removeprefix('bench_').replace('_', ' ').capitalize()}", "", text]

@@ -38,7 +38,7 @@ class Work(NamedTuple):
     decode: float
 
 
-# Measured by tests/benchmarks/bench_codecs.py, 4 M elements on one core, where a copy is two passes.
+# Measured by tests/benchmarks/training/bench_codecs.py, 4 M elements on one core, where a copy is two passes.
 WORK_PASSES: dict[str, Work] = {
     "none": Work(0.0, 0.0),
     "fp16": Work(2.0, 1.5),

@@ -16,7 +16,7 @@ from hetplanner.cluster.measured import LINKS_FILE, MEASURED_CLUSTER_FILE, Measu
 from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import ranks_by_host
 from hetplanner.plan.train import TrainConfig
-from tests.benchmarks.bench_hosts import start, write_run
+from tests.benchmarks.prediction.bench_hosts import start, write_run
 from tests.factories import chain_plan
 
 pytestmark = pytest.mark.distributed

@@ -36,7 +36,7 @@ class Wiring:
 
     `soonest`: the peer that is expected to finish first, if each takes this sender's tasks one after the other.
     Measured seconds hold no waiting (with it, nine peers of speeds 1, 1.5 and 3 reached 0.83 of the sum of their speeds
-    instead of 0.87 to 0.91; tests/benchmarks/bench_swarm.py). At a step's end a slow peer gets none of the last
+    instead of 0.87 to 0.91; tests/benchmarks/swarms/bench_swarm.py). At a step's end a slow peer gets none of the last
     micro-batches. Source: ours.
 
     `round-robin`: interleaved and weighted by speed. Source: Ryabinin et al. 2023 (SWARM), public code.

@@ -22,7 +22,7 @@ from hetplanner.runtime.train.data import open_batches
 from hetplanner.schedule.order import make_schedule
 
 # A file that stays as it is: the default, the sources of Python, differs from release to release.
-TEXT = Path(__file__).parents[2] / "benchmarks" / "fusionllm.json"
+TEXT = Path(__file__).parents[2] / "benchmarks" / "training" / "fusionllm.json"
 CONFIG = TrainConfig(steps=6, seed=3, learning_rate=3e-3, warmup_steps=0, data=str(TEXT))
 OUTER = OuterOptimizer()
 
