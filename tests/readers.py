@@ -38,6 +38,7 @@ from hetplanner.cluster.measured import (
     save_measured,
 )
 from hetplanner.data.registry import check_data, open_data
+from hetplanner.data.tokenizing import load_tokenizer
 from hetplanner.elastic.coordinator.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.forecast.preemptions import load_preemptions
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -319,7 +320,20 @@ def _make_model_folder(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(words))
 
 
+def _make_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 1}))
+
+
+def _read_tokenizer(folder: Path) -> object:
+    tokenizer, end = load_tokenizer(folder)
+    return tokenizer.encode("a b").ids, end
+
+
 MODELS = (
+    Reader("tokenizer", _make_tokenizer, _read_tokenizer, ("data.tokenizing.load_tokenizer",)),
     Reader(
         "model folder",
         _make_model_folder,

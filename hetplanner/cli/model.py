@@ -1,5 +1,6 @@
-"""hetplanner workload show|presets|capture."""
+"""hetplanner workload show|presets|capture|tokenize."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -182,6 +183,37 @@ def presets(as_json: AsJson = False) -> None:
 
 def _sample(workload: "Workload") -> str:
     return f"{workload.seq_len} tokens" if workload.reads_tokens else "an image"
+
+
+@app.command()
+def tokenize(
+    text: Annotated[Path, typer.Argument(help="A text file, or a folder of them.")],
+    model: Annotated[Path, typer.Argument(help="A Hugging Face model folder, with its tokenizer.json.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New folder for the ids, to be given as --data.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a text as the ids of a model's own tokenizer."""
+    from hetplanner.data.tokenizing import Written, write_tokens
+
+    said_s = time.monotonic()
+
+    def advance(written: Written) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= SAY_EVERY_S:
+            said_s = time.monotonic()
+            notices.print(f"{written.texts:,} texts, {sum(written.tokens.values()):,} tokens (Ctrl-C ends it)")
+
+    try:
+        written = write_tokens(text, model, out, advance)
+    except OSError as error:
+        raise InvalidInput(f"{out}: cannot be written: {error.strerror or error}") from None
+    if as_json:
+        print_json({"folder": str(out), "vocab": written.vocab, "texts": written.texts, "tokens": written.tokens})
+        return
+    counts = ", ".join(f"{count:,} in {name}" for name, count in written.tokens.items())
+    console.print(
+        f"{written.texts:,} texts, {written.vocab:,} words: {counts} of {out}; train on them with --data {out}"
+    )
 
 
 @app.command()

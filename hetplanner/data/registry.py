@@ -9,6 +9,7 @@ from hetplanner.data.need import Need, TokenNeed, need_of
 from hetplanner.data.saved_datasets import SAVED_DATASETS
 from hetplanner.data.text import TEXT, standard_library
 from hetplanner.data.tokens import TOKENS
+from hetplanner.data.windows import Windows
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.workload.workload import Workload
@@ -40,6 +41,12 @@ def open_data(data: str | None, workload: Workload) -> Source:
 def check_data(data: str | None, workload: Workload) -> None:
     """Opens the data and reads a bounded share of it, before any process is started. Raises InvalidInput."""
     open_data(data, workload).check()
+
+
+def is_bytes(data: str | None, workload: Workload) -> bool:
+    """Whether the data is text that is read as bytes. Raises InvalidInput as `open_data` does."""
+    source = open_data(data, workload)
+    return isinstance(source, Windows) and source.is_bytes
 
 
 def absolute_data(data: str | None) -> str | None:

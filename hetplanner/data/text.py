@@ -82,7 +82,7 @@ def open_text(path: Path, need: TokenNeed) -> Windows:
             f"workload {need.workload}: vocab must be at least {VOCAB} for byte-level text, got {need.vocab}"
         )
     root = path if path.is_dir() else path.parent
-    found = [(p, _size(p)) for p in (_files(path) if path.is_dir() else [path])]
+    found = [(p, _size(p)) for p in text_files(path)]
     sizes = [(p, size) for p, size in found if size]
     if not sizes:
         raise InvalidInput(f"data: {path} holds no text ({', '.join(sorted(SUFFIXES))}); add some")
@@ -109,8 +109,10 @@ def _size(path: Path) -> int:
         raise _unreadable(path, error) from None
 
 
-def _files(root: Path) -> list[Path]:
-    """In path order. Raises InvalidInput when there are too many, or a folder cannot be read."""
+def text_files(root: Path) -> list[Path]:
+    """A folder's text files in path order, or the file itself. Raises InvalidInput: too many, or none can be read."""
+    if not root.is_dir():
+        return [root]
 
     def refuse(error: OSError) -> None:
         raise _unreadable(Path(error.filename), error)

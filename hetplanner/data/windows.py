@@ -57,6 +57,11 @@ class Windows:
     train: Stream
     validation: Stream
 
+    @property
+    def is_bytes(self) -> bool:
+        """Whether ids are bytes of a text, no tokenizer's."""
+        return self.train.read(0, 1).dtype == np.uint8
+
     def num_samples(self, split: Split) -> int:
         """Whole windows of a split."""
         return (self._stream(split).num_tokens - 1) // self.need.seq_len

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hetplanner.data.registry import is_bytes
 from hetplanner.errors import InvalidInput
 from hetplanner.launchers.launch_file import load_launch
 from hetplanner.plan.elastic.model import ElasticPlan
@@ -12,6 +13,7 @@ from hetplanner.plan.files.stage_checkpoints import FOLDER, saved_steps
 from hetplanner.plan.train import TrainConfig
 from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
 from hetplanner.weights.check import check_weights
+from hetplanner.weights.tokenizer import num_words
 
 
 def check_resume(plan: AnyPlan, config: TrainConfig, *, read_files: bool = True) -> None:
@@ -52,7 +54,7 @@ def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> Non
         is_here: whether the folder is this machine's; ranks on hosts look at their own.
 
     Raises:
-        InvalidInput: see `check_weights`; or a swarm's plan.
+        InvalidInput: see `check_weights`; or a swarm's plan, or data in other ids than the folder's tokenizer gives.
     """
     if config.init_from is None or config.resume is not None:
         return
@@ -60,5 +62,12 @@ def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> Non
         raise InvalidInput(
             "init_from: a swarm begins with a checkpoint or at random; give a static plan, or leave it out"
         )
-    if is_here:
-        check_weights(config.init_from, plan.problem.workload)
+    if not is_here:
+        return
+    check_weights(config.init_from, plan.problem.workload)
+    folder = Path(config.init_from).expanduser()
+    if num_words(folder) is not None and is_bytes(config.data, plan.problem.workload):
+        raise InvalidInput(
+            f"data: {config.data or 'the default text'} is read as bytes, the tokenizer of {folder} gives other ids;"
+            f" write them: hetplanner workload tokenize TEXT {folder} -o tokens, then --data tokens"
+        )
