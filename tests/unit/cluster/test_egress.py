@@ -167,7 +167,7 @@ def test_the_unknown_is_left_out_and_told():
     assert estimate.unpriced_egress_bytes["site-0"] > 0
     assert estimate.egress_usd > 0
     assert estimate.left_out_text.startswith("without egress of site-0 (")
-    assert estimate.left_out_text in price_line(estimate)
+    assert estimate.left_out_text in price_line(estimate, "tokens")
     assert "of it egress" in dollars_text(estimate)
     assert "see below" in dollars_text(estimate)
     assert estimate.left_out_text in left_out_lines(estimate)[0]
@@ -176,11 +176,11 @@ def test_the_unknown_is_left_out_and_told():
 def test_free_traffic_is_known():
     estimate = estimate_plan(plan_over(OWN, OWN))
     assert (estimate.egress_usd, estimate.unpriced_egress_bytes, estimate.left_out_text) == (0.0, {}, "")
-    assert "0% of it egress" in price_line(estimate)
+    assert "0% of it egress" in price_line(estimate, "tokens")
 
 
 def test_wholly_unknown_traffic_is_no_share_of_zero():
-    line = price_line(estimate_plan(plan_over(UNKNOWN, UNKNOWN)))
+    line = price_line(estimate_plan(plan_over(UNKNOWN, UNKNOWN)), "tokens")
     assert "0%" not in line
     assert "without egress of site-0, site-1 (" in line
 
@@ -196,7 +196,7 @@ def test_an_estimate_of_an_older_version_says_so():
     del data["unpriced_egress_bytes"]
     old = Estimate.model_validate(data)
     assert "an older version wrote this" in old.left_out_text
-    assert "an older version wrote this" in price_line(old)
+    assert "an older version wrote this" in price_line(old, "tokens")
 
 
 def test_a_front_and_a_comparison_tell_it():
