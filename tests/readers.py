@@ -38,7 +38,7 @@ from hetplanner.cluster.measured import (
     save_measured,
 )
 from hetplanner.data.registry import check_data, open_data
-from hetplanner.data.tokenizing import load_tokenizer
+from hetplanner.data.tokenizing import ids_of, load_tokenizer
 from hetplanner.elastic.coordinator.decisions import Booted, CheckpointSaved, Committed, encode_decision
 from hetplanner.elastic.forecast.preemptions import load_preemptions
 from hetplanner.elastic.protocol.identity import Stamp, Version
@@ -329,11 +329,16 @@ def _make_tokenizer(folder: Path) -> None:
 
 def _read_tokenizer(folder: Path) -> object:
     tokenizer, end = load_tokenizer(folder)
-    return tokenizer.encode("a b").ids, end
+    return ids_of(tokenizer, "a b"), end
 
 
 MODELS = (
-    Reader("tokenizer", _make_tokenizer, _read_tokenizer, ("data.tokenizing.load_tokenizer",)),
+    Reader(
+        "tokenizer",
+        _make_tokenizer,
+        _read_tokenizer,
+        ("data.tokenizing.load_tokenizer", "data.tokenizing._end_of_text"),
+    ),
     Reader(
         "model folder",
         _make_model_folder,

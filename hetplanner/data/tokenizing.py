@@ -69,6 +69,7 @@ def _words(tokenizer: Any) -> int:
     return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
+@reader("model config", at="model")
 def _end_of_text(model: Path, vocab: int) -> int | None:
     if not (model / "config.json").is_file():
         return None
@@ -122,7 +123,7 @@ def _write(text: Path, tokenizer: Any, end: int | None, folder: Path, advance: C
             for piece, is_last in _pieces(path):
                 number += 1
                 which = int(path in held_out if by_file else number % HELD_OUT_PIECES == 0)
-                ids = tokenizer.encode(piece, add_special_tokens=False).ids
+                ids = ids_of(tokenizer, piece)
                 ids += [end] if is_last and end is not None else []
                 files[which].write(np.array(ids, dtype=dtype).tobytes())
                 written.tokens[names[which]] = written.tokens.get(names[which], 0) + len(ids)
@@ -136,6 +137,15 @@ def _write(text: Path, tokenizer: Any, end: int | None, folder: Path, advance: C
         info = {"format": "hetplanner/tokens@1", "dtype": {2: "uint16", 4: "uint32"}[dtype.itemsize]}
         path.with_suffix(".json").write_text(json.dumps(info | {"vocab": written.vocab}) + "\n", encoding="utf-8")
     return written
+
+
+def ids_of(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text, without those that a tokenizer adds around it. Raises InvalidInput: it has none for a word."""
+    try:
+        found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    except Exception as error:  # the library raises Exception itself
+        raise InvalidInput(f"{TOKENIZER}: cannot read the text: {error!s:.200}") from None
+    return found
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, bool]]:
