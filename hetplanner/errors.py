@@ -40,3 +40,9 @@ class Preempted(RunError):
     """A run, or a process of one, was told to end from outside (SIGTERM) and has saved what it could."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: "try again"
+
+
+def last_line(stderr: bytes) -> str:
+    """The last thing that a process said, for a message of one line."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "no message"

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from hetplanner.data.interface import is_held_out
-from hetplanner.data.text import text_files
+from hetplanner.data.text import SUFFIXES, text_files
 from hetplanner.data.tokens import TRAIN, VALIDATION
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
@@ -61,6 +61,8 @@ def load_tokenizer(model: Path) -> tuple[Any, int | None]:
         tokenizer = Tokenizer.from_buffer(text)
     except Exception as error:  # the library raises Exception itself
         raise InvalidInput(f"{path}: is no tokenizer: {error!s:.200}") from None
+    tokenizer.no_truncation()  # its file may hold the length that a model was trained with
+    tokenizer.no_padding()
     return tokenizer, _end_of_text(model, _words(tokenizer))
 
 
@@ -100,6 +102,8 @@ def write_tokens(text: Path, model: Path, out: Path, advance: Callable[[Written]
     draft.mkdir(parents=True)
     try:
         written = _write(text, tokenizer, end, draft, advance)
+        if not written.tokens.get(TRAIN):
+            raise InvalidInput(f"{text}: holds no text ({', '.join(sorted(SUFFIXES))}); add some")
         if out.exists():
             out.rmdir()
         draft.rename(out)

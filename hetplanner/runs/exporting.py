@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hetplanner.errors import InvalidInput, RunError
+from hetplanner.errors import InvalidInput, RunError, last_line
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.reading import reading
 from hetplanner.runs.model_card import model_card
@@ -105,9 +105,10 @@ def _write_companions(source: Path | None, config: dict[str, Any], out: Path) ->
     for name in (*FILES, GENERATION):
         if source is not None and (source / name).is_file():
             shutil.copyfile(source / name, out / name)
-    if not (out / GENERATION).exists() and ("vocab_size" in config):
-        ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(name)}
-        write_text(out / GENERATION, json.dumps({"_from_model_config": True} | ids, indent=2) + "\n")
+    if not (out / GENERATION).exists() and "vocab_size" in config:
+        ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        known = {name: value for name, value in ids.items() if value is not None}
+        write_text(out / GENERATION, json.dumps({"_from_model_config": True} | known, indent=2) + "\n")
 
 
 def _write_weights(run: Run, out: Path, step: int | None, shard_bytes: int) -> None:
@@ -115,8 +116,7 @@ def _write_weights(run: Run, out: Path, step: int | None, shard_bytes: int) -> N
     command += [f"--step={step}"] if step is not None else []
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        message = lines[-1][:500] if lines else "no message"
+        message = last_line(done.stderr)
         if done.returncode == InvalidInput.exit_code:
             raise InvalidInput(f"run {run.id}: {message}")
         raise RunError(f"run {run.id}: exporting failed: {message}")

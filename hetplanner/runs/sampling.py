@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hetplanner.errors import InvalidInput, RunError
+from hetplanner.errors import InvalidInput, RunError, last_line
 
 SAMPLER_MODULE = "hetplanner.runtime.model.sample"
 TIMEOUT_S = 120.0
@@ -37,8 +37,7 @@ def sample_text(
     except subprocess.TimeoutExpired:
         raise RunError(f"{place}: sampling took more than {TIMEOUT_S:g} s; ask for fewer bytes") from None
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        message = lines[-1][:500] if lines else "no message"
+        message = last_line(done.stderr)
         if done.returncode == InvalidInput.exit_code:
             raise InvalidInput(f"{place}: {message}")
         raise RunError(f"{place}: sampling failed: {message}")

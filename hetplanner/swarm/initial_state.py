@@ -27,7 +27,7 @@ from hetplanner.elastic.coordinator.decisions import (
     set_back_to_saved,
 )
 from hetplanner.elastic.protocol.identity import Version
-from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.errors import HetplannerError, InvalidInput, last_line
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import load_any_plan, load_elastic_plan
 from hetplanner.plan.files.resumable import PLAN_FILE, carried_steps, check_carried, check_goes_on, other_plan
@@ -287,12 +287,12 @@ def _convert(run_dir: Path, source: Path, version: Version) -> None:
     """Writes the stages' files from a checkpoint of another plan; torch stays in a process of its own."""
     argv = [sys.executable, "-m", "hetplanner.swarm.launch.convert_checkpoint"]
     done = subprocess.run(
-        [*argv, str(run_dir), str(source), str(version.lineage), str(version.step)], stderr=subprocess.PIPE, text=True
+        [*argv, str(run_dir), str(source), str(version.lineage), str(version.step)], stderr=subprocess.PIPE, check=False
     )
     if done.returncode == errno.ENOSPC:
         raise OSError(errno.ENOSPC, "no space for the weights of the run to go on from")
     if done.returncode:
-        raise InvalidInput(f"resume: {done.stderr.strip()[-500:]}")
+        raise InvalidInput(f"resume: {last_line(done.stderr)}")
 
 
 def _link_or_copy(source: Path, path: Path) -> None:

@@ -64,6 +64,19 @@ def test_the_ids_are_those_of_transformers(model, tmp_path):
         open_data(str(tmp_path / "out"), preset("tiny-gpt"))
 
 
+def test_what_a_tokenizer_cuts_and_fills_up_for_batches_is_left_whole(model, tmp_path):
+    short = tmp_path / "short"
+    short.mkdir()
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    whole = tokenizer.encode(TEXT).ids
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=10**5)
+    tokenizer.save(str(short / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    write_tokens(tmp_path / "a.txt", short, tmp_path / "out")
+    assert ids_in(tmp_path / "out" / "train.bin") == whole
+
+
 def test_a_long_text_is_cut_where_lines_end(model, tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizing, "PIECE_CHARACTERS", 500)
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8", newline="")
@@ -97,6 +110,11 @@ def test_what_is_wrong_is_named_and_nothing_is_left(model, texts, tmp_path):
     refused(r"7\.txt: is not UTF-8 \(.*\); convert it")
     refused(r"has no tokenizer\.json; save one there", folder=texts)
     refused("cannot be read", text=tmp_path / "none.txt")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused("holds no text", text=empty)
+    (empty / "a.txt").touch()
+    refused("holds no text", text=empty)
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "tokenizer.json").write_text('{"model": 3}')
@@ -105,7 +123,7 @@ def test_what_is_wrong_is_named_and_nothing_is_left(model, texts, tmp_path):
     out.mkdir()
     (out / "mine").touch()
     refused("holds something; give a new or an empty folder")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "out", "texts"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "empty", "out", "texts"]
 
 
 def test_the_command_says_what_to_do_next(model, texts, tmp_path):
