@@ -1,5 +1,7 @@
 """The model card of an exported model: what it is, the plan that trained it, its data and its losses."""
 
+from pathlib import Path
+
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.runs.run import Run
 from hetplanner.schema import one_line
@@ -10,7 +12,7 @@ ROWS = 20
 
 
 def model_card(run: Run, step: int) -> str:
-    """README.md in Markdown with the front matter that the hub reads.
+    """README.md in Markdown with the front matter that the hub reads. Folders stand there by their last name alone.
 
     Args:
         run: that trained the model; read to its end here.
@@ -18,10 +20,11 @@ def model_card(run: Run, step: int) -> str:
     """
     run.read_all()
     workload, config = run.any_plan.problem.workload, run.config
-    begun = one_line(config.init_from or "random weights")
+    begun = _name_of(config.init_from) or "random weights"
+    size = f"samples of {workload.seq_len} tokens" if workload.reads_tokens else "samples"
     settings = (
-        f"AdamW, learning rate {config.learning_rate:g} ({config.lr_schedule}, {config.warmup_steps} steps of warm-up),"
-        f" weight decay {config.weight_decay:g}, {workload.global_batch} samples of {workload.seq_len} tokens a step"
+        f"{workload.optimizer}, learning rate {config.learning_rate:g} ({config.lr_schedule}, {config.warmup_steps} steps"
+        f" of warm-up), weight decay {config.weight_decay:g}, {workload.global_batch} {size} a step"
     )
     lines = [
         "---",
@@ -39,7 +42,7 @@ def model_card(run: Run, step: int) -> str:
         "",
         "## Data",
         "",
-        f"- {one_line(config.data or 'the default data of hetplanner')}, seed {config.seed}",
+        f"- {_name_of(config.data) or 'the default data of hetplanner'}, seed {config.seed}",
         f"- {settings}",
         "",
         "## Losses",
@@ -47,6 +50,10 @@ def model_card(run: Run, step: int) -> str:
         *_loss_lines(run, step),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _name_of(path: str | None) -> str:
+    return one_line(Path(path).name) if path is not None else ""
 
 
 def _plan_lines(run: Run) -> list[str]:

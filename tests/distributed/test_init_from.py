@@ -126,6 +126,8 @@ def test_what_is_exported_loads_with_from_pretrained_and_gives_the_same_logits(
     card = (tmp_path / "out/README.md").read_text()
     assert f"Trained for {STEPS} steps" in card
     assert plan.digest() in card
+    assert str(tmp_path) not in card, "a card is for others"
+    assert f"- {plan.problem.workload.optimizer}, learning rate" in card
     assert f"| {STEPS} | {losses_of(run_dir)[-1]:.4f} |" in card
     assert (tmp_path / "out/generation_config.json").is_file()
 
