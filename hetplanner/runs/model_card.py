@@ -23,8 +23,8 @@ def model_card(run: Run, step: int) -> str:
     begun = _name_of(config.init_from) or "random weights"
     size = f"samples of {workload.seq_len} tokens" if workload.reads_tokens else "samples"
     settings = (
-        f"{workload.optimizer}, learning rate {config.learning_rate:g} ({config.lr_schedule}, {config.warmup_steps} steps"
-        f" of warm-up), weight decay {config.weight_decay:g}, {workload.global_batch} {size} a step"
+        f"{workload.optimizer}, learning rate {config.learning_rate:g} ({config.lr_schedule}, {config.warmup_steps}"
+        f" steps of warm-up), weight decay {config.weight_decay:g}, {workload.global_batch} {size} a step"
     )
     lines = [
         "---",
