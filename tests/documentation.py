@@ -152,7 +152,7 @@ class Scratch:
 
     def prepare(self) -> None:
         """What the docs take for granted: a checkout, a cluster of one's own, plans, a package."""
-        for name in ("sample_clusters", "apps", "tests"):
+        for name in ("sample_clusters", "apps", "tests", "docs", "README.md"):
             (self.folder / name).symlink_to(ROOT / name)
         package = self.folder / "mypackage"
         package.mkdir()
