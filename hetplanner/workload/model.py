@@ -27,6 +27,7 @@ class Op(Noun):
         inputs: names of the operators whose outputs it reads; empty for one that reads the batch.
         layer: the model's layer it belongs to; None outside the layers (embedding, head, loss).
         num_params: elements of the weights it uses, shared ones included.
+        num_trained: those of them that are trained; None for all.
         tied: name of the earlier operator that owns the shared weight.
         activation_bytes: kept from forward to backward.
         output_bytes: size of its output, sent when the next operator is elsewhere.
@@ -37,6 +38,7 @@ class Op(Noun):
     layer: Annotated[int, Field(strict=True, ge=0)] | None = None
     inputs: tuple[Name, ...] = ()
     num_params: Count = 0
+    num_trained: Annotated[Count | None, Field(exclude_if=lambda value: value is None)] = None
     tied: Name | None = None
     forward_flops: Flops = 0.0
     backward_flops: Flops = 0.0

@@ -92,6 +92,7 @@ class Program(Noun):
         inputs, labels: shape and element type of one micro-batch.
         nodes: in topological order; those of an op need not be neighbours.
         outputs: by op, the nodes whose values other ops read: what crosses a boundary, in this order.
+        frozen: weights that are not trained, sorted by name.
         loss: the node that holds the sum of the losses.
         num_targets: labels of one sample; the mean loss is over these.
     """
@@ -103,6 +104,7 @@ class Program(Noun):
     labels_dtype: ElementType = "int64"
     parameters: dict[Name, Parameter]
     buffers: dict[Name, Buffer] = Field(default_factory=dict)
+    frozen: Annotated[tuple[Name, ...], Field(exclude_if=lambda value: not value)] = ()
     nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=MAX_NODES)]
     outputs: dict[Name, tuple[Name, ...]]
     loss: Name

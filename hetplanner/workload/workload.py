@@ -8,6 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
+from hetplanner.workload.fine_tuning import FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.program import Program, check_fits_graph
@@ -38,6 +39,7 @@ class Workload(Noun):
     Attributes:
         provenance: what was captured, and the digest of the code it came from.
         optimizer: by name; what it keeps of the weights counts in the memory of a plan.
+        fine_tuning: of a transformer by formula, what of it is trained; None for all.
         huggingface: of a model captured from a config of transformers: what its weights load with there.
     """
 
@@ -52,6 +54,7 @@ class Workload(Noun):
     seq_len: Size
     dtype: DType = "float16"
     optimizer: OptimizerName = "adamw"
+    fine_tuning: FineTuning | None = None
     recompute: bool = False
 
     @model_validator(mode="after")
@@ -62,6 +65,7 @@ class Workload(Noun):
             if self.captured is None:
                 raise ValueError("program: belongs to a captured graph, and there is none")
             self._check_program(self.program, self.captured)
+        self._check_fine_tuning()
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch must be a multiple of micro_batch, got {self.global_batch} and {self.micro_batch}"
@@ -76,9 +80,23 @@ class Workload(Noun):
     def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Digests of plans that were made before there was the field stay what they were.
         fields: dict[str, Any] = dump(self)
-        if fields.get("huggingface") is None:
-            fields.pop("huggingface", None)
+        for name in ("huggingface", "fine_tuning"):
+            if fields.get(name) is None:
+                fields.pop(name, None)
         return fields
+
+    def _check_fine_tuning(self) -> None:
+        if self.fine_tuning is None:
+            return
+        if self.transformer is None:
+            raise ValueError("fine_tuning: a captured model says itself what is frozen; capture it with adapters")
+        if self.fine_tuning.adapters is not None:
+            adapted_layers(self.transformer, self.fine_tuning.adapters)
+        if self.fine_tuning.frozen_layers >= self.transformer.layers:
+            raise ValueError(
+                f"fine_tuning.frozen_layers must be below the model's {self.transformer.layers} layers,"
+                f" got {self.fine_tuning.frozen_layers}"
+            )
 
     def _check_program(self, program: Program, graph: OpGraph) -> None:
         if program.micro_batch != self.micro_batch:
