@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hetplanner.errors import InvalidInput, RunError, last_line
-from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.reading import reading
 from hetplanner.runs.model_card import model_card
 from hetplanner.runs.resuming import checkpoints_of
@@ -70,8 +69,6 @@ def _check(run: Run, step: int | None) -> int:
             raise InvalidInput(f"run {run.id}: has no model yet; it is written when the run ends or is stopped{there}")
         with reading("model.json", "saved model"):
             return int(parse_json(read_text(run.path / "model.json"), "model.json")["steps_of_stages"][0])
-    if isinstance(run.any_plan, ElasticPlan):
-        raise InvalidInput("step: checkpoints of a swarm are not exported; leave it out for the model at its end")
     if step not in steps:
         known = f"has {', '.join(map(str, steps))}" if steps else "has none"
         raise InvalidInput(f"run {run.id}: no checkpoint of step {step}; it {known}")

@@ -54,14 +54,10 @@ def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> Non
         is_here: whether the folder is this machine's; ranks on hosts look at their own.
 
     Raises:
-        InvalidInput: see `check_weights`; or a swarm's plan, or data in other ids than the folder's tokenizer gives.
+        InvalidInput: see `check_weights`; or data in other ids than the folder's tokenizer gives.
     """
     if config.init_from is None or config.resume is not None:
         return
-    if isinstance(plan, ElasticPlan):
-        raise InvalidInput(
-            "init_from: a swarm begins with a checkpoint or at random; give a static plan, or leave it out"
-        )
     if not is_here:
         return
     check_weights(config.init_from, plan.problem.workload)

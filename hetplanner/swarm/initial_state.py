@@ -43,6 +43,8 @@ from hetplanner.plan.files.train_files import CONFIG_FILE, load_config, resume_c
 from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
+from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.weights.check import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +264,21 @@ def begin(run_dir: Path, stages: int, resume: str | None = None, elsewhere: Coll
     finally:
         decisions.close()
     return ledger
+
+
+def with_initial_weights(spec: SwarmSpec, ledger: Ledger) -> SwarmSpec:
+    """The description of a swarm that begins with a model folder's weights, if its settings name one.
+
+    Args:
+        spec: of the swarm.
+        ledger: what it has decided; one with a checkpoint needs no folder.
+
+    Raises:
+        InvalidInput: the folder does not fit, see `check_weights`.
+    """
+    if spec.train.init_from is None or ledger.newest_checkpoint(spec.num_stages) is not None:
+        return spec
+    return spec.replace(init_digest=check_weights(spec.train.init_from, spec.workload).digest)
 
 
 def _adopt(run_dir: Path, resume: str, boot: int, lineage: int) -> list[Decision]:

@@ -39,6 +39,7 @@ class SwarmSpec(Noun):
         delayed_updates, local_steps, outer: see `ElasticPlan`.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
         train: seed, data, optimizer and number of steps.
+        init_digest: of the headers of the model folder that `train.init_from` names; None: weights come from the seed.
     """
 
     workload: Workload
@@ -55,6 +56,7 @@ class SwarmSpec(Noun):
     outer: OuterOptimizer | None = None
     settings: ElasticSettings
     train: TrainConfig
+    init_digest: Name | None = None
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:

@@ -11,22 +11,26 @@ from typer.testing import CliRunner
 
 from hetplanner.cli.app import app
 from hetplanner.plan.files.checkpoints import checkpoint_folder, rank_file
+from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
+from hetplanner.runs.agent.client import AgentClient
 from hetplanner.runs.exporting import export_model
 from hetplanner.runs.run import Run
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.data import open_batches
+from hetplanner.swarm.spec import read_spec
 from hetplanner.weights.check import check_weights
 from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import start_ranks, train
-from tests.factories import chain_plan
+from tests.factories import chain_plan, swarm_plan
 from tests.model_folders import loaded, model_folder
 
 pytestmark = pytest.mark.distributed
 
 STEPS = 8
+SIZES = {"micro_batch": 2, "global_batch": 8, "seq_len": 16}
 SETTINGS = {"steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 2, "checkpoint_every": 4}
 
 
@@ -36,17 +40,16 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     kind = request.param.partition(" ")[0]
     folder = tmp_path_factory.mktemp("tuned")
     source = model_folder(folder / "source", kind, changes={"vocab_size": 256})
-    sizes = {"micro_batch": 2, "global_batch": 8, "seq_len": 16}
     if "formula" in request.param:
-        workload = workload_from_config(source, dtype="float32", **sizes)
+        workload = workload_from_config(source, dtype="float32", **SIZES)
     else:
-        workload = capture_config(source, **sizes)
+        workload = capture_config(source, **SIZES)
     plan = chain_plan([3, 1], [workload.boundaries[len(workload.boundaries) // 2]], workload=workload)
     train(plan, TrainConfig(init_from=str(source), **SETTINGS), folder / "run")
     return kind, source, plan, folder / "run"
 
 
-def plain_losses(kind: str, source: Path, plan: Plan) -> list[float]:
+def plain_losses(kind: str, source: Path, plan: AnyPlan) -> list[float]:
     """The same samples in the same order by transformers and torch.optim, in one process."""
     workload, config = plan.problem.workload, TrainConfig(**SETTINGS)
     model, batches = loaded(source, kind).train(), open_batches(config, workload)
@@ -79,6 +82,20 @@ def test_fine_tuning_has_the_losses_of_plain_transformers(tuned: tuple[str, Path
     kind, source, plan, run_dir = tuned
     expected = plain_losses(kind, source, plan)
     assert losses_of(run_dir) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_swarm_fine_tunes_as_plain_transformers_does(client: AgentClient, tmp_path: Path) -> None:
+    source = model_folder(tmp_path / "source", "gpt2", changes={"vocab_size": 256})
+    workload = workload_from_config(source, dtype="float32", **SIZES)
+    plan = swarm_plan([2, 1], [workload.boundaries[1]], workload=workload)
+    run = client.start(plan, TrainConfig(init_from=str(source), **SETTINGS))
+    assert run.wait(120).state == "finished", run.log(None)
+    assert losses_of(run.path) == pytest.approx(plain_losses("gpt2", source, plan), rel=1e-5)
+    swarm = read_spec((run.path / "swarm.json").read_bytes())
+    assert swarm.init_digest == check_weights(str(source), workload).digest
+    assert export_model(Run(run.path), tmp_path / "end") == export_model(Run(run.path), tmp_path / "last", STEPS)
+    end, last = loaded(tmp_path / "end", "gpt2").state_dict(), loaded(tmp_path / "last", "gpt2").state_dict()
+    assert all(torch.equal(end[name], last[name]) for name in end)
 
 
 def test_what_is_resumed_takes_its_checkpoint_and_needs_no_folder(

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from hetplanner.atomic_files import check_free, write_whole
 from hetplanner.errors import HetplannerError, InvalidInput
+from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.checkpoints import check_rank_file, checkpoint_folder, load_manifest, rank_file
-from hetplanner.plan.files.plan_files import load_any_plan, load_plan
+from hetplanner.plan.files.plan_files import load_any_plan
+from hetplanner.plan.files.stage_checkpoints import FOLDER, check_checkpoint, checkpoint_path, newest_lineage
 from hetplanner.plan.model import Plan
 from hetplanner.reading import reading
 from hetplanner.runtime.checkpoint.save import MODEL_FILE
@@ -55,8 +57,12 @@ def export_weights(run_dir: Path, out: Path, step: int | None = None, shard_byte
         if step is None:
             workload, tensors = _saved(run_dir, stack)
         else:
-            plan = load_plan(run_dir / "plan.json")
-            workload, tensors = plan.problem.workload, _checkpoint(plan, checkpoint_folder(run_dir, step), stack)
+            plan = load_any_plan(run_dir / "plan.json")
+            workload = plan.problem.workload
+            if isinstance(plan, ElasticPlan):
+                tensors = _swarm_checkpoint(plan, run_dir / FOLDER, step, stack)
+            else:
+                tensors = _checkpoint(plan, checkpoint_folder(run_dir, step), stack)
         entries = [(part, tensors[ours]) for ours, parts in parts_of(workload).items() for part in parts]
         total = sum(DTYPES[part.dtype].itemsize * part.num_elements for part, _ in entries)
         check_free(out, total)
@@ -104,6 +110,19 @@ def _checkpoint(plan: Plan, folder: Path, stack: contextlib.ExitStack) -> Mappin
     for buffer in running_buffers(workload):
         s = plan.stage_of_op[buffer.op]
         found[buffer.name] = _merged(plan, s, buffer.name, opened)
+    return found
+
+
+def _swarm_checkpoint(plan: ElasticPlan, folder: Path, step: int, stack: contextlib.ExitStack) -> Mapping[str, Reading]:
+    """Weights by name; a swarm has no running statistics."""
+    found: dict[str, Reading] = {}
+    for s, stage in enumerate(plan.stages):
+        path = checkpoint_path(folder, s, (newest_lineage(folder, step), step))
+        check_checkpoint(path)
+        with reading(str(path), "checkpoint"):
+            flat = stack.enter_context(safe_open(path, framework="pt")).get_slice("weights")
+        for _, weight in stage_weights(plan.problem.workload, stage.first_op, stage.end_op):
+            found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
     return found
 
 

@@ -22,8 +22,9 @@ from hetplanner.plan.files.stage_checkpoints import checkpoint_path, of_first_li
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.placement import ADDRESS_VARIABLE, COORDINATOR_VARIABLE, HOST_VARIABLE, ranks_by_host
 from hetplanner.runtime.watch import STOP_FILE
+from hetplanner.runtime.worker import ATTEMPT_VARIABLE
 from hetplanner.swarm.decision_file import DECISIONS_FILE
-from hetplanner.swarm.initial_state import adopt_from_hosts, begin, take_over
+from hetplanner.swarm.initial_state import adopt_from_hosts, begin, take_over, with_initial_weights
 from hetplanner.swarm.launch.rehearsal import Rehearsal
 from hetplanner.swarm.launch.rehearse import (
     POLL_S,
@@ -41,6 +42,7 @@ from hetplanner.swarm.launch.restarts import Keeper
 from hetplanner.swarm.launch.saved_on_hosts import saved_on_hosts
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import RUN_FOLDER
+from hetplanner.weights.check import check_weights
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def take_part(run_dir: Path) -> None:
     asked = EndRequests()
     plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
     part, spec = part_of(plan), spec_of(plan, config)
+    if config.init_from is not None and config.resume is None and not int(os.environ.get(ATTEMPT_VARIABLE, "0")):
+        check_weights(config.init_from, spec.workload)  # of this host
     spec = spec.replace(settings=replace(spec.settings, all_save=True))
 
     def prepare() -> Rehearsal | None:
@@ -122,7 +126,7 @@ def take_part(run_dir: Path) -> None:
             if ledger.is_finished(config.steps):
                 return None
             versions = ledger.checkpoints.get(ledger.version.step, {})
-            own = spec.replace(places=places_with_weights(plan, saved, versions))
+            own = with_initial_weights(spec, ledger).replace(places=places_with_weights(plan, saved, versions))
         certificates = run_dir / RUN_FOLDER
         return Rehearsal(own, run_dir, certificates, host=part.address, coordinator=part.coordinator)
 

@@ -29,7 +29,7 @@ from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runtime.watch import STOP_FILE
 from hetplanner.runtime.worker import ATTEMPT_VARIABLE
-from hetplanner.swarm.initial_state import begin, read_ledger
+from hetplanner.swarm.initial_state import begin, read_ledger, with_initial_weights
 from hetplanner.swarm.launch.rehearsal import COORDINATOR, Rehearsal, keep_sockets_in, remove_sockets
 from hetplanner.swarm.launch.requests import PeerOrder, orders_so_far
 from hetplanner.swarm.launch.restarts import Keeper
@@ -71,9 +71,10 @@ def rehearse(run_dir: Path) -> None:
     links_of = plan.problem.cluster if config.emulate_links else None
 
     def prepare() -> Rehearsal | None:
-        if begin(run_dir, spec.num_stages, config.resume).is_finished(config.steps):
+        ledger = begin(run_dir, spec.num_stages, config.resume)
+        if ledger.is_finished(config.steps):
             return None
-        return Rehearsal(spec, run_dir, run_certificates(run_dir), links_of)
+        return Rehearsal(with_initial_weights(spec, ledger), run_dir, run_certificates(run_dir), links_of)
 
     prepared = when_there_is_space(prepare, asked)
     if prepared is None:

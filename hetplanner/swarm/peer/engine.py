@@ -7,6 +7,7 @@ by itself until the step is committed, so that exactly those that the journal na
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +24,16 @@ from hetplanner.elastic.protocol.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.precision import boundary_codec
+from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
 from hetplanner.swarm.peer.state import StageState
 from hetplanner.swarm.peer.tensor_checks import check_sizes
 from hetplanner.swarm.peer.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.weights.check import check_weights
+
+log = logging.getLogger(__name__)
 
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
@@ -108,17 +113,35 @@ class StageEngine:
 
     # State.
 
-    def build(self, stage: int, *, with_weights: bool = False) -> int:
-        """Makes a stage: with initial weights, or to be loaded. What there was before is gone. Returns its weights."""
+    def build(self, stage: int, model: StageModel | None = None) -> int:
+        """Makes a stage: of a model, or to be loaded. What there was before is gone. Returns its number of weights."""
         spec = self.spec
         self.drop()
         self._sums.clear()
         self.version = None
-        model = StageModel(spec.workload, *spec.ops_of(stage), spec.train.seed if with_weights else None, self.device)
+        model = model or self._model(stage, None)
         self.stage, self.model = stage, model
         self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
         self._update = self._make_update(model)
         return model.flat.numel()
+
+    def _model(self, stage: int, seed: int | None) -> StageModel:
+        return StageModel(self.spec.workload, *self.spec.ops_of(stage), seed, self.device)
+
+    def _initial(self, stage: int) -> StageModel:
+        """A stage with weights from the run's seed, or from its model folder."""
+        spec = self.spec
+        if spec.init_digest is None:
+            return self._model(stage, spec.train.seed)
+        weights = check_weights(str(spec.train.init_from), spec.workload)
+        if weights.digest != spec.init_digest:
+            raise InvalidInput(
+                f"init_from: {spec.train.init_from}: is another model here than on the coordinator's host"
+            )
+        model = self._model(stage, None)
+        read = load_pretrained([model], weights)
+        log.info("stage %d begins with %d bytes of weights of %s", stage, read, spec.train.init_from)
+        return model
 
     def _make_update(self, model: StageModel) -> StageUpdate:
         if self.spec.delayed_updates:
@@ -128,8 +151,8 @@ class StageEngine:
         return StageUpdate(model, self.spec.train)
 
     def begin(self, stage: int, version: Version) -> None:
-        """The initial state of a stage, from the run's seed."""
-        self.build(stage, with_weights=True)
+        """The initial state of a stage. Raises InvalidInput: the model folder does not fit, see `check_weights`."""
+        self.build(stage, self._initial(stage))
         self.version = version
 
     def load(self, state: StageState, version: Version | None = None) -> None:
@@ -235,7 +258,8 @@ class StageEngine:
     def measure(self) -> float:
         """Micro-batches per second of this device, in the middle stage with random numbers."""
         stage, spec = self.spec.num_stages // 2, self.spec
-        self.begin(stage, Version(0, 0))
+        self.build(stage, self._model(stage, spec.train.seed))
+        self.version = Version(0, 0)
         x = torch.randn(max(1, spec.boundary_elements(stage)), device=self.device)
         tokens = torch.zeros(spec.workload.micro_batch, spec.workload.seq_len, dtype=torch.int64, device=self.device)
         seconds = []

@@ -182,9 +182,14 @@ def test_other_shapes_of_our_own_are_no_plain_transformer(folder: Path, workload
         check_weights(str(folder), shared)
 
 
-def test_a_swarm_and_a_missing_folder_are_refused(folder: Path, workload: Workload, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="init_from: a swarm begins with a checkpoint or at random"):
+def test_a_folder_is_checked_for_a_swarm_too(folder: Path, workload: Workload) -> None:
+    fits = swarm_plan([1, 1], [workload.boundaries[1]], workload=workload)
+    check_init_from(fits, TrainConfig(init_from=str(folder)), is_here=True)
+    with pytest.raises(InvalidInput, match="another model than the plan's"):
         check_init_from(swarm_plan([1, 1], [3]), TrainConfig(init_from=str(folder)), is_here=True)
+
+
+def test_a_missing_folder_is_refused(workload: Workload, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nothing: does not exist; give a folder"):
         check_weights(str(tmp_path / "nothing"), workload)
 
