@@ -85,6 +85,8 @@ from hetplanner.runs.run import Run, agent_lives
 from hetplanner.runs.sinks.record import SinkRecord, read_record, write_record
 from hetplanner.runs.status import RunStatus, read_status, write_status
 from hetplanner.simulator.simulation import simulate
+from hetplanner.storage.address import Storage
+from hetplanner.storage.copying import copied_manifest
 from hetplanner.swarm.event_log import parse_events
 from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.requests import PeerOrder, ask, orders_so_far
@@ -473,6 +475,15 @@ def _write_checkpoint(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(fields))
 
 
+COPIED = "step-00000003"
+
+
+def _write_copy(folder: Path) -> None:
+    (folder / "checkpoints" / COPIED).mkdir(parents=True)
+    _write_checkpoint(folder / "checkpoints" / COPIED)
+    (folder / "checkpoints" / COPIED / rank_file(0)).unlink()
+
+
 def _export():
     from hetplanner.ui.export import model as export
 
@@ -540,6 +551,12 @@ PLANS = (
         _write_checkpoint,
         lambda folder: check_rank_file(folder, load_manifest(folder), 0),
         ("plan.files.checkpoints.load_manifest", "plan.files.checkpoints.check_rank_file"),
+    ),
+    Reader(
+        "copied checkpoint",
+        _write_copy,
+        lambda folder: copied_manifest(Storage(f"file://{folder}"), COPIED),
+        ("storage.copying.copied_manifest",),
     ),
 )
 

@@ -12,6 +12,7 @@ from hetplanner.launchers.isolate import isolated, why_open
 from hetplanner.plan.elastic.model import ElasticPlan
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.train import TrainConfig, check_packages, check_runnable
+from hetplanner.storage.sending import BY_AGENT_VARIABLE
 from hetplanner.swarm.spec import spec_of
 
 LOOPBACK = "127.0.0.1"
@@ -61,8 +62,10 @@ class LocalLauncher:
             port = 0 if self.nodes == 1 else free_loopback_port()
         share, rest = divmod(num_ranks, self.nodes)
         sizes = [share + (node < rest) for node in range(self.nodes)]
+        by_agent = {BY_AGENT_VARIABLE: "1"} if config.copy_to is not None else {}
+        environment = loopback_environment() | by_agent
         commands = tuple(
-            HostCommand("localhost", self._argv(run_dir, port, node, size), loopback_environment(), size)
+            HostCommand("localhost", self._argv(run_dir, port, node, size), environment, size)
             for node, size in enumerate(sizes)
         )
         return self._closed(run_dir, commands)

@@ -52,11 +52,11 @@ def start_in_session(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            preexec_fn=_end_with_parent if ends_with_parent else None,
+            preexec_fn=end_with_parent if ends_with_parent else None,
         )
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the new process: has the kernel tell it when its parent is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

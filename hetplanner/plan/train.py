@@ -47,6 +47,8 @@ class TrainConfig(Noun):
         clip_norm: greatest global gradient norm over all stages; None leaves gradients alone.
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
+        checkpoints_max_age_s: those that are older go, but for the newest; None: none does.
+        copy_to: address of `fsspec` that every host copies its checkpoints to, such as s3://bucket/folder.
         init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
         resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
@@ -74,6 +76,8 @@ class TrainConfig(Noun):
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
+    checkpoints_max_age_s: Annotated[float, Field(strict=True, gt=0, le=1e10)] | None = None
+    copy_to: Text | None = None
     resume: Text | None = None
     init_from: Text | None = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
@@ -84,6 +88,12 @@ class TrainConfig(Noun):
     def _links_are_real(self) -> Self:
         if self.emulate_links and self.connections > 1:
             raise ValueError("connections: emulated links have one each; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _copies_something(self) -> Self:
+        if self.copy_to is not None and self.checkpoint_every is None:
+            raise ValueError("copy_to: there is nothing to copy; give checkpoint_every, too")
         return self
 
     def device_for(self, kind: str) -> str:

@@ -11,6 +11,7 @@ from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.files.resumable import check_resumable
 from hetplanner.plan.files.stage_checkpoints import FOLDER, saved_steps
 from hetplanner.plan.train import TrainConfig
+from hetplanner.storage.address import check_address
 from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.tokenizer import num_words
@@ -44,6 +45,15 @@ def checkpoints_of(plan: AnyPlan, run_dir: Path) -> list[int]:
     if isinstance(plan, ElasticPlan):
         return saved_steps(run_dir / FOLDER, len(plan.stages))
     return checkpoint_steps(run_dir)
+
+
+def check_copy_to(plan: AnyPlan, config: TrainConfig) -> None:
+    """Refuses an address that checkpoints cannot be copied to; nothing is opened. Raises InvalidInput."""
+    if config.copy_to is None:
+        return
+    check_address(config.copy_to)
+    if isinstance(plan, ElasticPlan):
+        raise InvalidInput("copy_to: checkpoints of a swarm are not copied; its stages stay on its peers' disks")
 
 
 def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:

@@ -27,7 +27,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.plan.placement import check_host
 from hetplanner.plan.reducers.groups import reduction_groups
 from hetplanner.plan.train import TrainConfig, check_packages, check_runnable
-from hetplanner.runtime.checkpoint.files import QUICK_S, Checkpoints, restore
+from hetplanner.runtime.checkpoint.files import QUICK_S, Checkpoints, copies_here, restore
 from hetplanner.runtime.checkpoint.save import join_parts, save_model, save_parts, write_info
 from hetplanner.runtime.comm.clocks import ClockOffset, clock_offset
 from hetplanner.runtime.comm.connect import Place, agree, claim_rank, join, open_store
@@ -48,10 +48,13 @@ from hetplanner.runtime.train.executor import Executor, StepStats
 from hetplanner.runtime.train.stop_vote import StopVote
 from hetplanner.runtime.watch import Request, StopWatcher
 from hetplanner.schedule.order import make_schedule
+from hetplanner.storage.sending import CheckpointCopies, check_store
 from hetplanner.weights.check import check_weights
 
 log = logging.getLogger(__name__)
 
+PREEMPTED_COPY_S, COPY_POLL_S = 12.0, 0.1
+"""How long a preempted host waits until its last checkpoint is copied."""
 JOIN_PARTS_S, JOIN_LATE_PARTS_S = 3.0, 1.4
 """How long rank 0 waits for the other stages' parts: after the end was asked for, and after its own."""
 LINKS_EVERY_S = 1.0
@@ -120,6 +123,8 @@ class Session:
             check_host(self.plan, self.place.rank, self.place.host, socket.gethostname())
         if {s for s, _ in self.plan.places_of_rank[self.place.rank]} & {0, len(self.plan.stages) - 1}:
             check_data(self.config.data, self.plan.problem.workload)  # of this host; the agent saw its own
+        if copies_here(self.config, self.place):
+            check_store(str(self.config.copy_to))
         if self._begins_with_weights:
             check_weights(str(self.config.init_from), self.plan.problem.workload)  # of this host, too
         if self.config.emulate_links and not self.place.is_one_machine:
@@ -392,12 +397,23 @@ class Session:
         if self.place.rank == 0:
             (self.run_dir / CLOCK_FILE).unlink(missing_ok=True)
         dist.destroy_process_group()
+        if self._checkpoints is not None and self._checkpoints.copies is not None:
+            self._wait_for(self._checkpoints.copies)
         self._enter("done")
 
     def _waits_no_longer(self) -> bool:
         """Asked while the model waits for space: the rank is not stuck."""
         self.heartbeat.advance()
         return self.watcher.requested.is_set()
+
+    def _wait_for(self, copies: CheckpointCopies) -> None:
+        """Until the last checkpoint is copied; a stop does not wait, a preemption for a while."""
+        until_s = time.monotonic() + PREEMPTED_COPY_S
+        while not copies.look():
+            is_late = self.watcher.request is Request.STOP or time.monotonic() > until_s
+            if self._waits_no_longer() and is_late:
+                copies.stop()
+            time.sleep(COPY_POLL_S)
 
     def _give_up(self, executor: Executor) -> None:
         """A stop was asked for, and the ranks do not meet in time: every stage is saved as it stood after a step.

@@ -1,4 +1,4 @@
-"""hetplanner runs list|show|label|steps|export|send|report|stop|drain|kill|rejoin|sample."""
+"""hetplanner runs list|show|label|steps|export|fetch|send|report|stop|drain|kill|rejoin|sample."""
 
 from __future__ import annotations
 
@@ -121,6 +121,24 @@ def export(
         print_json({"id": reader.id, "step": done, "folder": str(out)})
     else:
         console.print(f"model of {reader.id} after {done} steps written to {out}")
+
+
+@app.command()
+def fetch(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="A run's copy, such as s3://bucket/folder/RUN.")],
+    step: Annotated[int | None, typer.Option(help="Take the checkpoint of this step, not the newest.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="A new folder, in place of one of the runs.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a run that was trained with --copy-to: plan, settings and a checkpoint to go on from."""
+    from hetplanner.runs.fetching import fetch_copy
+
+    run_id, folder, done = fetch_copy(address, out, step)
+    if as_json:
+        print_json({"id": run_id, "step": done, "folder": str(folder)})
+    else:
+        console.print(f"run {run_id} with the checkpoint of step {done} written to {folder}")
+        console.print(f"go on: hetplanner train {folder / 'plan.json'} --resume {out or run_id} --steps N")
 
 
 @app.command()

@@ -20,8 +20,10 @@ from hetplanner.cli.runs.train_options import (
     Budget,
     CheckpointEvery,
     CheckpointsKept,
+    CheckpointsMaxAge,
     ClipNorm,
     Connections,
+    CopyTo,
     Data,
     DeltaCacheBytes,
     Detach,
@@ -48,7 +50,7 @@ from hetplanner.cli.runs.train_options import (
     Without,
 )
 from hetplanner.errors import HetplannerError, Infeasible, InvalidInput
-from hetplanner.units import short_bytes, short_seconds
+from hetplanner.units import parse_seconds, short_bytes, short_seconds
 
 if TYPE_CHECKING:
     from hetplanner.launchers.disk import DiskNeed
@@ -89,6 +91,8 @@ def train(
     device: Device = "auto",
     checkpoint_every: CheckpointEvery = None,
     checkpoints_kept: CheckpointsKept = 2,
+    checkpoints_max_age: CheckpointsMaxAge = None,
+    copy_to: CopyTo = None,
     init_from: InitFrom = None,
     resume: Resume = None,
     without: Without = None,
@@ -103,16 +107,30 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a plan for real. The run belongs to the agent; Ctrl-C stops it, --detach leaves it."""
+    from hetplanner.plan.files.plan_files import load_any_plan
+
+    plan = _planned_without(load_any_plan(file), without, seed, budget, resume if launcher != "local" else None)
+    _begin(plan, _config(context, plan), launcher, hosts, out, sink or (), detach, dry_run, as_json)
+
+
+def _begin(
+    plan: AnyPlan,
+    config: TrainConfig,
+    launcher: str,
+    hosts: Path | None,
+    out: Path | None,
+    sink: Sequence[str],
+    detach: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Checks what can be checked, then prints the commands, or starts the run."""
     from hetplanner.launchers.disk import disk_need, need_of_head
     from hetplanner.launchers.hosts_file import read_hosts
-    from hetplanner.plan.files.plan_files import load_any_plan
     from hetplanner.runs.agent.client import AgentClient
     from hetplanner.runs.sinks.registry import check_sinks
 
-    sinks = check_sinks(sink or ())
-    plan = _planned_without(load_any_plan(file), without, seed, budget, resume if launcher != "local" else None)
-    config = _config(context, plan)
-    where = read_hosts(hosts) if hosts is not None else None
+    sinks, where = check_sinks(sink), read_hosts(hosts) if hosts is not None else None
     request, need = _request(plan, config, launcher, where, out), disk_need(plan, config)
     _check_inputs(plan, config, is_here=launcher == "local")
     if dry_run:
@@ -130,10 +148,15 @@ def train(
 
 
 def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
-    """Refuses data and first weights that are on this machine and do not fit. Raises InvalidInput."""
-    from hetplanner.data.registry import check_data
-    from hetplanner.runs.resuming import check_init_from
+    """Refuses data and first weights that are on this machine and do not fit, and an address that no run takes.
 
+    Raises:
+        InvalidInput: one of these.
+    """
+    from hetplanner.data.registry import check_data
+    from hetplanner.runs.resuming import check_copy_to, check_init_from
+
+    check_copy_to(plan, config)
     if is_here:
         check_data(config.data, plan.problem.workload)
     check_init_from(plan, config, is_here=is_here)
@@ -176,6 +199,8 @@ def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     given = context.params
     fields = {name: value for name, value in given.items() if name in TrainConfig.model_fields}
     fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
+    if given["checkpoints_max_age"] is not None:
+        fields["checkpoints_max_age_s"] = parse_seconds(given["checkpoints_max_age"])
     fields["init_from"] = folder_for(given["launcher"], given["init_from"])
     config = checked(TrainConfig, fields, "train")
     return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))

@@ -50,6 +50,13 @@ CheckpointEvery = Annotated[
     int | None, typer.Option(help="Steps between checkpoints; there is one after the last step too.")
 ]
 CheckpointsKept = Annotated[int, typer.Option(help="How many of them stay.")]
+CheckpointsMaxAge = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Remove older ones, such as 12h, but for the last.")
+]
+CopyTo = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Copy checkpoints to this address, such as s3://bucket/folder."),
+]
 InitFrom = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,7 @@ writes all that it needs itself: hosts that share no folder resume too, and repl
 
 import hashlib
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -117,14 +118,30 @@ def publish(temporary: Path, folder: Path, manifest: Manifest) -> None:
     synchronise(folder.parent)
 
 
-def prune(run_dir: Path, kept: int) -> None:
-    """Removes all finished checkpoints but the last `kept`, and what was never finished before them."""
+def prune(run_dir: Path, kept: int, max_age_s: float | None = None) -> None:
+    """Removes finished checkpoints, and what was never finished before them.
+
+    Args:
+        run_dir: of the run.
+        kept: so many of the last ones stay.
+        max_age_s: those that are older go, too, but for the last one.
+    """
     steps = checkpoint_steps(run_dir)
-    for step in steps[kept:]:
-        shutil.rmtree(checkpoint_folder(run_dir, step), ignore_errors=True)
+    for i, step in enumerate(steps):
+        folder = checkpoint_folder(run_dir, step)
+        if i >= kept or (i and max_age_s is not None and _age_s(folder) > max_age_s):
+            shutil.rmtree(folder, ignore_errors=True)
     for path in (run_dir / FOLDER).glob(f"step-*{PART}"):
         if steps and path.name < checkpoint_folder(run_dir, steps[0]).name:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since it was finished; 0 where that cannot be told."""
+    try:
+        return time.time() - (folder / MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def readable_steps(run_dir: Path, plan_digest: str) -> Iterator[int | str]:

@@ -14,6 +14,7 @@ from hetplanner.line_files import append_line
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.home import agent_directory
 from hetplanner.runs.reading.tail import text_from
+from hetplanner.units import short_bytes
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class AuditRecord:
 
     Attributes:
         time_s: unix time.
-        event: submit, launch, adopt, stop, drain, kill, rejoin, restart or end.
+        event: submit, launch, adopt, stop, drain, kill, rejoin, restart, copy, copy failed or end.
         text: words for a person.
     """
 
@@ -108,4 +109,8 @@ def _words_of(event: str, fields: dict[str, Any]) -> str:
         return f"restarted, since {fields.get('why', 'a rank died')}"[:2000]
     if event in _ACTS:
         return f"{_ACTS[event]} {fields.get('peer', '')}"[:2000]
+    if event == "copy failed":
+        return f"the checkpoint of step {int(fields['step'])} is not copied: {fields['error']}"[:2000]
+    if event == "copy":
+        return f"copied the checkpoint of step {int(fields['step'])}, {short_bytes(float(fields['bytes']))}"
     return _WORDS.get(event, event)

@@ -22,6 +22,7 @@ from hetplanner.runs.reading.swarm_history import SwarmHistory
 from hetplanner.runs.reading.telemetry import PHASES, RankTelemetry
 from hetplanner.runs.reports.conditions import Conditions
 from hetplanner.runs.status import RunStatus
+from hetplanner.storage.sending import CheckpointCopies
 
 _PHASE_BYTES = 2**20
 
@@ -46,6 +47,7 @@ class OwnedRun:
         retry_at_s: when a start that the disk did not allow is tried again.
         oom_kills: the kernel's counters when it was started.
         conditions: what it goes on without; once it was started.
+        copies: sends its checkpoints to an address, where its own network reaches none.
         file: keeps status.json true.
     """
 
@@ -67,6 +69,7 @@ class OwnedRun:
     retry_at_s: float = 0.0
     oom_kills: dict[str, int] = field(default_factory=dict)
     conditions: Conditions | None = None
+    copies: CheckpointCopies | None = None
 
     def __post_init__(self) -> None:
         self.file = StatusFile(self.directory.status_file)

@@ -32,6 +32,7 @@ from hetplanner.launchers.registry import make_launcher
 from hetplanner.liveness.heartbeat import HEARTBEAT_VARIABLE, new_heartbeats
 from hetplanner.liveness.processes import send_signal, start_in_session
 from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.plan.files.checkpoints import checkpoint_steps
 from hetplanner.plan.files.plan_files import AnyPlan, load_any_plan, rank_labels
 from hetplanner.plan.files.train_files import load_config
 from hetplanner.plan.train import TrainConfig, check_runnable
@@ -45,8 +46,9 @@ from hetplanner.runs.agent.successor import check_replan, successor_of
 from hetplanner.runs.directory import create_run_directory, find_run, list_run_ids
 from hetplanner.runs.reports.conditions import Conditions, with_full_disk
 from hetplanner.runs.reports.outcome import Departure, End, judge_end
-from hetplanner.runs.resuming import check_init_from, check_resume, was_on_hosts
+from hetplanner.runs.resuming import check_copy_to, check_init_from, check_resume, was_on_hosts
 from hetplanner.runs.status import RunStatus, read_status
+from hetplanner.storage.sending import CheckpointCopies, check_store
 from hetplanner.swarm.launch.requests import PeerAct, PeerOrder, ask
 from hetplanner.swarm.spec import spec_of
 
@@ -138,6 +140,7 @@ class Supervisor:
                 cannot run it: everything that is wrong with them.
         """
         check_replan(plan, config, launch)
+        check_copy_to(plan, config)
         check_init_from(plan, config, is_here=launch is None or launch.is_local)
         if launch is not None and not launch.is_local:
             check_disk(need_of_head(disk_need(plan, config)), folder or self.home)
@@ -163,6 +166,8 @@ class Supervisor:
             check_runnable(plan)
         check_resume(plan, config)
         check_data(config.data, plan.problem.workload)
+        if config.copy_to is not None:
+            check_store(config.copy_to)
 
     def submit(
         self,
@@ -312,6 +317,7 @@ class Supervisor:
             request = self._launcher_of(launch).request(plan, run.directory.path, config)
             path, count = run.directory.path, len(run.labels)
             run.conditions = Conditions(path, plan, config, count, self._timer, remote=run.remote)
+            self._copy_checkpoints(run, config)
             self._spawn(run, request)
         except (HetplannerError, OSError) as error:
             if run.is_due and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -338,6 +344,13 @@ class Supervisor:
         run.status = launched(run.status, run.process, self._clock())
         self._set(run)
 
+    def _copy_checkpoints(self, run: OwnedRun, config: TrainConfig) -> None:
+        if config.copy_to is not None and not run.remote and not run.elastic and run.copies is None:
+            run.copies = CheckpointCopies(config, run.directory.path, lambda told: self._tell_copy(run, told))
+
+    def _tell_copy(self, run: OwnedRun, told: dict[str, Any]) -> None:
+        self._audit("copy failed" if "error" in told else "copy", run, **told)
+
     def _catch_up(self) -> None:
         """Writes what a full disk did not take."""
         self._log.retry()
@@ -351,6 +364,8 @@ class Supervisor:
             self._set(run, degraded=run.conditions.look())
         if run.status.state == "starting":
             self._set(run, **run.follow_start())
+        if run.copies is not None:
+            run.copies.look(next(iter(checkpoint_steps(run.directory.path)), -1))
         now_s = self._timer()
         if run.kill_at_s is not None and now_s >= run.kill_at_s:
             send_signal(run.processes(), signal.SIGKILL)
@@ -385,6 +400,8 @@ class Supervisor:
             logger.info("%s: ending %d processes that outlived the launcher", run.status.run, len(left))
             send_signal(left, signal.SIGKILL)
             return  # judged at a later tick, when they are gone
+        if run.copies is not None and not self._has_copied(run, run.copies):
+            return
         departure = Departure(
             exit_code=exit_code,
             launcher_pid=run.status.pid,
@@ -408,6 +425,13 @@ class Supervisor:
             self._end(run, end, restart_due=True)
         else:
             self._restart(run, end.message)
+
+    def _has_copied(self, run: OwnedRun, copies: CheckpointCopies) -> bool:
+        """Whether the last checkpoint is sent; a run that was stopped, or whose agent is to end, waits for none."""
+        if run.status.state == "stopping" or self._told_to_end:
+            copies.stop()
+            return True
+        return copies.look(next(iter(checkpoint_steps(run.directory.path)), -1))
 
     def _goes_on_as_another(self, run: OwnedRun, config: TrainConfig, end: End) -> bool:
         """Where hosts have left or returned, has a run under another plan begun in this one's place."""
@@ -500,6 +524,7 @@ class Supervisor:
                 continue
             self._runs[run_id] = run
             self._audit("adopt", run, state=status.state)
+            self._copy_checkpoints(run, load_config(directory.config_file))
             if status.state == "stopping":  # its grace is over
                 run.terminate_at_s = run.kill_at_s = self._timer()
             elif status.restart_due:

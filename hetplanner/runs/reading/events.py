@@ -71,7 +71,7 @@ def run_events(run: RunReader, status: RunStatus, audit: Sequence[AuditRecord] =
 
 def _agents(status: RunStatus, audit: Sequence[AuditRecord]) -> list[RunEvent]:
     if audit:
-        kinds = {"restart": "restart", "end": "end"}
+        kinds = {"restart": "restart", "end": "end", "copy": "copied", "copy failed": "degraded"}
         return [RunEvent(record.time_s, kinds.get(record.event, "agent"), None, record.text) for record in audit]
     events = [RunEvent(status.created_unix_s, "agent", None, "handed to the agent")]
     if status.started_unix_s is not None:

@@ -13,6 +13,7 @@ from hetplanner.plan.traffic import LinkTraffic
 from hetplanner.reading import DAMAGED
 from hetplanner.runs.reading.history import span_lines
 from hetplanner.runs.reading.tail import LineTail
+from hetplanner.units import short_bytes, short_seconds
 
 PHASES = ("importing", "connecting", "building", "profiling", "predicting", "training", "saving", "done")
 """Stages of a worker's life, in order."""
@@ -189,6 +190,7 @@ class RankTelemetry:
             "restart": self._restart,
             "resumed": self._resumed,
             "checkpoint": self._checkpoint,
+            "copy": self._copy,
             "notice": self._notice,
             "error": self._error,
             "lost": self._lost,
@@ -309,6 +311,16 @@ class RankTelemetry:
             return
         self.checkpoint_step = step
         self._happened("checkpoint", record, f"checkpoint of step {step}")
+
+    def _copy(self, record: dict[str, Any]) -> None:
+        step = _whole(record["step"])
+        if "error" in record:
+            self._happened(
+                "degraded", record, f"the checkpoint of step {step} is not copied: {str(record['error'])[:300]}"
+            )
+            return
+        size, seconds = short_bytes(_whole(record["bytes"])), short_seconds(_finite(record["seconds"]))
+        self._happened("copied", record, f"copied the checkpoint of step {step}, {size} in {seconds}")
 
     def _notice(self, record: dict[str, Any]) -> None:
         self.notice = str(record["text"])[:500]

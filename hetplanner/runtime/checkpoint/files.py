@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,11 +40,17 @@ from hetplanner.runtime.checkpoint.tensor_files import save_tensors
 from hetplanner.runtime.comm.connect import Place
 from hetplanner.runtime.measure.telemetry import Telemetry
 from hetplanner.runtime.train.executor import Executor
+from hetplanner.storage.sending import BY_AGENT_VARIABLE, CheckpointCopies
 
 log = logging.getLogger(__name__)
 
 QUICK_S = 0.5
 """A stop has seconds: the checkpoint at its end is written only if one takes no longer than this."""
+
+
+def copies_here(config: TrainConfig, place: Place) -> bool:
+    """Whether this rank sends its host's checkpoints to the address of the settings: the first of every host."""
+    return config.copy_to is not None and place.local_rank == 0 and BY_AGENT_VARIABLE not in os.environ
 
 
 class Checkpoints:
@@ -52,14 +59,18 @@ class Checkpoints:
     Attributes:
         seconds: that the last one took that was written; infinite before there is one.
         has_failed: whether the last one could not be written; the same on all ranks.
+        copies: where the settings name an address, on one rank of every host.
     """
 
     def __init__(self, config: TrainConfig, place: Place, run_dir: Path, telemetry: Telemetry) -> None:
         self.config, self.place, self.run_dir, self.telemetry = config, place, run_dir, telemetry
         self.seconds, self._last_step, self.has_failed = float("inf"), -1, False
+        self.copies = CheckpointCopies(config, run_dir, self._tell_copy) if copies_here(config, place) else None
 
     def is_due(self, completed_steps: int) -> bool:
         """Whether the settings want one after so many steps: at their interval, and at the end."""
+        if self.copies is not None:
+            self.copies.look()
         every = self.config.checkpoint_every
         return every is not None and (completed_steps % every == 0 or completed_steps == self.config.steps)
 
@@ -88,9 +99,14 @@ class Checkpoints:
             return
         self.seconds = seconds
         if self.place.local_rank == 0:  # not before all hosts have the new one
-            prune(self.run_dir, self.config.checkpoints_kept)
+            prune(self.run_dir, self.config.checkpoints_kept, self.config.checkpoints_max_age_s)
         size = written[self.place.rank][0]
         self.telemetry.write("checkpoint", step=step, seconds=round(seconds, 6), bytes=size, time_s=time.time())
+        if self.copies is not None:
+            self.copies.look(step)
+
+    def _tell_copy(self, told: dict[str, Any]) -> None:
+        self.telemetry.write("copy", **told, time_s=time.time())
 
     def _publish(self, temporary: Path, folder: Path, digest: str, written: list[tuple[int, str]]) -> str:
         """Finishes this host's folder. Returns why it cannot be finished."""
