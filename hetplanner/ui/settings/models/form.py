@@ -120,10 +120,10 @@ _TUNING = Group(
             wide=True,
         ),
         _number(ProblemSettings, "adapter_rank", "Rank", "Rows of an adapter: it has rank × (in + out) weights."),
-        _number(ProblemSettings, "adapter_alpha", "Alpha", "Adapters count alpha / rank."),
+        _number(ProblemSettings, "adapter_alpha", "Alpha", "An adapter's output is multiplied by alpha / rank."),
         Setting(
             "adapter_targets",
-            "Beside",
+            "Beside layers",
             "names",
             "Linear layers by their names in transformers, separated by commas.",
             empty="as PEFT",
