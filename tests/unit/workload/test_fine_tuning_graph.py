@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hetplanner.errors import InvalidInput
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
+from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -177,6 +178,12 @@ def test_other_texts_are_refused_in_a_line(text):
 def test_what_cannot_be_is_refused(model, options, says):
     with pytest.raises(InvalidInput, match=says):
         preset(model, **options)
+
+
+def test_a_config_of_hugging_face_takes_them_too():
+    config = {"model_type": "gpt2", "vocab_size": 32, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    assert workload_from_config(config, adapters="4").fine_tuning.adapters.targets == ("c_attn",)
+    assert workload_from_config(config, freeze_layers=1).fine_tuning.frozen_layers == 1
 
 
 def test_no_fine_tuning_leaves_a_workload_as_it_was():
