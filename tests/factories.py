@@ -10,6 +10,7 @@ from hetplanner.plan.elastic.settings import ElasticTimes, WiringSettings
 from hetplanner.plan.model import Plan, Route, Stage
 from hetplanner.plan.problem import Problem
 from hetplanner.schema import checked
+from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.presets import preset
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -79,6 +80,24 @@ def tiny_workload(*, layers: int = 4, global_batch: int = 32, micro_batch: int =
     )
 
 
+TUNINGS = (
+    None,
+    FineTuning(adapters=Adapters(rank=4, alpha=8.0, targets=("c_attn",))),
+    FineTuning(adapters=Adapters(rank=2, alpha=8.0, targets=("c_fc", "c_proj"))),
+    FineTuning(frozen_layers=1),
+    FineTuning(frozen_layers=2),
+)
+"""What of a small GPT may be trained."""
+
+
+def tuned(workload: Workload, tuning: FineTuning | None) -> Workload:
+    """The workload, of which so much is trained; all where it has no layer more than are to be frozen."""
+    assert workload.transformer is not None
+    if tuning is None or tuning.frozen_layers >= workload.transformer.layers:
+        return workload
+    return workload.replace(fine_tuning=tuning)
+
+
 PAYERS = (
     {"egress_usd_per_gb": 0.0},
     {"egress_usd_per_gb": 0.09, "provider": "aws", "region": "us-east-1"},
@@ -136,9 +155,10 @@ def tied_workload(rng: np.random.Generator, micro_batches: int) -> Workload:
         tie_embeddings=bool(rng.integers(2)),
         shared_layers=int(rng.choice([1, 1, 2, 4])),
     )
-    return Workload(
+    workload = Workload(
         name="random", transformer=config, global_batch=2 * micro_batches, micro_batch=2, seq_len=32, dtype="float32"
     )
+    return tuned(workload, TUNINGS[int(rng.integers(len(TUNINGS)))])
 
 
 def chain_plan(

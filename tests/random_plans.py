@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from factories import tiny_workload
+from factories import TUNINGS, tiny_workload, tuned
 
 from hetplanner.cluster.model import Cluster, SiteLink
 from hetplanner.codecs.spec import Codec
@@ -67,7 +67,8 @@ def random_plan(seed: int, *, nics: bool = True, codecs: bool = True) -> Plan:
     equal = rng.random() < 0.5
     replicas = [rng.randint(1, 3)] * num_stages if equal else [rng.randint(1, 3) for _ in range(num_stages)]
     shares = [rng.randint(1, 6) for _ in range(max(replicas))]
-    workload = tiny_workload(layers=8, global_batch=2 * sum(shares))
+    tuning = TUNINGS[seed % len(TUNINGS)]
+    workload = tuned(tiny_workload(layers=8, global_batch=2 * sum(shares)), tuning)
     cluster = random_cluster(rng, sum(replicas) + rng.randint(0, 2), nics=nics)
     ids = list(cluster.device_ids)
     rng.shuffle(ids)

@@ -172,14 +172,14 @@ def position_bytes(num_elements: int, kept: int) -> Positions:
 def most_kept(num_elements: int, num_bytes: float, *, positions_known: bool = False) -> int:
     """Most elements that top-k can keep within so many bytes on the wire; 0 if not even one."""
     if positions_known:
-        return min(num_elements, max(0, math.floor(num_bytes / VALUE_BYTES)))
+        return max(0, math.floor(min(num_elements, num_bytes / VALUE_BYTES)))
     none = position_bytes(num_elements, 0)
     choices = (
         (num_bytes - none.narrow) / (VALUE_BYTES + 2),
         (num_bytes - none.bitmap) / VALUE_BYTES,
         num_bytes / (VALUE_BYTES + 4),
     )
-    return min(num_elements, max(0, math.floor(max(choices))))
+    return max(0, math.floor(min(num_elements, max(choices))))
 
 
 def topk_of(num_elements: int, kept: int) -> Codec:

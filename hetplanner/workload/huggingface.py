@@ -13,6 +13,7 @@ from hetplanner.dtypes import DTYPE_BYTES
 from hetplanner.errors import InvalidInput
 from hetplanner.reading import reader
 from hetplanner.schema import checked, one_line, parse_json, read_text
+from hetplanner.workload.fine_tuning import Adapters
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.presets import with_overrides
 from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
@@ -154,6 +155,8 @@ def workload_from_config(
     boundary_layers: BoundaryLayers | str | None = None,
     shared_layers: int | None = None,
     optimizer: OptimizerName | None = None,
+    adapters: Adapters | str | None = None,
+    freeze_layers: int | None = None,
 ) -> Workload:
     """A workload of the model that a Hugging Face `config.json` describes.
 
@@ -162,8 +165,8 @@ def workload_from_config(
 
     Args:
         source: path of the file or of its folder, or its content.
-        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers, optimizer: as for
-            `preset`.
+        layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers, shared_layers, optimizer,
+            adapters, freeze_layers: as for `preset`.
 
     Raises:
         InvalidInput: not a config, another `model_type`, a missing field, or a variant that is not ours.
@@ -198,6 +201,8 @@ def workload_from_config(
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
         optimizer=optimizer,
+        adapters=adapters,
+        freeze_layers=freeze_layers,
     )
 
 

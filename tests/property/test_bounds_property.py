@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from factories import PAYERS
+from factories import PAYERS, TUNINGS, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import random_links
@@ -88,6 +88,7 @@ def problems(draw):
     ratio = draw(st.sampled_from([1.0, 3.0, 50.0, 1e4]))
     reducers = draw(st.sampled_from([*((name,) for name in REDUCER_NAMES), REDUCER_NAMES]))
     constraints = Constraints(stages=stages, replicas=replicas, codecs=codecs, max_ratio=ratio, reducers=reducers)
+    workload = tuned(workload, draw(st.sampled_from(TUNINGS)))
     return Problem(cluster=cluster, workload=workload, constraints=constraints)
 
 

@@ -3,7 +3,7 @@
 import random
 import statistics
 
-from factories import chain_plan, small_cluster, tiny_workload
+from factories import TUNINGS, chain_plan, small_cluster, tiny_workload, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ def plans(draw, nic=None):
         in_flight=depth,
         schedule=schedule,
         cluster=cluster,
-        workload=tiny_workload(layers=8, global_batch=2 * sum(shares)),
+        workload=tuned(tiny_workload(layers=8, global_batch=2 * sum(shares)), draw(st.sampled_from(TUNINGS))),
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
+from factories import TUNINGS, tuned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_plans import random_links
@@ -86,6 +87,7 @@ def problems(draw, objectives=("step-time", "cost", "dtfm"), codecs=DENSE):
         seq_len=32,
         dtype="float32",
     )
+    workload = tuned(workload, draw(st.sampled_from(TUNINGS)))
     return Problem(
         cluster=cluster,
         workload=workload,

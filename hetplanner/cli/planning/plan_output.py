@@ -199,12 +199,14 @@ def _print_stages(plan: Plan) -> None:
     from hetplanner.cost.tables import CostTables
 
     tables = CostTables(plan.problem)
-    rows = table("Stages", "stage", "ops", "parameters", "devices (one a pipeline)", right=("stage", "parameters"))
+    columns = ("parameters", *(("trained",) if plan.problem.workload.trained_text else ()))
+    rows = table("Stages", "stage", "ops", *columns, "devices (one a pipeline)", right=("stage", *columns))
     for s, stage in enumerate(plan.stages):
         ops = plan.ops_of(s)
         devices = " ".join(device for replica in stage.replicas for device in replica)
-        params = tables.stage_params(stage.first_op, stage.end_op)
-        rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", f"{params:,}", devices)
+        held = (tables.stage_params(stage.first_op, stage.end_op), tables.stage_trained(stage.first_op, stage.end_op))
+        counts = [f"{count:,}" for count in held[: len(columns)]]
+        rows.add_row(str(s), f"{ops[0].name} … {ops[-1].name}", *counts, devices)
     console.print(rows)
     idle = [device for device in plan.problem.usable_devices if device not in plan.ranks]
     if idle:

@@ -1,7 +1,7 @@
 """The search's kernels against the closed form, where they once parted."""
 
 import pytest
-from factories import small_cluster, tiny_workload
+from factories import TUNINGS, small_cluster, tiny_workload, tuned
 
 from hetplanner.cost.estimate import CostModel, estimate_plan
 from hetplanner.plan.model import Provenance
@@ -10,12 +10,13 @@ from hetplanner.planners.layout import dense_plan
 from hetplanner.planners.step_time.species import StepSpecies
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_tied_weights_have_the_nics_to_themselves(seed):
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("seed", range(4))
+def test_tied_weights_have_the_nics_to_themselves(seed, tuning):
     """Two hosts with slow NICs, each with two devices: stage gradients and the tied embedding cross them in turn."""
     cluster = small_cluster(4, bandwidth="10 Gbit/s", latency="0.1 ms", nic="20 Mbit/s")
     on_two_hosts = tuple(d.replace(host=f"host-{i % 2}") for i, d in enumerate(cluster.devices))
-    problem = Problem(cluster=cluster.replace(devices=on_two_hosts), workload=tiny_workload())
+    problem = Problem(cluster=cluster.replace(devices=on_two_hosts), workload=tuned(tiny_workload(), tuning))
     model = CostModel.of(problem)
     species = StepSpecies(model, (2, 2), seed, "random", recompute=False)
     candidate = species.random()

@@ -182,7 +182,9 @@ def test_a_captured_model_is_taken_planned_and_shown(app):
     (message,) = errors(app)
     assert "resnet.json: captured" in message
     app.plan.preset = "gpt2"
-    assert app.plan.fixed_settings == ("boundary_factor", "boundary_every"), "they go with boundary layers"
+    app.plan.fine_tuning = "adapters"
+    frozen = ("boundary_factor", "boundary_every", "frozen_layers")
+    assert app.plan.fixed_settings == frozen, "they go with boundary layers, and with frozen ones"
 
 
 def test_default_shapes_use_all_devices_as_squarely_as_possible():
