@@ -29,6 +29,11 @@ class Adapters(Noun):
     alpha: Annotated[float, Field(strict=True, gt=0, le=1e6)]
     targets: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
 
+    @property
+    def scale(self) -> float:
+        """What B A x is multiplied by."""
+        return self.alpha / self.rank
+
 
 class FineTuning(Noun):
     """What of a transformer by formula is trained: adapters alone, or all behind some frozen layers.

@@ -24,7 +24,7 @@ from hetplanner.reading import reading
 from hetplanner.runtime.checkpoint.save import MODEL_FILE
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
 from hetplanner.runtime.model.aten import DTYPES
-from hetplanner.runtime.model.layout import running_buffers, saved_tensors, stage_weights
+from hetplanner.runtime.model.layout import frozen_weights, running_buffers, saved_tensors, stage_weights
 from hetplanner.weights.folder import INDEX, WHOLE
 from hetplanner.weights.names import Part, parts_of
 from hetplanner.workload.workload import Workload
@@ -98,9 +98,11 @@ def _checkpoint(plan: Plan, folder: Path, stack: contextlib.ExitStack) -> Mappin
 
     found: dict[str, Reading] = {}
     for s, stage in enumerate(plan.stages):
-        flat = opened(plan.rank_at(s, 0)).get_slice(f"stage.{s}.weights")
-        for _, weight in stage_weights(workload, stage.first_op, stage.end_op):
-            found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
+        file = opened(plan.rank_at(s, 0))
+        for part, held in (("weights", stage_weights), ("frozen", frozen_weights)):
+            for _, weight in held(workload, stage.first_op, stage.end_op):
+                flat = file.get_slice(f"stage.{s}.{part}")
+                found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
     for buffer in running_buffers(workload):
         s = plan.stage_of_op[buffer.op]
         found[buffer.name] = _merged(plan, s, buffer.name, opened)

@@ -42,15 +42,18 @@ class StageRunner:
             batch: inputs and labels, where the model `needs_batch`.
             key: what random calls draw from.
         """
-        if x is not None:
+        if x is not None and self.model.trains_in_front:
             x.requires_grad_(True)
-        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype, self._device_type):
+        keeps = self.model.goes_backward and not self.recompute
+        with torch.set_grad_enabled(keeps), autocast(self._dtype, self._device_type):
             output = self.model.forward(x, batch, key)
-        self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
+        self._live[micro_batch] = _Live(x, batch, key, output if keeps else None)
         return output.detach()
 
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
         """Adds to the weights' gradients; returns the flat gradient of the stage's input (None on the first stage).
+
+        In front of the first trained weight of the model nothing is computed: the gradient is zeros.
 
         Args:
             micro_batch: one that went forward.
@@ -58,12 +61,15 @@ class StageRunner:
                 the loss counts, or None for 1.
         """
         live = self._live.pop(micro_batch)
-        output = live.output
-        if output is None:
-            with autocast(self._dtype, self._device_type):
-                output = self.model.forward(live.inputs, live.batch, live.key, again=True)
-        torch.autograd.backward(output, gradient)
-        return None if live.inputs is None else live.inputs.grad
+        if self.model.goes_backward:
+            output = live.output
+            if output is None:
+                with autocast(self._dtype, self._device_type):
+                    output = self.model.forward(live.inputs, live.batch, live.key, again=True)
+            torch.autograd.backward(output, gradient)
+        if live.inputs is None:
+            return None
+        return live.inputs.grad if self.model.trains_in_front else torch.zeros_like(live.inputs)
 
     def forget(self, micro_batch: int) -> None:
         """Drops a micro-batch that went forward and will not come back."""
