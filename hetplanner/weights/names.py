@@ -45,8 +45,13 @@ class Part:
         return prod(self.shape)
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a weight of a captured model is an adapter's, which is no part of its files."""
+    return name.endswith((".lora_A.default.weight", ".lora_B.default.weight"))
+
+
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """By our name of a tensor that training keeps, the tensors of a file that make it up."""
+    """By our name of a tensor that training keeps, the tensors of a file that make it up; not those of adapters."""
     if workload.program is not None:
         known = workload.huggingface
         return _program_parts(workload.program, known.stored_names if known is not None else {})
@@ -58,6 +63,7 @@ def _program_parts(program: Program, stored: Mapping[str, str]) -> dict[str, tup
     found: dict[str, tuple[Part, ...]] = {
         name: (Part(stored.get(name, name), parameter.shape, other=name),)
         for name, parameter in program.parameters.items()
+        if not is_adapter(name)
     }
     moving = {
         name for node in program.nodes if node.call in STATISTICS_CALLS and node.op is not None

@@ -16,6 +16,7 @@ import typer
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning.plan import PlanFile
 from hetplanner.cli.runs.train_options import (
+    AdapterFolder,
     Betas,
     Budget,
     CheckpointEvery,
@@ -90,6 +91,7 @@ def train(
     checkpoint_every: CheckpointEvery = None,
     checkpoints_kept: CheckpointsKept = 2,
     init_from: InitFrom = None,
+    adapter: AdapterFolder = None,
     resume: Resume = None,
     without: Without = None,
     budget: Budget = None,
@@ -177,6 +179,7 @@ def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     fields = {name: value for name, value in given.items() if name in TrainConfig.model_fields}
     fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
     fields["init_from"] = folder_for(given["launcher"], given["init_from"])
+    fields["adapter"] = folder_for(given["launcher"], given["adapter"], "adapter")
     config = checked(TrainConfig, fields, "train")
     return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))
 
@@ -224,8 +227,9 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
     from hetplanner.runs.resuming import check_resume
     from hetplanner.runs.run import open_run
 
-    if "init_from" in given:
-        raise InvalidInput("init_from: a resumed run goes on from its checkpoint; leave out --init-from or --resume")
+    for setting, option in (("init_from", "--init-from"), ("adapter", "--adapter")):
+        if setting in given:
+            raise InvalidInput(f"{setting}: a resumed run goes on from its checkpoint; leave out {option} or --resume")
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))
