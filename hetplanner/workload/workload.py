@@ -119,23 +119,9 @@ class Workload(Noun):
     def graph(self) -> OpGraph:
         """The OP-DAG, per sample of `seq_len` tokens in `dtype`."""
         if self.transformer is not None:
-            graph = transformer_graph(self.transformer, seq_len=self.seq_len, dtype_bytes=self.dtype_bytes)
-            return graph if self.fine_tuning is None else self._tuned(graph, self.transformer, self.fine_tuning)
+            return transformer_graph(self.transformer, seq_len=self.seq_len, dtype_bytes=self.dtype_bytes)
         assert self.captured is not None
         return self.captured
-
-    def _tuned(self, graph: OpGraph, config: TransformerConfig, tuning: FineTuning) -> OpGraph:
-        ops = []
-        for op in graph.ops:
-            if tuning.adapters is not None:
-                layers = adapted_layers(config, tuning.adapters)
-                added = sum(one.adapter_elements(tuning.adapters.rank) for one in layers if one.half == op.kind)
-                ops.append(op.replace(num_params=op.num_params + added, num_trained=added))
-                continue
-            owner = next(o for o in graph.ops if o.name == (op.tied or op.name))
-            frozen = owner.kind == "embedding" or (owner.layer is not None and owner.layer < tuning.frozen_layers)
-            ops.append(op.replace(num_trained=0) if frozen else op)
-        return graph.replace(ops=tuple(ops))
 
     @cached_property
     def output_elements(self) -> tuple[int, ...]:

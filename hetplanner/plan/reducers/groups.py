@@ -23,7 +23,6 @@ from hetplanner.plan.parts import parts_of
 from hetplanner.plan.reducers.names import ReducerName
 from hetplanner.plan.reducers.program import ELEMENT_BYTES, Effect, Members, Phase, Transfer, cut_range
 from hetplanner.plan.reducers.registry import REDUCERS
-from hetplanner.workload.model import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +255,9 @@ def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
         ops = tuple(
             op
             for op in range(stage.first_op, stage.end_op)
-            if _trained(graph.ops[op]) > 0 and graph.ops[op].tied is None
+            if graph.ops[op].num_params > 0 and graph.ops[op].tied is None
         )
-        elements = sum(_trained(graph.ops[op]) - elsewhere.get(op, 0) for op in ops)
+        elements = sum(graph.ops[op].num_params - elsewhere.get(op, 0) for op in ops)
         for fragment, (first, end) in enumerate(cut_range(0, elements, plan.fragments)):
             if end > first:
                 name = f"stage {s}" if plan.fragments == 1 else f"stage {s} fragment {fragment}"
@@ -270,7 +269,7 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
     graph = plan.problem.workload.graph
     for owner, members in _crossing(plan).items():
         stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
-        group = _group(plan, f"tied {owner}", stages, _trained(graph.ops[members[1]]), members)
+        group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
         # A rank that serves all these stages adds up by itself, and copies on one pipeline alone never part.
         if len(group.ranks) > 1 and not (plan.is_local and len(parts_of(plan, stages)) == 1):
             yield group
@@ -284,7 +283,7 @@ def _inner_groups(plan: Plan) -> Iterator[ReductionGroup]:
             ranks = tuple(sorted({plan.rank_at(*place) for place in part.places}))
             if len(ranks) > 1:
                 name = f"tied {owner} of ranks {', '.join(map(str, ranks))}"
-                group = _group(plan, name, stages, _trained(graph.ops[members[1]]), members, ranks)
+                group = _group(plan, name, stages, graph.ops[members[1]].num_params, members, ranks)
                 yield replace(group, every_step=True)
 
 
@@ -315,20 +314,12 @@ def _group(
 
 
 def _crossing(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Trained weights tied across stages: the owner's name, and all ops that use it."""
-    graph = plan.problem.workload.graph
-    return {
-        owner: tuple(ops)
-        for owner, ops in graph.tied_groups.items()
-        if len({plan.stage_of_op[op] for op in ops}) > 1 and _trained(graph.ops[sorted(ops)[1]])
-    }
-
-
-def _trained(op: Op) -> int:
-    return op.num_params if op.num_trained is None else op.num_trained
+    """Weights tied across stages: the owner's name, and all ops that use it."""
+    groups = plan.problem.workload.graph.tied_groups.items()
+    return {owner: tuple(ops) for owner, ops in groups if len({plan.stage_of_op[op] for op in ops}) > 1}
 
 
 def _tied_elsewhere(plan: Plan) -> dict[int, int]:
     """Of the ops that own a weight tied across stages, how many of their weights that is."""
     graph = plan.problem.workload.graph
-    return {members[0]: _trained(graph.ops[members[1]]) for members in _crossing(plan).values()}
+    return {members[0]: graph.ops[members[1]].num_params for members in _crossing(plan).values()}
