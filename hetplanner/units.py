@@ -122,6 +122,11 @@ def short_bytes(value: float) -> str:
     return _short(value, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)])
 
 
+def short_count(value: float) -> str:
+    """How many there are for a person, three digits ('12.3 M'); not meant to be read back."""
+    return _short(value, [("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]).rstrip()
+
+
 def short_seconds(value: float) -> str:
     """A duration for a person, three digits ('1.25 s', '42.1 ms', '57.8 min'); not meant to be read back.
 

@@ -57,6 +57,18 @@ Optimizer = Annotated[
         help=f"What trains the model, by what it keeps in memory: {', '.join(OPTIMIZERS)}; default adamw.",
     ),
 ]
+AdapterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--adapters",
+        metavar="RANK[:ALPHA[:TARGET,TARGET]]",
+        help="Train low-rank adapters (LoRA) alone, all other weights are frozen. Alpha is twice the rank if not given,"
+        " targets are PEFT's: c_attn (GPT-2), q_proj and v_proj (Llama).",
+    ),
+]
+FreezeLayers = Annotated[
+    int | None, typer.Option("--freeze-layers", help="Freeze the embedding and so many layers from the front.", min=0)
+]
 
 CaptureTimeout = Annotated[
     float | None,
@@ -122,6 +134,8 @@ def show(
     dtype: Precision = None,
     boundary_layers: BoundaryLayers = None,
     shared_layers: SharedLayers = None,
+    adapters: AdapterOption = None,
+    freeze_layers: FreezeLayers = None,
     capture_timeout: CaptureTimeout = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the graph into this page.")
@@ -143,6 +157,8 @@ def show(
         dtype=dtype,
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
+        adapters=adapters,
+        freeze_layers=freeze_layers,
         capture_timeout=capture_timeout,
     )
     if plot is not None:
@@ -269,6 +285,7 @@ def _totals(workload: "Workload") -> dict[str, Any]:
     graph = workload.graph
     return {
         "num_params": graph.num_params,
+        "num_trained": graph.num_trained,
         "num_layers": graph.num_layers,
         "forward_flops": sum(op.forward_flops for op in graph.ops),
         "backward_flops": sum(op.backward_flops for op in graph.ops),
@@ -295,6 +312,8 @@ def _print_headline(workload: "Workload") -> None:
         f" {graph.num_layers} layers, {workload.dtype}; a step is {batch} in {workload.num_micro_batches}"
         f" micro-batches{only_planned}",
     )
+    if workload.trained_text:
+        console.print(workload.trained_text)
 
 
 def _print(workload: "Workload") -> None:

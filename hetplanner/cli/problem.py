@@ -9,7 +9,9 @@ import typer
 
 from hetplanner.cli.cluster import ClusterFile
 from hetplanner.cli.model import (
+    AdapterOption,
     BoundaryLayers,
+    FreezeLayers,
     GlobalBatch,
     Layers,
     MicroBatch,
@@ -75,6 +77,8 @@ def load_problem(
     boundary_layers: BoundaryLayers = None,
     shared_layers: SharedLayers = None,
     optimizer: Optimizer = None,
+    adapters: AdapterOption = None,
+    freeze_layers: FreezeLayers = None,
 ) -> "Problem":
     """The problem of the options given; what is not given is free. Raises InvalidInput."""
     from hetplanner.cluster.formats.cluster_files import load_cluster
@@ -92,6 +96,8 @@ def load_problem(
         boundary_layers=boundary_layers,
         shared_layers=shared_layers,
         optimizer=optimizer,
+        adapters=adapters,
+        freeze_layers=freeze_layers,
     )
     constraints = {
         "stages": stages,

@@ -82,13 +82,14 @@ class Capacity:
         Args:
             in_flight: micro-batches held at once.
             recompute: whether only stages' inputs are kept.
-            sharded: bytes per parameter that are elsewhere.
+            sharded: bytes per trained weight that are elsewhere.
         """
         kept_K = self.tables.activation_bytes_O[self.edges_K]
         boundary_K = self.tables.boundary_bytes_O[self.edges_K]
         kept_KK = kept_K[None, :] - kept_K[:, None]
-        kept_KK = kept_KK + boundary_K[:, None] * in_flight if recompute else (kept_KK + self._relayed_KK) * in_flight
-        state_KK = self._state_KK - self._params_KK * sharded
+        redone_KK = boundary_K[:, None] * (self.edges_K > self.tables.problem.workload.graph.first_trained)
+        kept_KK = kept_KK + redone_KK * in_flight if recompute else (kept_KK + self._relayed_KK) * in_flight
+        state_KK = self._state_KK - self._trained_KK * sharded
         total_KK = state_KK + kept_KK + 2.0 * (boundary_K[:, None] + boundary_K[None, :])
         return np.where(np.triu(np.ones(total_KK.shape, dtype=bool), 1), total_KK, np.inf)
 
@@ -97,8 +98,8 @@ class Capacity:
         return self.tables.state_between(self.edges_K)
 
     @cached_property
-    def _params_KK(self) -> FloatArray:
-        return self.tables.params_between(self.edges_K)
+    def _trained_KK(self) -> FloatArray:
+        return self.tables.trained_between(self.edges_K)
 
     @cached_property
     def _relayed_KK(self) -> FloatArray:

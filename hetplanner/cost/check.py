@@ -72,7 +72,7 @@ def peak_bytes(
     """
     stage_bytes = [
         tables.stage_bytes(stage.first_op, stage.end_op, held, recompute or stage.recompute)
-        + _outer_bytes(plan, stage) * tables.stage_params(stage.first_op, stage.end_op)
+        + _outer_bytes(plan, stage) * tables.stage_trained(stage.first_op, stage.end_op)
         + _kept_error_bytes(plan, s, tables)
         for s, (stage, held) in enumerate(zip(plan.stages, held_S or plan.held_S, strict=True))
     ]
@@ -80,14 +80,14 @@ def peak_bytes(
 
 
 def _outer_bytes(plan: Plan, stage: Stage) -> float:
-    """Bytes per parameter of the outer optimizer, in float32: the weights when replicas were last equal, momentum."""
+    """Bytes per trained weight of the outer optimizer, in float32: as it was when replicas were equal, momentum."""
     if not plan.is_local or len(stage.replicas) < 2:
         return 0.0
     return 8.0 if plan.outer is not None else 4.0
 
 
 def _kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
-    """Bytes of what reductions' codecs have lost: one float32 a parameter, of exchanges and of their sums two.
+    """Bytes of what reductions' codecs have lost: one float32 a trained weight, of exchanges and of their sums two.
 
     A stage without a second replica reduces nothing but the weights that it shares with other stages.
     """
@@ -96,7 +96,7 @@ def _kept_error_bytes(plan: Plan, s: int, tables: CostTables) -> float:
     if not is_kept:
         return 0.0
     if len(stage.replicas) > 1:
-        elements = tables.stage_params(stage.first_op, stage.end_op)
+        elements = tables.stage_trained(stage.first_op, stage.end_op)
     else:
         elements = sum(group.num_elements for group in reduction_groups(plan) if group.tied and s in group.stages)
     return elements * (8.0 if plan.reducer == "hierarchical" and stage.reduce_codec.name != "powersgd" else 4.0)

@@ -1,10 +1,12 @@
 """Seconds that a plan's ranks compute, from the catalog; a profile of the runtime takes the same form.
 
     forward, backward    sums over the stage's ops (`CostTables`); recomputing adds a forward to the backward
-    optimizer            parameters x 28 bytes / memory bandwidth: AdamW reads and writes its state once
-    outer optimizer      parameters x 24 bytes / memory bandwidth, of stages with replicas that take local steps
+    optimizer            trained weights x 28 bytes / memory bandwidth: AdamW reads and writes its state once
+    outer optimizer      trained weights x 24 bytes / memory bandwidth, of stages with replicas that take local steps
     encode, decode       half of the codec's passes over the dense message / memory bandwidth, each
-    adding gradients up  passes x parameters x 4 bytes / memory bandwidth
+    adding gradients up  passes x trained weights x 4 bytes / memory bandwidth
+
+A stage in front of the first trained weight has no backward, and computes nothing again.
 
 Source: ours; the passes of codecs as measured in :mod:`hetplanner.codecs.spec`.
 
@@ -49,19 +51,19 @@ def durations_of(plan: Plan, tables: CostTables | None = None) -> Durations:
     row_C = tables.devices.class_D[device_N[rank_C]]
     first_S = np.array([stage.first_op for stage in plan.stages])
     end_S = np.array([stage.end_op for stage in plan.stages])
-    params_S = np.array([tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages], dtype=np.float64)
+    trained_S = np.array([tables.stage_trained(s.first_op, s.end_op) for s in plan.stages], dtype=np.float64)
     passes_S = np.array(
         [REDUCE_PASSES + reduce_codec_passes(stage.reduce_codec, stage.error_feedback) for stage in plan.stages]
     )
-    shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], params_S * passes_S, 0.0)
-    recompute_S = np.array([stage.recompute for stage in plan.stages])
+    shared_S = np.where([len(stage.replicas) > 1 for stage in plan.stages], trained_S * passes_S, 0.0)
+    recompute_S = np.array([stage.recompute and tables.has_backward(stage.end_op) for stage in plan.stages])
     first, end = first_S[stage_C], end_S[stage_C]
     forward = tables.forward_s_CO[row_C, end] - tables.forward_s_CO[row_C, first]
     backward = tables.backward_s_CO[row_C, end] - tables.backward_s_CO[row_C, first]
     size = len(plan.ranks)
-    held_N = np.bincount(rank_C, weights=params_S[stage_C], minlength=size)
+    held_N = np.bincount(rank_C, weights=trained_S[stage_C], minlength=size)
     shared_N = np.bincount(rank_C, weights=shared_S[stage_C] * _reduce_work(plan), minlength=size)
-    averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, params_S, 0.0)[stage_C], minlength=size)
+    averaged_N = np.bincount(rank_C, weights=np.where(shared_S > 0, trained_S, 0.0)[stage_C], minlength=size)
     encode_s_N, decode_s_N = _worst_codec_s(plan, memory_N)
     return Durations(
         forward_s_C=forward,
@@ -104,9 +106,10 @@ def _worst_codec_s(plan: Plan, memory_bytes_per_s_N: np.ndarray) -> tuple[np.nda
     for route in plan.routes:
         path = [plan.rank_at(s, replica) for s, replica in enumerate(route.replicas)]
         for boundary, (above, below) in enumerate(pairwise(path)):
-            dense = plan.boundary_elements(boundary) * plan.problem.workload.dtype_bytes
+            width = plan.problem.workload.dtype_bytes
             ways: tuple[tuple[int, int, Role], ...] = ((above, below, "activation"), (below, above, "gradient"))
             for source, target, role in ways:
+                dense = plan.boundary_elements(boundary, role) * width
                 work = plan.codec_between(source, target, role).work(positions_known=role == "gradient")
                 encode_s_N[source] = max(encode_s_N[source], work.encode * dense / memory_bytes_per_s_N[source])
                 decode_s_N[target] = max(decode_s_N[target], work.decode * dense / memory_bytes_per_s_N[target])

@@ -21,12 +21,13 @@ from hetplanner.cost.dtfm import score_dtfm
 from hetplanner.cost.durations import durations_of
 from hetplanner.cost.links import LinkTable
 from hetplanner.cost.reduction import reduce_seconds
-from hetplanner.cost.tables import CostTables
+from hetplanner.cost.tables import GRADIENT_ELEMENT_BYTES, CostTables
 from hetplanner.plan.durations import Durations
 from hetplanner.plan.estimate import DeviceEstimate, DtfmCost, Estimate
 from hetplanner.plan.model import Plan
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.groups import reduction_groups
+from hetplanner.units import short_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -94,7 +95,7 @@ def estimate_plan(plan: Plan, *, durations: Durations | None = None, model: Cost
         devices=_device_estimates(plan, busy, model),
         bottleneck=find_bottleneck(plan, arrays, times),
         dtfm=dtfm_cost(plan),
-        notes=_quality_notes(plan),
+        notes=(*_trained_notes(plan), *_quality_notes(plan)),
     )
 
 
@@ -241,6 +242,16 @@ def _busy_seconds(plan: Plan, durations: Durations) -> FloatArray:
             chunk = plan.chunk_index[rank, s]
             busy[rank] += route.micro_batches * float(durations.forward_s_C[chunk] + durations.backward_s_C[chunk])
     return np.asarray(busy, dtype=np.float64)
+
+
+def _trained_notes(plan: Plan) -> tuple[str, ...]:
+    """What of the model is trained, and what that makes of the reductions between replicas."""
+    workload = plan.problem.workload
+    text = workload.trained_text
+    if not text:
+        return ()
+    sizes = [short_bytes(GRADIENT_ELEMENT_BYTES * n) for n in (workload.graph.num_trained, workload.base_params)]
+    return (f"{text}: gradients to reduce between replicas are {sizes[0]} instead of {sizes[1]}",)
 
 
 def _quality_notes(plan: Plan) -> tuple[str, ...]:

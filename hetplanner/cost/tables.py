@@ -17,7 +17,14 @@ from hetplanner.cost.cuts import choose_cuts
 from hetplanner.cost.devices import DeviceTable
 from hetplanner.plan.problem import Problem
 from hetplanner.plan.reducers.program import ELEMENT_BYTES
-from hetplanner.workload.optimizers import TRAFFIC_BYTES, WEIGHT_BYTES, state_bytes_of_ops
+from hetplanner.workload.fine_tuning import adapted_layers
+from hetplanner.workload.optimizers import (
+    FLOAT_BYTES,
+    TRAFFIC_BYTES,
+    WEIGHT_BYTES,
+    state_bytes_of_adapters,
+    state_bytes_of_ops,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -46,12 +53,16 @@ class CostTables:
     @cached_property
     def forward_s_CO(self) -> FloatArray:
         """Forward seconds of one micro-batch through the ops before each boundary, by device class."""
-        return self._prefix_seconds(self._forward_flops, passes=1.0)
+        return self._prefix_seconds(self._forward_flops, np.ones(self.num_ops))
 
     @cached_property
     def backward_s_CO(self) -> FloatArray:
         """Backward seconds, without recomputation."""
-        return self._prefix_seconds(self._backward_flops, passes=2.0)
+        return self._prefix_seconds(self._backward_flops, 1.0 + self._trained_share_o)
+
+    def has_backward(self, end: int) -> bool:
+        """Whether a stage that ends there has one: of its ops, or of those in front, some have trained weights."""
+        return end > self.problem.workload.graph.first_trained
 
     @cached_property
     def flops_O(self) -> FloatArray:
@@ -68,6 +79,12 @@ class CostTables:
         """Dense bytes of one micro-batch that cross each boundary (0 at both ends)."""
         workload = self.problem.workload
         return np.array(workload.boundary_elements, dtype=np.float64) * workload.dtype_bytes
+
+    @cached_property
+    def gradient_bytes_O(self) -> FloatArray:
+        """Dense bytes of one micro-batch's gradients that cross each boundary: 0 where nothing in front is trained."""
+        workload = self.problem.workload
+        return np.array(workload.gradient_elements, dtype=np.float64) * workload.dtype_bytes
 
     @property
     def num_ops(self) -> int:
@@ -86,57 +103,68 @@ class CostTables:
 
     def stage_params(self, first: int, end: int) -> int:
         """Weights that a stage holds: a weight tied inside the stage once, one tied to another stage too."""
-        twice = sum(shared for one, two, shared in self._tied_pairs if first <= one and two < end)
+        ops = self.problem.workload.graph.ops
+        twice = sum(ops[two].num_params for one, two in self._tied_pairs if first <= one and two < end)
         return int(self._params_O[end] - self._params_O[first]) - twice
 
-    def params_between(self, edges_K: IntArray) -> FloatArray:
-        """Weights that stages between all pairs of op boundaries hold."""
-        before_K = self._params_O[edges_K]
-        params_KK = before_K[None, :] - before_K[:, None]
-        for one, two, shared in self._tied_pairs:
-            params_KK -= np.where((edges_K[:, None] <= one) & (edges_K[None, :] > two), shared, 0.0)
-        return params_KK
+    def stage_trained(self, first: int, end: int) -> int:
+        """Those of them that are trained: what its optimizer and its reductions are about."""
+        ops = self.problem.workload.graph.ops
+        twice = sum(ops[two].trained for one, two in self._tied_pairs if first <= one and two < end)
+        return int(self._trained_O[end] - self._trained_O[first]) - twice
+
+    def trained_between(self, edges_K: IntArray) -> FloatArray:
+        """Trained weights that stages between all pairs of op boundaries hold."""
+        ops, before_K = self.problem.workload.graph.ops, self._trained_O[edges_K]
+        trained_KK = before_K[None, :] - before_K[:, None]
+        for one, two in self._tied_pairs:
+            trained_KK -= np.where((edges_K[:, None] <= one) & (edges_K[None, :] > two), ops[two].trained, 0.0)
+        return trained_KK
 
     def stage_state_bytes(self, first: int, end: int) -> float:
         """Bytes of a stage's weights, gradients and optimizer states, as :meth:`stage_params` counts weights."""
+        ops = self.problem.workload.graph.ops
         twice = sum(
-            shared * self._state_bytes_o[two] for one, two, shared in self._tied_pairs if first <= one < two < end
+            ops[two].num_params * self._state_bytes_o[two] for one, two in self._tied_pairs if first <= one < two < end
         )
         return float(self._state_O[end] - self._state_O[first]) - twice
 
     def sent_state_bytes(self, first: int, end: int) -> float:
         """Bytes of a stage's weights in float32 and optimizer states: what a checkpoint holds, and a joiner fetches."""
-        return self.stage_state_bytes(first, end) - GRADIENT_ELEMENT_BYTES * self.stage_params(first, end)
+        params, trained = self.stage_params(first, end), self.stage_trained(first, end)
+        kept = self.stage_state_bytes(first, end) - WEIGHT_BYTES * trained - self._frozen_bytes * (params - trained)
+        return FLOAT_BYTES * params + kept
 
     def state_between(self, edges_K: IntArray) -> FloatArray:
         """The same of stages between all pairs of op boundaries."""
         before_K = self._state_O[edges_K]
         state_KK = before_K[None, :] - before_K[:, None]
-        for one, two, shared in self._tied_pairs:
+        ops = self.problem.workload.graph.ops
+        for one, two in self._tied_pairs:
             inside = (edges_K[:, None] <= one) & (edges_K[None, :] > two)
-            state_KK -= np.where(inside, shared * self._state_bytes_o[two], 0.0)
+            state_KK -= np.where(inside, ops[two].num_params * self._state_bytes_o[two], 0.0)
         return state_KK
 
     @property
-    def shardable_bytes_per_param(self) -> float:
-        """Of each weight what optimizer sharding divides among replicas: its float32 copy and the least state."""
-        return WEIGHT_BYTES / 2 + float(self._state_bytes_o.min()) - WEIGHT_BYTES
+    def shardable_bytes_per_trained(self) -> float:
+        """Of each trained weight what optimizer sharding divides among replicas: its float32 copy, the least state."""
+        return WEIGHT_BYTES / 2 + float(self._kept_bytes_o[self._per_op("trained") > 0].min(initial=np.inf))
 
     @property
     def optimizer_traffic_bytes(self) -> int:
-        """Bytes that one step of the optimizer reads and writes for each weight."""
+        """Bytes that one step of the optimizer reads and writes for each trained weight."""
         return TRAFFIC_BYTES[self.problem.workload.optimizer]
 
-    def own_params_between(self, edges_K: IntArray) -> FloatArray:
-        """The same without what is tied to another stage: what the stage's replicas reduce among themselves."""
+    def own_trained_between(self, edges_K: IntArray) -> FloatArray:
+        """Trained weights without what is tied to another stage: what a stage's replicas reduce among themselves."""
         ops = self.problem.workload.graph.ops
-        before_K = _prefix(np.array([op.num_params if op.tied is None else 0 for op in ops], dtype=np.float64))[edges_K]
-        params_KK = before_K[None, :] - before_K[:, None]
+        before_K = _prefix(np.array([op.trained if op.tied is None else 0 for op in ops], dtype=np.float64))[edges_K]
+        trained_KK = before_K[None, :] - before_K[:, None]
         for members in self.problem.workload.graph.tied_groups.values():
             owned = (edges_K[:, None] <= members[0]) & (edges_K[None, :] > members[0])
             left = owned & (edges_K[None, :] <= members[-1])
-            params_KK -= np.where(left, ops[members[1]].num_params, 0.0)
-        return params_KK
+            trained_KK -= np.where(left, ops[members[1]].trained, 0.0)
+        return trained_KK
 
     def relayed_between(self, edges_K: IntArray) -> FloatArray:
         """Bytes of one micro-batch that stages between all pairs of op boundaries pass on and read nothing of."""
@@ -159,23 +187,47 @@ class CostTables:
         return _prefix(self._per_op("num_params"))
 
     @cached_property
-    def _state_bytes_o(self) -> FloatArray:
-        """By op, bytes per parameter of weights, gradients and optimizer states."""
+    def _trained_O(self) -> FloatArray:
+        return _prefix(self._per_op("trained"))
+
+    @property
+    def _frozen_bytes(self) -> int:
+        """Of a frozen weight in memory: it is in the workload's dtype, without a float32 copy."""
+        return self.problem.workload.dtype_bytes
+
+    @cached_property
+    def _trained_share_o(self) -> FloatArray:
+        params_o = self._per_op("num_params")
+        return np.divide(self._per_op("trained"), params_o, out=np.ones_like(params_o), where=params_o > 0)
+
+    @cached_property
+    def _kept_bytes_o(self) -> FloatArray:
+        """By op, bytes of optimizer states per trained weight."""
         workload = self.problem.workload
         width = workload.transformer.hidden if workload.transformer is not None else None
         kept_o = state_bytes_of_ops(workload.optimizer, workload.graph, workload.program, width)
-        return np.asarray(WEIGHT_BYTES + kept_o)
+        adapters = workload.fine_tuning and workload.fine_tuning.adapters
+        if not (adapters and workload.transformer):
+            return kept_o
+        layers = adapted_layers(workload.transformer, adapters)
+        kept = state_bytes_of_adapters(workload.optimizer, layers, adapters.rank)
+        return np.array([kept.get(op.kind, 0.0) for op in workload.graph.ops])
+
+    @cached_property
+    def _state_bytes_o(self) -> FloatArray:
+        """By op, bytes per parameter of weights, gradients and optimizer states."""
+        share_o, whole_o = self._trained_share_o, np.asarray(WEIGHT_BYTES + self._kept_bytes_o)
+        return np.where(share_o < 1.0, share_o * whole_o + (1.0 - share_o) * self._frozen_bytes, whole_o)
 
     @cached_property
     def _state_O(self) -> FloatArray:
         return _prefix(self._per_op("num_params") * self._state_bytes_o)
 
     @cached_property
-    def _tied_pairs(self) -> list[tuple[int, int, int]]:
-        """Neighbouring users of a tied weight, and its size: a stage with both holds it once less."""
-        graph = self.problem.workload.graph
-        groups = graph.tied_groups.values()
-        return [(a, b, graph.ops[b].num_params) for members in groups for a, b in pairwise(members)]
+    def _tied_pairs(self) -> list[tuple[int, int]]:
+        """Neighbouring users of a tied weight: a stage with both holds it once less."""
+        groups = self.problem.workload.graph.tied_groups.values()
+        return [pair for members in groups for pair in pairwise(members)]
 
     def stage_bytes(self, first: int, end: int, in_flight: int, recompute: bool) -> float:
         """Peak bytes on a device of a stage: weights, gradients, optimizer, activations, message buffers.
@@ -183,8 +235,10 @@ class CostTables:
             state + in_flight x (activations + relayed) + 2 x (input + output)
             state + activations + in_flight x input + 2 x (input + output)      with recomputation
 
-        State: 8 bytes a parameter for weights and gradients (in mixed precision 2 + 2, and 4 of a float32 copy), and
-        what the optimizer keeps: 8 for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`.
+        State: of a trained weight 8 bytes for itself and its gradient (in mixed precision 2 + 2, and 4 of a float32
+        copy), and what the optimizer keeps: 8 for AdamW, less for others, see :mod:`hetplanner.workload.optimizers`.
+        A frozen weight is there once, in the workload's dtype: 2 bytes in mixed precision, 4 in float32. It has no
+        gradient, no states and no copy. A stage in front of the first trained weight keeps nothing for a backward.
 
         With recomputation only the stage's input is kept per micro-batch, and one micro-batch's activations live
         while its backward runs. Logits count where the loss keeps them, in float32. Buffers: one message in and one
@@ -196,7 +250,8 @@ class CostTables:
         kept = float(self.activation_bytes_O[end] - self.activation_bytes_O[first])
         inputs, outputs = float(self.boundary_bytes_O[first]), float(self.boundary_bytes_O[end])
         relayed = sum(size for used, next_use, size in self._waits if used < first and end <= next_use)
-        kept = kept + inputs * in_flight if recompute else (kept + relayed) * in_flight
+        redone = inputs if self.has_backward(end) else 0.0
+        kept = kept + redone * in_flight if recompute else (kept + relayed) * in_flight
         return self.stage_state_bytes(first, end) + kept + 2.0 * (inputs + outputs)
 
     @cached_property
@@ -210,12 +265,13 @@ class CostTables:
     def _per_op(self, field: str) -> FloatArray:
         return np.array([getattr(op, field) for op in self.problem.workload.graph.ops], dtype=np.float64)
 
-    def _prefix_seconds(self, flops: FloatArray, passes: float) -> FloatArray:
+    def _prefix_seconds(self, flops: FloatArray, passes: FloatArray) -> FloatArray:
         """An op takes the longer of its arithmetic and its memory traffic, for one micro-batch:
 
             max( FLOPs / (peak x efficiency),  passes x (weights + kept activations + output) / memory bandwidth )
 
-        The second bounds small and elementwise ops. A backward makes two passes: gradients of inputs and of weights.
+        The second bounds small and elementwise ops. A backward makes two passes: gradients of inputs and of weights;
+        over frozen weights one.
 
         Source: roofline model (Williams, Waterman, Patterson 2009), traffic counted as if nothing stayed in caches
         between ops (ours); FLOPs by :mod:`hetplanner.workload.transformer`.

@@ -83,11 +83,11 @@ def estimated_peer_bytes(plan: ElasticPlan) -> list[int]:
     tables = CostTables(plan.problem)
     found = []
     for stage in plan.stages:
-        params = tables.stage_params(stage.first_op, stage.end_op)
+        trained = tables.stage_trained(stage.first_op, stage.end_op)
         needed = tables.stage_bytes(stage.first_op, stage.end_op, stage.in_flight, stage.recompute)
-        kept = 4 * params * -(-plan.num_micro_batches // len(stage.peers))
-        kept += 8 * params if plan.delayed_updates else 0  # weights in use, and the gradient that is being applied
-        kept += 20 * params if plan.is_local else 0  # weights of the round's start, momentum, and a step that is tried
+        kept = 4 * trained * -(-plan.num_micro_batches // len(stage.peers))
+        kept += 8 * trained if plan.delayed_updates else 0  # weights in use, and the gradient that is being applied
+        kept += 20 * trained if plan.is_local else 0  # weights of the round's start, momentum, and a step that is tried
         found += [PROCESS_BYTES + int(needed * 4 / plan.problem.workload.dtype_bytes) + kept] * len(stage.peers)
     return found
 

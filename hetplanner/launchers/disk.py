@@ -174,12 +174,12 @@ def _checkpoint_bytes(plan: Plan) -> int:
 def _swarm_checkpoint_bytes(plan: ElasticPlan) -> int:
     """One peer of every stage writes it: weights, moments, and what delayed or local updates add."""
     tables = CostTables(plan.problem)
-    params = sum(tables.stage_params(stage.first_op, stage.end_op) for stage in plan.stages)
+    trained = sum(tables.stage_trained(stage.first_op, stage.end_op) for stage in plan.stages)
     held = sum(tables.sent_state_bytes(stage.first_op, stage.end_op) for stage in plan.stages)
     tensors = int(plan.delayed_updates)
     if plan.is_local:
         tensors += 2 if plan.outer else 1
-    return int(held) + FLOAT_BYTES * tensors * params
+    return int(held) + FLOAT_BYTES * tensors * trained
 
 
 def _telemetry_bytes(plan: Plan, steps: int) -> int:

@@ -40,7 +40,7 @@ class Estimate(Noun):
     """Closed-form estimate of one step. `terms` (seconds) add up to `step_s`.
 
     Attributes:
-        notes: what the estimate leaves out.
+        notes: what of the model is trained, if not all; what the estimate leaves out.
         usd_per_mtoken: dollars per million tokens, with egress as far as its price is known; None if a used device's
             price is unknown.
         tokens_per_usd: its reciprocal, tokens for one dollar; None also where a step costs nothing.

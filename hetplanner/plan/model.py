@@ -336,21 +336,22 @@ class Plan(Noun):
         """Codec of a role on the directed link between two ranks."""
         return self._codecs.get((self.ranks[from_rank], self.ranks[to_rank], role), NO_CODEC)
 
-    def boundary_elements(self, stage: int) -> int:
-        """Elements of one micro-batch's tensors that stage `stage` sends to the next (0 after the last).
+    def boundary_elements(self, stage: int, role: Role = "activation") -> int:
+        """Elements of one micro-batch's message across the boundary behind `stage` (0 after the last).
 
-        All outputs that later stages read, those of earlier stages included, as one flat message.
+        All outputs that later stages read, those of earlier stages included, as one flat message. Their gradients are
+        as many, or none where no weight in front is trained: the message back is then empty.
         """
-        return self.problem.workload.boundary_elements[self.stages[stage].end_op]
+        workload, end = self.problem.workload, self.stages[stage].end_op
+        return workload.boundary_elements[end] if role == "activation" else workload.gradient_elements[end]
 
     def boundary_bytes(self, stage: int, from_rank: int, to_rank: int, role: Role) -> int:
         """Bytes on the wire of one micro-batch across the boundary behind `stage`, in the direction of `role`."""
+        elements = self.boundary_elements(stage, role)
+        if not elements:
+            return 0
         codec = self.codec_between(from_rank, to_rank, role)
-        return codec.wire_bytes(
-            self.boundary_elements(stage),
-            self.problem.workload.dtype_bytes,
-            positions_known=role == "gradient",
-        )
+        return codec.wire_bytes(elements, self.problem.workload.dtype_bytes, positions_known=role == "gradient")
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal for equal plans."""

@@ -8,8 +8,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from hetplanner.schema import Name, Noun
+from hetplanner.errors import InvalidInput
+from hetplanner.schema import Name, Noun, checked
 from hetplanner.workload.transformer import TransformerConfig
+
+USUAL_TARGETS: dict[str, tuple[str, ...]] = {"gpt2": ("c_attn",), "llama": ("q_proj", "v_proj")}
+"""By family the linear layers that PEFT puts adapters beside."""
 
 
 class Adapters(Noun):
@@ -34,9 +38,35 @@ class Adapters(Noun):
         """What B A x is multiplied by."""
         return self.alpha / self.rank
 
+    @classmethod
+    def parse(cls, text: str, family: str) -> Self:
+        """From `RANK`, `RANK:ALPHA` or `RANK:ALPHA:TARGET,TARGET`, such as 8:16:q_proj,v_proj.
+
+        Alpha is twice the rank if it is not given. Targets are then those that PEFT has for the family.
+
+        Raises:
+            InvalidInput: if the text says something else.
+        """
+        rank, *rest = text.split(":")
+        try:
+            fields = {"rank": int(rank), "alpha": float(rest[0]) if rest and rest[0] else 2.0 * int(rank)}
+        except ValueError:
+            fields = {}
+        if not fields or len(rest) > 2:
+            raise InvalidInput(f"adapters: must be rank[:alpha[:target,target]], such as 8:16, got {text!r:.60}")
+        named = tuple(part.strip() for part in rest[1].split(",")) if len(rest) == 2 and rest[1] else ()
+        return checked(cls, fields | {"targets": named or USUAL_TARGETS[family]}, "adapters")
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.rank}:{self.alpha:g}:{','.join(self.targets)}"
+
 
 class FineTuning(Noun):
     """What of a transformer by formula is trained: adapters alone, or all behind some frozen layers.
+
+    A weight that is tied to a frozen one is frozen, too: the head with the embedding, a layer with that whose weights
+    it shares. Adapters of layers that share their weights are shared.
 
     Attributes:
         adapters: beside linear layers; all other weights are frozen.
@@ -51,6 +81,12 @@ class FineTuning(Noun):
         if (self.adapters is not None) == (self.frozen_layers > 0):
             raise ValueError("either adapters or frozen_layers must be given: with adapters all layers are frozen")
         return self
+
+    def __str__(self) -> str:
+        """In words, such as 'adapters of rank 8'."""
+        if self.adapters is not None:
+            return f"adapters of rank {self.adapters.rank}"
+        return f"the first {self.frozen_layers} layers frozen" if self.frozen_layers > 1 else "the first layer frozen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def load_workload(
         model: name or path; a preset's name wins over a file of that name.
         capture_timeout_s, on_progress: of a capture, see `capture_config`.
         **overrides: as for `preset`: layers, global_batch, micro_batch, seq_len, dtype, recompute, boundary_layers,
-            shared_layers, optimizer; None = as is.
+            shared_layers, optimizer, adapters, freeze_layers; None = as is.
 
     Raises:
         InvalidInput: an unknown name, a missing or unsupported config, or a broken law.

@@ -45,6 +45,17 @@ class Op(Noun):
     activation_bytes: Count = 0
     output_bytes: Count = 0
 
+    @model_validator(mode="after")
+    def _trains_what_it_has(self) -> Self:
+        if self.trained > self.num_params:
+            raise ValueError(f"num_trained must be at most num_params {self.num_params}, got {self.num_trained}")
+        return self
+
+    @property
+    def trained(self) -> int:
+        """Elements of its weights that are trained, shared ones included: those with gradients and states."""
+        return self.num_params if self.num_trained is None else self.num_trained
+
 
 class OpGraph(Noun):
     """Operators in topological order."""
@@ -81,6 +92,18 @@ class OpGraph(Noun):
     def num_params(self) -> int:
         """Parameters of the model; a tied weight counts once."""
         return sum(op.num_params for op in self.ops if op.tied is None)
+
+    @cached_property
+    def num_trained(self) -> int:
+        """Parameters that are trained; a tied weight counts once."""
+        return sum(op.trained for op in self.ops if op.tied is None)
+
+    @cached_property
+    def first_trained(self) -> int:
+        """Index of the first op with trained weights: those in front have no backward; 0 where nothing is frozen."""
+        if all(op.num_trained is None for op in self.ops):
+            return 0
+        return next((i for i, op in enumerate(self.ops) if op.trained), len(self.ops))
 
     @cached_property
     def num_layers(self) -> int:

@@ -13,11 +13,13 @@ Sources: Loshchilov and Hutter 2019 (arXiv 1711.05101); Dettmers et al. 2022 (ar
 (arXiv 1804.04235); Jordan et al. 2024 (Muon) with the step sizes of Liu et al. 2025 (arXiv 2502.16982).
 """
 
+from collections.abc import Iterable
 from math import prod
 from typing import Literal, get_args
 
 import numpy as np
 
+from hetplanner.workload.fine_tuning import LinearLayer
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.program import Program
 
@@ -89,7 +91,7 @@ def inner_ops(graph: OpGraph) -> frozenset[int]:
 
 
 def state_bytes_of_ops(name: OptimizerName, graph: OpGraph, program: Program | None, width: int | None) -> np.ndarray:
-    """Bytes per parameter that an optimiser keeps, by op.
+    """Bytes per trained weight that an optimiser keeps, by op.
 
     Args:
         name: of the optimiser.
@@ -113,14 +115,37 @@ def state_bytes_of_ops(name: OptimizerName, graph: OpGraph, program: Program | N
     return usual
 
 
+def state_bytes_of_adapters(name: OptimizerName, layers: Iterable[LinearLayer], rank: int) -> dict[str, float]:
+    """Bytes per weight of adapters that an optimiser keeps, by kind of the op that they are in.
+
+    Args:
+        name: of the optimiser.
+        layers: those of a layer of the model that have an adapter.
+        rank: of the adapters.
+    """
+    kept: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for layer in layers:
+        for shape in ((rank, layer.wide_in), (layer.wide_out, rank)):
+            kept[layer.half] = kept.get(layer.half, 0) + _state_bytes(state_shapes(name, shape, inner=True))
+        held[layer.half] = held.get(layer.half, 0) + layer.adapter_elements(rank)
+    return {half: kept[half] / held[half] for half in kept}
+
+
+def _state_bytes(shapes: Shapes) -> int:
+    return sum(prod(shape) * (1 if is_codes(part) else FLOAT_BYTES) for part, shape in shapes.items())
+
+
 def _exact(name: OptimizerName, graph: OpGraph, program: Program, inner: frozenset[int]) -> np.ndarray:
     index = {op.name: i for i, op in enumerate(graph.ops)}
     kept, held = np.zeros(len(graph.ops)), np.zeros(len(graph.ops))
+    frozen = set(program.frozen)
     for weight, users in program.users.items():
+        if weight in frozen:
+            continue
         shape = program.parameters[weight].shape
         is_inner = all(index[op] in inner for op in users)
-        shapes = state_shapes(name, shape, inner=is_inner)
-        size = sum(prod(s) * (1 if is_codes(part) else FLOAT_BYTES) for part, s in shapes.items())
+        size = _state_bytes(state_shapes(name, shape, inner=is_inner))
         for op in users:
             kept[index[op]] += size
             held[index[op]] += prod(shape)

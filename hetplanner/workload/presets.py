@@ -15,6 +15,7 @@ from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import checked
 from hetplanner.workload.files import workload_from_json
+from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.transformer import BoundaryLayers, TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -105,6 +106,8 @@ def preset(
     boundary_layers: BoundaryLayers | str | None = None,
     shared_layers: int | None = None,
     optimizer: OptimizerName | None = None,
+    adapters: Adapters | str | None = None,
+    freeze_layers: int | None = None,
 ) -> Workload:
     """A named workload; what is not given is the preset's own.
 
@@ -120,6 +123,9 @@ def preset(
             behind every sixth, `none` nowhere.
         shared_layers: so many consecutive layers share one set of weights.
         optimizer: what trains the model, one of `OPTIMIZERS`.
+        adapters: train low-rank adapters alone, also as text: `8` of that rank, `8:16` with that alpha,
+            `8:16:q_proj,v_proj` beside these linear layers; `none` for none.
+        freeze_layers: freeze the embedding and so many layers from the front; 0 for none.
 
     Raises:
         InvalidInput: an unknown name (the nearest are listed) or a broken law.
@@ -133,6 +139,8 @@ def preset(
         "boundary_layers": boundary_layers,
         "shared_layers": shared_layers,
         "optimizer": optimizer,
+        "adapters": adapters,
+        "freeze_layers": freeze_layers,
     }
     if name in CAPTURED_PRESETS:
         return changed_workload(_captured(name), name, layers=layers, **overrides)
@@ -181,12 +189,29 @@ def with_overrides(fields: dict[str, Any], place: str, *, layers: int | None, **
         config = fields["transformer"]
         values = {key: getattr(config, key) for key in TransformerConfig.model_fields} | shape
         given["transformer"] = checked(TransformerConfig, values, place)
+    tuning = {key: given.pop(key) for key in _TUNING if key in given}
+    if tuning:
+        given["fine_tuning"] = _fine_tuning(fields["transformer"].family, place, **tuning)
     return checked(Workload, fields | given, place)
+
+
+def _fine_tuning(
+    family: str, place: str, adapters: Adapters | str | None = None, freeze_layers: int = 0
+) -> FineTuning | None:
+    """What of a transformer is trained; None for all. Raises InvalidInput."""
+    if isinstance(adapters, str):
+        adapters = None if adapters == NO_ADAPTERS else Adapters.parse(adapters, family)
+    if adapters is None and not freeze_layers:
+        return None
+    return checked(FineTuning, {"adapters": adapters, "frozen_layers": freeze_layers}, f"{place}: fine_tuning")
 
 
 NO_BOUNDARY_LAYERS = "none"
 _SHAPE = ("layers", "boundary_layers", "shared_layers")
 """Overrides that change a transformer's shape."""
+NO_ADAPTERS = "none"
+_TUNING = ("adapters", "freeze_layers")
+"""Overrides that say what of a transformer is trained."""
 
 
 def _captured_with(fields: dict[str, Any], place: str, given: dict[str, Any]) -> Workload:
@@ -195,6 +220,12 @@ def _captured_with(fields: dict[str, Any], place: str, given: dict[str, Any]) ->
             raise InvalidInput(
                 f"{place}: {name}: cannot be changed, the model was captured as it is; capture another one:"
                 " hetplanner workload capture"
+            )
+    for name in _TUNING:
+        if given.pop(name, None) not in (None, NO_ADAPTERS, 0):
+            raise InvalidInput(
+                f"{place}: {name}: cannot be given, a captured model says itself what of it is trained; capture it with"
+                " adapters or frozen weights: hetplanner workload capture"
             )
     if given.get("dtype") in DTYPE_BYTES:
         given["captured"] = fields["captured"].in_dtype(DTYPE_BYTES[fields["dtype"]], DTYPE_BYTES[given["dtype"]])

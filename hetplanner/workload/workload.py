@@ -8,11 +8,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
+from hetplanner.units import short_count
 from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.program import Program, check_fits_graph
-from hetplanner.workload.transformer import Size, TransformerConfig, transformer_graph
+from hetplanner.workload.transformer import Size, TransformerConfig
+from hetplanner.workload.transformer_graph import transformer_graph
 
 
 class HuggingFace(Noun):
@@ -119,9 +121,30 @@ class Workload(Noun):
     def graph(self) -> OpGraph:
         """The OP-DAG, per sample of `seq_len` tokens in `dtype`."""
         if self.transformer is not None:
-            return transformer_graph(self.transformer, seq_len=self.seq_len, dtype_bytes=self.dtype_bytes)
+            return transformer_graph(
+                self.transformer,
+                seq_len=self.seq_len,
+                dtype_bytes=self.dtype_bytes,
+                fine_tuning=self.fine_tuning,
+            )
         assert self.captured is not None
         return self.captured
+
+    @property
+    def trained_text(self) -> str:
+        """What of the model is trained in words, such as 'trains 0.3 M of 124.7 M weights (…)'; '' for all."""
+        graph = self.graph
+        if graph.num_trained == graph.num_params:
+            return ""
+        how = str(self.fine_tuning) if self.fine_tuning else "the captured model's others are frozen"
+        return f"trains {short_count(graph.num_trained)} of {short_count(graph.num_params)} weights ({how})"
+
+    @property
+    def base_params(self) -> int:
+        """Weights of the model without the adapters that fine-tuning adds."""
+        graph = self.graph
+        has_adapters = self.fine_tuning is not None and self.fine_tuning.adapters is not None
+        return graph.num_params - (graph.num_trained if has_adapters else 0)
 
     @cached_property
     def output_elements(self) -> tuple[int, ...]:
@@ -138,6 +161,12 @@ class Workload(Noun):
         """By boundary: elements of all tensors of one micro-batch that cross it, as one message; 0 at both ends."""
         sizes = self.output_elements
         return tuple(sum(sizes[op] for op in crossing) for crossing in self.graph.crossing_ops)
+
+    @cached_property
+    def gradient_elements(self) -> tuple[int, ...]:
+        """By boundary: elements of the gradient that goes back; 0 where nothing in front of it is trained."""
+        first = self.graph.first_trained
+        return tuple(n if k > first else 0 for k, n in enumerate(self.boundary_elements))
 
     @cached_property
     def boundaries(self) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ def _sharding(tables: CostTables) -> str | None:
     most = min(usable, problem.workload.num_micro_batches)
     for replicas in [wanted.replicas] if wanted.replicas else [2**k for k in range(1, most.bit_length())]:
         if 1 < replicas <= most:
-            sharded = tables.shardable_bytes_per_param * (1.0 - 1.0 / replicas)
+            sharded = tables.shardable_bytes_per_trained * (1.0 - 1.0 / replicas)
             limits = _group_limits(capacity, replicas)
             if _fits_some(capacity.stage_bytes_KK(sharded=sharded), limits, problem):
                 return f"optimizer sharding over {replicas} replicas"

@@ -157,11 +157,11 @@ class _Bounds:
         return cache(self._slowest_optimizer_s)
 
     def _slowest_optimizer_s(self, stages: int) -> float:
-        """The stage with the most weights on the device with the fastest memory."""
-        held_KK = self.own_params_K[None, :] - self.own_params_K[:, None]
-        params = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_params / stages)
+        """The stage with the most trained weights on the device with the fastest memory."""
+        held_KK = self.own_trained_K[None, :] - self.own_trained_K[:, None]
+        trained = max(_least_maximum(held_KK, stages), self.tables.problem.workload.graph.num_trained / stages)
         memory = self.tables.devices.memory_bandwidth_bytes_per_s_D[self.usable]
-        return params * self.tables.optimizer_traffic_bytes / float(memory.max())
+        return trained * self.tables.optimizer_traffic_bytes / float(memory.max())
 
     def _more_s(self, stages: int, replicas: int) -> float:
         """What the busiest device computes beyond its first micro-batch."""
@@ -244,11 +244,11 @@ class _Bounds:
         return np.sort(np.minimum(speed_C, 1.0)[row_of_class])[::-1]
 
     @cached_property
-    def own_params_K(self) -> FloatArray:
-        """Weights before each edge, without those that are tied."""
+    def own_trained_K(self) -> FloatArray:
+        """Trained weights before each edge, without those that are tied."""
         graph = self.tables.problem.workload.graph
         tied = {member for members in graph.tied_groups.values() for member in members}
-        own = [0 if i in tied else op.num_params for i, op in enumerate(graph.ops)]
+        own = [0 if i in tied else op.trained for i, op in enumerate(graph.ops)]
         return np.concatenate(([0.0], np.cumsum(own)))[self.edges_K]
 
     @cached_property
@@ -266,10 +266,15 @@ class _Bounds:
     @cached_property
     def _least_message_bytes(self) -> tuple[float, float]:
         """Fewest bytes on the wire of a micro-batch's messages between stages: activation, gradient."""
-        problem, wanted = self.tables.problem, self.tables.problem.constraints
-        width = problem.workload.dtype_bytes
-        size = float(self.tables.boundary_bytes_O[self.tables.cuts].min()) if len(self.tables.cuts) else 0.0
-        return least_wire_bytes(wanted.codecs, size / width, width, wanted.max_ratio)
+        tables, wanted = self.tables, self.tables.problem.constraints
+        if not len(tables.cuts):
+            return 0.0, 0.0
+        width = tables.problem.workload.dtype_bytes
+        there, back = (float(sizes[tables.cuts].min()) for sizes in (tables.boundary_bytes_O, tables.gradient_bytes_O))
+        activation, _ = least_wire_bytes(wanted.codecs, there / width, width, wanted.max_ratio)
+        # In front of the first trained weight no gradient goes back.
+        gradient = least_wire_bytes(wanted.codecs, back / width, width, wanted.max_ratio)[1] if back else 0.0
+        return activation, gradient
 
     def egress_usd(self) -> float:
         """Dollars of one step for leaving sites, if every pipeline must: 0 if one may stay inside.
@@ -300,22 +305,23 @@ class _Bounds:
         return matrix_DD if is_everybody(self.usable, len(matrix_DD)) else matrix_DD[np.ix_(self.usable, self.usable)]
 
     def _reduction_KK(self, replicas: int) -> FloatArray:
-        """Least seconds to reduce the weights between two edges; 0 where there is nothing to reduce."""
-        params_KK = np.maximum(self.own_params_K[None, :] - self.own_params_K[:, None], 0.0)
+        """Least seconds to reduce the trained weights between two edges; 0 where there is nothing to reduce."""
+        trained_KK = np.maximum(self.own_trained_K[None, :] - self.own_trained_K[:, None], 0.0)
         if replicas < 2:
-            return np.zeros_like(params_KK)
-        least_KK = self._reductions.least_s(params_KK * self._gradient_bytes, replicas)
-        return np.where(params_KK > 0, least_KK, 0.0)
+            return np.zeros_like(trained_KK)
+        least_KK = self._reductions.least_s(trained_KK * self._gradient_bytes, replicas)
+        return np.where(trained_KK > 0, least_KK, 0.0)
 
     def _tied_s(self, stages: int, replicas: int) -> float:
-        """Least seconds to reduce the weights tied between the first and the last stage."""
+        """Least seconds to reduce the trained weights tied between the first and the last stage."""
         graph, cuts = self.tables.problem.workload.graph, self.tables.cuts
         if stages < 2:
             return 0.0
         least = 0.0
         for members in graph.tied_groups.values():
-            if len(members) == 2 and members[0] < cuts[0] and members[1] >= cuts[-1]:
-                bucket = graph.ops[members[1]].num_params * self._gradient_bytes
+            trained = graph.ops[members[1]].trained
+            if trained and len(members) == 2 and members[0] < cuts[0] and members[1] >= cuts[-1]:
+                bucket = trained * self._gradient_bytes
                 least = max(least, float(self._reductions.least_s(np.array([bucket]), 2 * replicas)[0]))
         return least
 
@@ -327,8 +333,8 @@ class _Bounds:
 
     @cached_property
     def _reductions(self) -> ReductionBounds:
-        total = float(self.own_params_K[-1])
-        tied = [self.tables.problem.workload.graph.ops[m[1]].num_params for m in self._tied_groups]
+        total = float(self.own_trained_K[-1])
+        tied = [self.tables.problem.workload.graph.ops[m[1]].trained for m in self._tied_groups]
         most = max(total, *tied, 1.0) * GRADIENT_ELEMENT_BYTES
         return ReductionBounds(self.links, self.usable, self.tables.problem.constraints.reducers, most)
 

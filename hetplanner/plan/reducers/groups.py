@@ -73,7 +73,8 @@ class ReductionGroup:
         ranks: members, ascending.
         members: where they are.
         num_elements: of the flat bucket.
-        ops: indices of the ops whose own weights are in the bucket (for a tied group: all ops using the weight).
+        ops: indices of the ops whose own trained weights are in the bucket (of a tied group all ops that use the
+            weight).
         reducer: how the members add up.
         codec: how every transfer travels.
         error_feedback: whether what the codec loses is kept where it is lost, and added the next time.
@@ -213,6 +214,7 @@ def _rounds_by_member(group: ReductionGroup) -> dict[int, tuple[Round, ...]]:
 def reduction_groups(plan: Plan) -> tuple[ReductionGroup, ...]:
     """All groups of a plan, in the order in which every rank performs them (tied weights last).
 
+    Buckets are of trained weights. A stage of frozen weights alone has no group.
     A weight tied across stages is left out of its stages' buckets and gets a group over the replicas of
     all stages that use it; one tied inside a single stage is an ordinary weight of that stage. With local steps, groups
     over the copies on the same pipelines come first, whose gradients are added up in every step. Of a plan with several
@@ -253,11 +255,9 @@ def _stage_groups(plan: Plan) -> Iterator[ReductionGroup]:
         if len(stage.replicas) == 1:
             continue
         ops = tuple(
-            op
-            for op in range(stage.first_op, stage.end_op)
-            if graph.ops[op].num_params > 0 and graph.ops[op].tied is None
+            op for op in range(stage.first_op, stage.end_op) if graph.ops[op].trained > 0 and graph.ops[op].tied is None
         )
-        elements = sum(graph.ops[op].num_params - elsewhere.get(op, 0) for op in ops)
+        elements = sum(graph.ops[op].trained - elsewhere.get(op, 0) for op in ops)
         for fragment, (first, end) in enumerate(cut_range(0, elements, plan.fragments)):
             if end > first:
                 name = f"stage {s}" if plan.fragments == 1 else f"stage {s} fragment {fragment}"
@@ -269,7 +269,7 @@ def _tied_groups(plan: Plan) -> Iterator[ReductionGroup]:
     graph = plan.problem.workload.graph
     for owner, members in _crossing(plan).items():
         stages = tuple(sorted({plan.stage_of_op[op] for op in members}))
-        group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].num_params, members)
+        group = _group(plan, f"tied {owner}", stages, graph.ops[members[1]].trained, members)
         # A rank that serves all these stages adds up by itself, and copies on one pipeline alone never part.
         if len(group.ranks) > 1 and not (plan.is_local and len(parts_of(plan, stages)) == 1):
             yield group
@@ -283,7 +283,7 @@ def _inner_groups(plan: Plan) -> Iterator[ReductionGroup]:
             ranks = tuple(sorted({plan.rank_at(*place) for place in part.places}))
             if len(ranks) > 1:
                 name = f"tied {owner} of ranks {', '.join(map(str, ranks))}"
-                group = _group(plan, name, stages, graph.ops[members[1]].num_params, members, ranks)
+                group = _group(plan, name, stages, graph.ops[members[1]].trained, members, ranks)
                 yield replace(group, every_step=True)
 
 
@@ -314,12 +314,13 @@ def _group(
 
 
 def _crossing(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Weights tied across stages: the owner's name, and all ops that use it."""
-    groups = plan.problem.workload.graph.tied_groups.items()
+    """Trained weights tied across stages: the owner's name, and all ops that use it."""
+    graph = plan.problem.workload.graph
+    groups = ((owner, ops) for owner, ops in graph.tied_groups.items() if graph.ops[ops[1]].trained)
     return {owner: tuple(ops) for owner, ops in groups if len({plan.stage_of_op[op] for op in ops}) > 1}
 
 
 def _tied_elsewhere(plan: Plan) -> dict[int, int]:
     """Of the ops that own a weight tied across stages, how many of their weights that is."""
     graph = plan.problem.workload.graph
-    return {members[0]: graph.ops[members[1]].num_params for members in _crossing(plan).values()}
+    return {members[0]: graph.ops[members[1]].trained for members in _crossing(plan).values()}

@@ -237,6 +237,7 @@ def _hops(plan: Plan, model: CostModel) -> list[_Hop]:
             if one == two or ((one, two) in hops and hops[one, two].num_elements >= elements):
                 continue
             there, back = float(links.seconds_per_byte_DD[a, b]), float(links.seconds_per_byte_DD[b, a])
+            back *= plan.boundary_elements(boundary, "gradient") > 0  # an empty message needs no codec
             hops[one, two] = _Hop(
                 source=one,
                 target=two,

@@ -10,7 +10,7 @@ import numpy as np
 from hetplanner.kernels import kernel
 from hetplanner.planners import pins
 from hetplanner.planners.search.kernel_random import cooling_factor, copy_into, draw_limit, next_below, next_uniform
-from hetplanner.planners.step_time.kernels import evaluate, fit_depth, refresh_route, route_end, update
+from hetplanner.planners.step_time.kernels import evaluate, fit_depth, has_backward, refresh_route, route_end, update
 from hetplanner.planners.step_time.space import Array, StepProblem, StepWork
 
 honour_pins = kernel(pins.honour_pins)
@@ -44,7 +44,8 @@ def fit_cut(problem: StepProblem, place_N: Array, share_R: Array, num_stages: in
                 for row in range(len(share_C)):
                     if share_C[row] > 0.0:
                         seconds = problem.forward_CK[row, end] - problem.forward_CK[row, first]
-                        seconds += problem.backward_CK[row, end] - problem.backward_CK[row, first]
+                        if has_backward(problem, end):
+                            seconds += problem.backward_CK[row, end] - problem.backward_CK[row, first]
                         busy = max(busy, seconds * share_C[row])
                 value = max(best[s, first], busy)
                 if value >= best[s + 1, end]:

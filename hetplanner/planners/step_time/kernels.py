@@ -23,10 +23,16 @@ PIN_PENALTY = 20.0
 
 
 @kernel(forceinline=True, allocates=False)
+def has_backward(problem: StepProblem, end: int) -> bool:
+    """Whether a stage that ends there has a backward: a gradient comes back to it, or it is the last."""
+    return problem.gradient_K[end] > 0 or problem.boundary_K[end] <= 0
+
+
+@kernel(forceinline=True, allocates=False)
 def compute_seconds(problem: StepProblem, device: int, first: int, end: int) -> tuple[float, float]:
     """Seconds of a micro-batch on the ops between two cut points: forward and backward, and backward alone."""
     row = problem.class_D[device]
-    back = problem.backward_CK[row, end] - problem.backward_CK[row, first]
+    back = problem.backward_CK[row, end] - problem.backward_CK[row, first] if has_backward(problem, end) else 0.0
     return problem.forward_CK[row, end] - problem.forward_CK[row, first] + back, back
 
 
@@ -46,7 +52,7 @@ def depth_of(problem: StepProblem, place_N: Array, begin: int, stop: int, first:
     each = problem.kept_KK[first, end]
     if problem.recompute:
         buffers += each
-        each = problem.boundary_K[first]
+        each = problem.boundary_K[first] if has_backward(problem, end) else 0.0
     least = np.inf
     missing = 0.0
     for i in range(begin, stop):
@@ -83,7 +89,7 @@ def update_seconds(
     problem: StepProblem, place_N: Array, base: int, count: int, first: int, end: int
 ) -> tuple[float, float, float]:
     """Of ``count`` replicas from position ``base``: the optimizer, adding gradients up, a phase of the reduction."""
-    params = problem.params_KK[first, end]
+    trained = problem.trained_KK[first, end]
     optimizer = 0.0
     adding = 0.0
     for i in range(base, base + count):
@@ -91,8 +97,8 @@ def update_seconds(
         adding = max(adding, problem.add_rate_D[place_N[i]])
     reduced = problem.reduced_KK[first, end]
     if count < 2 or reduced <= 0:
-        return params * optimizer, 0.0, 0.0
-    return params * optimizer, params * adding, reduce_phase(problem, place_N, base, count, reduced)
+        return trained * optimizer, 0.0, 0.0
+    return trained * optimizer, trained * adding, reduce_phase(problem, place_N, base, count, reduced)
 
 
 @kernel(forceinline=True, allocates=False)
@@ -138,12 +144,12 @@ def refresh_route(
         seconds, back = compute_seconds(problem, a, cut_S[s], cut_S[s + 1])
         hop = 0.0
         if s:
-            size = problem.boundary_K[cut_S[s]]
-            there, home = problem.pipe_rate_DD[before, a], problem.pipe_rate_DD[a, before]
-            slowest = max(slowest, size * max(there, home))
-            hop = problem.latency_DD[a, before] + size * home
+            there = problem.boundary_K[cut_S[s]] * problem.pipe_rate_DD[before, a]
+            home = problem.gradient_K[cut_S[s]] * problem.pipe_rate_DD[a, before]
+            slowest = max(slowest, there, home)
+            hop = problem.latency_DD[a, before] + home
             drain += hop
-            hop += problem.latency_DD[before, a] + size * there
+            hop += problem.latency_DD[before, a] + there
         work.drain_SR[s, p] = drain
         drain += back
         slowest = max(slowest, seconds)
@@ -182,28 +188,30 @@ def route_end(p: int, rest: int, nic_s: float, work: StepWork) -> float:
 def load_nics(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, work: StepWork) -> None:
     """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of the stages' reductions.
 
-    Activations out are gradients in, and a sharded reduction sends what it takes, so both ways carry the same.
+    A sharded reduction sends what it takes, so both ways carry the same.
     """
     num_stages, num_replicas = len(cut_S) - 1, len(share_R)
-    work.pipe_H[:] = 0.0
+    work.pipe_2H[:] = 0.0
     work.reduce_H[:] = 0.0
     for s in range(num_stages):
         base = s * num_replicas
-        size = problem.boundary_K[cut_S[s]]
         for i in range(base, base + num_replicas if s else base):
-            load_pipe(problem, place_N[i], place_N[i - num_replicas], size * share_R[i - base], work.pipe_H)
+            load_pipe(problem, place_N[i], place_N[i - num_replicas], cut_S[s], share_R[i - base], work.pipe_2H)
         num_bytes = problem.reduced_KK[cut_S[s], cut_S[s + 1]]
         load_reduction(problem, place_N, base, num_replicas, num_bytes, work.count_H, work.reduce_H)
-    slow_down(problem, work.pipe_H, work.reduce_H)
+    slow_down(problem, work.pipe_2H, work.reduce_H)
 
 
 @kernel(forceinline=True, allocates=False)
-def load_pipe(problem: StepProblem, device: int, other: int, num_bytes: float, pipe_H: Array) -> None:
-    """Bytes between two devices, if they are on two hosts."""
+def load_pipe(problem: StepProblem, device: int, other: int, cut: int, count: int, pipe_2H: Array) -> None:
+    """Bytes between a device and that of the stage before, if they are on two hosts; rows: sent, received."""
     host, far = problem.host_D[device], problem.host_D[other]
     if host != far:
-        pipe_H[host] += num_bytes
-        pipe_H[far] += num_bytes
+        activation, gradient = problem.boundary_K[cut] * count, problem.gradient_K[cut] * count
+        pipe_2H[0, far] += activation
+        pipe_2H[1, host] += activation
+        pipe_2H[0, host] += gradient
+        pipe_2H[1, far] += gradient
 
 
 @kernel(forceinline=True, allocates=False)
@@ -222,12 +230,12 @@ def load_reduction(
 
 
 @kernel(forceinline=True, allocates=False)
-def slow_down(problem: StepProblem, pipe_H: Array, reduce_H: Array) -> None:
-    """Turns bytes into seconds."""
-    for h in range(len(pipe_H)):
-        slower = max(problem.nic_out_H[h], problem.nic_in_H[h])
-        pipe_H[h] *= slower
-        reduce_H[h] *= slower
+def slow_down(problem: StepProblem, pipe_2H: Array, reduce_H: Array) -> None:
+    """Turns bytes into seconds: those of the busier way, in the first row."""
+    for h in range(len(reduce_H)):
+        out, into = problem.nic_out_H[h], problem.nic_in_H[h]
+        pipe_2H[0, h] = max(pipe_2H[0, h] * out, pipe_2H[1, h] * into)
+        reduce_H[h] *= max(out, into)
 
 
 @kernel(allocates=False)
@@ -241,8 +249,8 @@ def egress_usd(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Arra
             a = place_N[s * num_replicas + p]
             if s:
                 b = place_N[(s - 1) * num_replicas + p]
-                size = problem.boundary_K[cut_S[s]] * share_R[p]
-                total += size * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
+                there = problem.boundary_K[cut_S[s]] * problem.egress_DD[b, a]
+                total += share_R[p] * (there + problem.gradient_K[cut_S[s]] * problem.egress_DD[a, b])
             for q in range(num_replicas):
                 total += 2.0 * problem.reduce_share * shard * problem.egress_DD[a, place_N[s * num_replicas + q]]
     for g in range(len(problem.tied_bytes_G)):
@@ -333,7 +341,7 @@ def update(problem: StepProblem, place_N: Array, cut_S: Array, share_R: Array, w
         nic_s = 0.0
         if problem.has_nics:
             for s in range(num_stages):
-                nic_s = max(nic_s, work.pipe_H[problem.host_D[place_N[s * num_replicas + p]]])
+                nic_s = max(nic_s, work.pipe_2H[0, problem.host_D[place_N[s * num_replicas + p]]])
             nic_s *= 1.0 - 1.0 / share_R[p]
         if work.stale_R[p]:
             refresh_route(problem, place_N, cut_S, p, num_replicas, share_R[p] - 1, work)

@@ -65,16 +65,15 @@ def _load_nics(
     problem: StepProblem, place_N: Array, first_S: Array, cut_S: Array, num_routes: int, work: RaggedWork
 ) -> None:
     """NIC-busy seconds of every host: of the pipelines over a step, and of one phase of the stages' reductions."""
-    work.pipe_H[:] = 0.0
+    work.pipe_2H[:] = 0.0
     work.reduce_H[:] = 0.0
     for s in range(len(first_S) - 1):
-        size = problem.boundary_K[cut_S[s]]
         for k in range(num_routes if s else 0):
             device, other = place_N[work.path_PS[k, s]], place_N[work.path_PS[k, s - 1]]
-            load_pipe(problem, device, other, size * work.share_P[k], work.pipe_H)
+            load_pipe(problem, device, other, cut_S[s], work.share_P[k], work.pipe_2H)
         count, num_bytes = first_S[s + 1] - first_S[s], problem.reduced_KK[cut_S[s], cut_S[s + 1]]
         load_reduction(problem, place_N, first_S[s], count, num_bytes, work.count_H, work.reduce_H)
-    slow_down(problem, work.pipe_H, work.reduce_H)
+    slow_down(problem, work.pipe_2H, work.reduce_H)
 
 
 @kernel(forceinline=True, allocates=False)
@@ -110,17 +109,17 @@ def _time_route(problem: StepProblem, place_N: Array, load_N: Array, cut_S: Arra
         work.trip_PS[k, s] = seconds
         if s:
             b = place_N[work.path_PS[k, s - 1]]
-            size = problem.boundary_K[cut_S[s]]
-            there, home = problem.pipe_rate_DD[b, a], problem.pipe_rate_DD[a, b]
-            more = max(more, (work.pair_PS[k, s] - 1) * size * max(there, home))
-            hop = problem.latency_DD[a, b] + size * home
+            there = problem.boundary_K[cut_S[s]] * problem.pipe_rate_DD[b, a]
+            home = problem.gradient_K[cut_S[s]] * problem.pipe_rate_DD[a, b]
+            more = max(more, (work.pair_PS[k, s] - 1) * max(there, home))
+            hop = problem.latency_DD[a, b] + home
             drain += hop
-            work.trip_PS[k, s - 1] += hop + problem.latency_DD[b, a] + size * there
+            work.trip_PS[k, s - 1] += hop + problem.latency_DD[b, a] + there
         work.drain_PS[k, s] = drain
         drain += back
         more = max(more, (load_N[i] - 1) * seconds)
         if problem.has_nics:
-            nic_s = max(nic_s, work.pipe_H[problem.host_D[a]])
+            nic_s = max(nic_s, work.pipe_2H[0, problem.host_D[a]])
     work.more_P[k] = max(more, nic_s * (1.0 - 1.0 / work.share_P[k]))
     for s in range(num_stages - 1, -1, -1):
         if s < num_stages - 1:
@@ -220,10 +219,10 @@ def _egress_usd(
     """Dollars for bytes that leave a site in one step."""
     total = 0.0
     for s in range(len(first_S) - 1):
-        size = problem.boundary_K[cut_S[s]]
+        there, home = problem.boundary_K[cut_S[s]], problem.gradient_K[cut_S[s]]
         for k in range(num_routes if s else 0):
             a, b = place_N[work.path_PS[k, s]], place_N[work.path_PS[k, s - 1]]
-            total += size * work.share_P[k] * (problem.egress_DD[a, b] + problem.egress_DD[b, a])
+            total += work.share_P[k] * (home * problem.egress_DD[a, b] + there * problem.egress_DD[b, a])
         count = first_S[s + 1] - first_S[s]
         shard = problem.reduced_KK[cut_S[s], cut_S[s + 1]] / count
         for i in range(first_S[s], first_S[s + 1]):

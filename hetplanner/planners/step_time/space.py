@@ -44,7 +44,8 @@ class StepProblem(NamedTuple):
     forward_CK: Array
     backward_CK: Array
     boundary_K: Array
-    params_KK: Array
+    gradient_K: Array
+    trained_KK: Array
     state_KK: Array
     kept_KK: Array
     reduced_KK: Array
@@ -79,7 +80,7 @@ class StepWork(NamedTuple):
         drain_SR: from a stage's last backward to the end of the pipeline's.
         load_R, nic_R, end_R: busiest device or link; NIC wait that the end stands for; end of the last backward.
         tied_G: one phase of the reduction of each tied weight.
-        pipe_H, reduce_H: NIC seconds of every host, of pipelines and of one reduction phase.
+        pipe_2H, reduce_H: NIC seconds of every host, of pipelines (first row) and of one reduction phase.
         count_H, member_N, done_S: scratch; the last is when each stage's gradients are summed.
         stale_S, stale_R: what has to be computed anew.
     """
@@ -95,7 +96,7 @@ class StepWork(NamedTuple):
     nic_R: Array
     end_R: Array
     tied_G: Array
-    pipe_H: Array
+    pipe_2H: Array
     reduce_H: Array
     count_H: Array
     member_N: Array
@@ -119,7 +120,7 @@ def make_work(stages: int, replicas: int, hosts: int, tied: int) -> StepWork:
         nic_R=r.copy(),
         end_R=r.copy(),
         tied_G=np.zeros(tied),
-        pipe_H=h.copy(),
+        pipe_2H=np.zeros((2, hosts)),
         reduce_H=h.copy(),
         count_H=np.zeros(hosts, dtype=np.int64),
         member_N=np.zeros(stages * replicas, dtype=np.int64),
@@ -141,7 +142,7 @@ class RaggedWork(NamedTuple):
         mean_N: round trip of the device at a position, the mean over its routes.
         at_S, left_S: where laying routes out stands.
         depth_S, end_S: in-flight depth; end of the last backward.
-        pipe_H, reduce_H, count_H, member_N: as in `StepWork`.
+        pipe_2H, reduce_H, count_H, member_N: as in `StepWork`.
     """
 
     path_PS: Array
@@ -155,7 +156,7 @@ class RaggedWork(NamedTuple):
     left_S: Array
     depth_S: Array
     end_S: Array
-    pipe_H: Array
+    pipe_2H: Array
     reduce_H: Array
     count_H: Array
     member_N: Array
@@ -175,7 +176,7 @@ def make_ragged_work(devices: int, stages: int, hosts: int) -> RaggedWork:
         left_S=np.zeros(stages, dtype=np.int64),
         depth_S=np.zeros(stages, dtype=np.int64),
         end_S=np.zeros(stages),
-        pipe_H=np.zeros(hosts),
+        pipe_2H=np.zeros((2, hosts)),
         reduce_H=np.zeros(hosts),
         count_H=np.zeros(hosts, dtype=np.int64),
         member_N=np.zeros(devices, dtype=np.int64),
@@ -289,10 +290,11 @@ class StepSpaces:
             forward_CK=forward,
             backward_CK=np.ascontiguousarray(tables.backward_s_CO[:, cuts] + (forward if recompute else 0.0)),
             boundary_K=tables.boundary_bytes_O[cuts],
-            params_KK=tables.params_between(cuts),
+            gradient_K=tables.gradient_bytes_O[cuts],
+            trained_KK=tables.trained_between(cuts),
             state_KK=tables.state_between(cuts),
             kept_KK=kept_KK if recompute else kept_KK + tables.relayed_between(cuts),
-            reduced_KK=tables.own_params_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
+            reduced_KK=tables.own_trained_between(cuts) * GRADIENT_ELEMENT_BYTES * share,
             tied_GM=tied_GM,
             tied_bytes_G=tied_bytes_G * share,
             recompute=recompute,
@@ -334,13 +336,13 @@ def even_shares(micro_batches: int, replicas: int) -> IntArray:
 
 
 def _tied_weights(model: CostModel, cuts: IntArray) -> tuple[IntArray, FloatArray]:
-    """Users of each weight that a cut may tear apart, as cut points, and its bytes."""
+    """Users of each trained weight that a cut may tear apart, as cut points, and its bytes."""
     graph = model.tables.problem.workload.graph
     torn: list[tuple[tuple[int, ...], int]] = []
     for members in graph.tied_groups.values():
         places = tuple(dict.fromkeys(int(k) for k in np.searchsorted(cuts, members, side="right") - 1))
-        if len(places) > 1:
-            torn.append((places, graph.ops[members[1]].num_params))
+        if len(places) > 1 and graph.ops[members[1]].trained:
+            torn.append((places, graph.ops[members[1]].trained))
     width = max((len(places) for places, _ in torn), default=1)
     rows = [[*places, *[-1] * (width - len(places))] for places, _ in torn]
     return (

@@ -3,7 +3,8 @@
 import pytest
 
 from hetplanner.workload.presets import preset
-from hetplanner.workload.transformer import TransformerConfig, transformer_graph
+from hetplanner.workload.transformer import TransformerConfig
+from hetplanner.workload.transformer_graph import transformer_graph
 
 GPT2 = TransformerConfig(vocab=50257, max_seq_len=1024, hidden=768, layers=12, heads=12, ffn=3072)
 LLAMA = TransformerConfig(

@@ -15,7 +15,14 @@ from hetplanner.planners.registry import make_planner, planner_names, planner_ty
 from hetplanner.schema import parse_json
 from hetplanner.ui.plan.models.plan import PlanModel
 from hetplanner.ui.settings.models.fields import Setting, planner_defaults, planner_fields
-from hetplanner.ui.settings.models.problem import MODEL_OPTIONS, MODEL_SIZES, OBJECTIVES, UPLOADED, ProblemSettings
+from hetplanner.ui.settings.models.problem import (
+    MODEL_OPTIONS,
+    MODEL_SIZES,
+    OBJECTIVES,
+    TUNINGS,
+    UPLOADED,
+    ProblemSettings,
+)
 from hetplanner.workload.optimizers import OPTIMIZERS
 from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset_names
 
@@ -101,6 +108,29 @@ _MODEL = Group(
         _number(ProblemSettings, "shared_layers", "Layers that share", "Consecutive layers with one set of weights."),
     ),
 )
+_TUNING = Group(
+    "Fine-tuning",
+    (
+        Setting(
+            "fine_tuning",
+            "Trained",
+            "choice",
+            "Frozen weights have no gradients, no optimizer states and no reductions.",
+            tuple((value, name) for name, value in TUNINGS.items()),
+            wide=True,
+        ),
+        _number(ProblemSettings, "adapter_rank", "Rank", "Rows of an adapter: it has rank × (in + out) weights."),
+        _number(ProblemSettings, "adapter_alpha", "Alpha", "Adapters count alpha / rank."),
+        Setting(
+            "adapter_targets",
+            "Beside",
+            "names",
+            "Linear layers by their names in transformers, separated by commas.",
+            empty="as PEFT",
+        ),
+        _number(ProblemSettings, "frozen_layers", "Frozen layers", "From the front, with the embedding."),
+    ),
+)
 _DEVICES = Group(
     "Devices",
     (
@@ -143,9 +173,11 @@ _SEARCH = Group(
         _number(PlanModel, "seed", "Seed", "Of every random choice."),
     ),
 )
-_FIXED_GROUPS = (_SHAPE, _SIZES, _MODEL, _DEVICES, _COMPRESSION, _AVERAGING, _SEARCH)
+_FIXED_GROUPS = (_SHAPE, _SIZES, _MODEL, _TUNING, _DEVICES, _COMPRESSION, _AVERAGING, _SEARCH)
 _NAMES = [field.name for group in _FIXED_GROUPS for field in group.fields]
 _WATCHED = ["cluster", "preset", "uploaded", *_NAMES, "planner_settings"]
+_TUNING_PLACES = {"adapters.targets": "adapter_targets", "fine_tuning.frozen_layers": "frozen_layers"}
+"""What an error calls them, and their fields."""
 _PLACES = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
@@ -222,8 +254,8 @@ class SettingsForm(param.Parameterized):
             return
         if edits.get(MODEL) in preset_names():
             self.plan.preset = edits[MODEL]
-        # Without a kind of boundary layers their other fields take nothing.
-        for name in sorted(edits, key=lambda name: name != "boundary_layers"):
+        # Without a kind of boundary layers, or of fine-tuning, their other fields take nothing.
+        for name in sorted(edits, key=lambda name: name not in ("boundary_layers", "fine_tuning")):
             self.edit(name, edits[name])
 
     def _allowed(self, setting: Setting, name: str, value: Any) -> Any:
@@ -306,6 +338,7 @@ class SettingsForm(param.Parameterized):
         return {
             _SIZES.title: sizes,
             _MODEL.title: _model_note(plan),
+            _TUNING.title: _tuning_note(plan),
             _DEVICES.title: _devices_note(plan),
             _COMPRESSION.title: ", ".join(codecs) or "none",
             _AVERAGING.title: "every step" if steps == 1 else f"every step, or up to {steps} alone",
@@ -325,6 +358,12 @@ def _model_note(plan: PlanModel) -> str:
     if plan.shared_layers > 1:
         parts.append(f"{plan.shared_layers} share")
     return ", ".join(parts) or "as it is"
+
+
+def _tuning_note(plan: PlanModel) -> str:
+    if plan.fine_tuning == "adapters":
+        return f"adapters of rank {plan.adapter_rank}"
+    return "all weights" if plan.fine_tuning == "all" else f"all but the first {plan.frozen_layers} layers"
 
 
 def _devices_note(plan: PlanModel) -> str:
@@ -349,6 +388,9 @@ def located(message: str) -> dict[str, str]:
         return {"": message}
     if "boundary_layers.factor" in message:  # a law of the width, which has no field
         return {"boundary_factor": message.rpartition(": ")[2]}
+    for place, name in _TUNING_PLACES.items():
+        if place in message:
+            return {name: message.rpartition(f"{place}: ")[2] or message}
     found = _PLACES.search(message)
     if found is None:
         return {"": message}

@@ -9,12 +9,19 @@ from hetplanner.plan.elastic.rebalancing import Rebalancing
 from hetplanner.plan.files.plan_files import AnyPlan
 from hetplanner.plan.problem import Constraints, Problem
 from hetplanner.planners.registry import planner_names
-from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset, preset_names
+from hetplanner.workload.presets import NO_ADAPTERS, NO_BOUNDARY_LAYERS, preset, preset_names
 from hetplanner.workload.workload import Workload
 
 MODEL_FILE = "model.json"
 """Stands for the file that a model without a name came from."""
-_USUAL = {"boundary_layers": NO_BOUNDARY_LAYERS, "shared_layers": 1, "optimizer": "adamw", "recompute": False}
+_USUAL = {
+    "boundary_layers": NO_BOUNDARY_LAYERS,
+    "shared_layers": 1,
+    "optimizer": "adamw",
+    "recompute": False,
+    "adapters": NO_ADAPTERS,
+    "freeze_layers": 0,
+}
 _WITHOUT_OPTION = {"recompute": "recompute", "codec_block": "codec block"}
 """What the command line has no option for."""
 
@@ -70,6 +77,10 @@ def _arguments(workload: Workload) -> dict[str, Any]:
         narrow = NO_BOUNDARY_LAYERS if model.boundary_layers is None else str(model.boundary_layers)
         found = {"layers": model.layers, "seq_len": workload.seq_len}
         found |= {"boundary_layers": narrow, "shared_layers": model.shared_layers}
+        tuning = workload.fine_tuning
+        adapters = tuning.adapters if tuning is not None else None
+        found |= {"adapters": NO_ADAPTERS if adapters is None else str(adapters)}
+        found |= {"freeze_layers": tuning.frozen_layers if tuning is not None else 0}
     names = ("global_batch", "micro_batch", "dtype", "optimizer", "recompute")
     return found | {name: getattr(workload, name) for name in names}
 

@@ -17,9 +17,10 @@ from hetplanner.reading import reader
 from hetplanner.schema import checked, parse_json
 from hetplanner.ui.shell.models.session import Session
 from hetplanner.workload.files import workload_from_data
+from hetplanner.workload.fine_tuning import USUAL_TARGETS
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.optimizers import OPTIMIZERS
-from hetplanner.workload.presets import NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
+from hetplanner.workload.presets import NO_ADAPTERS, NO_BOUNDARY_LAYERS, preset, preset_names, with_overrides
 from hetplanner.workload.transformer import BOUNDARY_KINDS
 from hetplanner.workload.workload import Workload
 
@@ -29,8 +30,12 @@ MAX_DEVICES = 1024
 MAX_LAYERS = 1000
 MODEL_SIZES = ("layers", "seq_len", "global_batch", "micro_batch", "dtype", "optimizer", "recompute")
 """Settings that override the model's own."""
-MODEL_OPTIONS = ("boundary_layers", "boundary_factor", "boundary_every", "shared_layers")
+TUNING_OPTIONS = ("fine_tuning", "adapter_rank", "adapter_alpha", "adapter_targets", "frozen_layers")
+"""Settings that say what of a transformer by formula is trained."""
+MODEL_OPTIONS = ("boundary_layers", "boundary_factor", "boundary_every", "shared_layers", *TUNING_OPTIONS)
 """Settings that change what a transformer by formula computes."""
+TUNINGS = {"All weights": "all", "Adapters (LoRA)": "adapters", "All but the first layers": "layers"}
+USUAL_RANK = 8
 
 
 PROBLEM_SETTINGS = (
@@ -60,6 +65,11 @@ class ProblemSettings(param.Parameterized):
     boundary_factor: Any = param.Selector(default="4", objects=["2", "4"], doc="Width over that of what is sent.")
     boundary_every = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="They stand behind every so many layers.")
     shared_layers = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="Consecutive layers that share weights.")
+    fine_tuning: Any = param.Selector(default="all", objects=list(TUNINGS.values()))
+    adapter_rank = param.Integer(default=USUAL_RANK, bounds=(1, 4096))
+    adapter_alpha = param.Number(default=2.0 * USUAL_RANK, bounds=(0.001, 1e6))
+    adapter_targets = param.List(default=[], item_type=str, doc="Linear layers; none: those that PEFT takes.")
+    frozen_layers = param.Integer(default=1, bounds=(1, MAX_LAYERS), doc="From the front, with the embedding.")
     objective: Any = param.Selector(default="step-time", objects=list(OBJECTIVES.values()))
     stages = param.Integer(default=0, bounds=(0, 4096))
     replicas = param.Integer(default=0, bounds=(0, 4096))
@@ -138,7 +148,10 @@ class ProblemSettings(param.Parameterized):
             return ()
         base = self._base_workload()
         if base.transformer is not None:
-            return ("boundary_factor", "boundary_every") if self.boundary_layers == NO_BOUNDARY_LAYERS else ()
+            adapters = () if self.fine_tuning == "adapters" else ("adapter_rank", "adapter_alpha", "adapter_targets")
+            frozen = () if self.fine_tuning == "layers" else ("frozen_layers",)
+            narrow = ("boundary_factor", "boundary_every") if self.boundary_layers == NO_BOUNDARY_LAYERS else ()
+            return (*narrow, *adapters, *frozen)
         fixed = ("layers", "seq_len", *MODEL_OPTIONS)
         return (*fixed, "micro_batch") if base.program is not None else fixed
 
@@ -163,7 +176,18 @@ class ProblemSettings(param.Parameterized):
             kind = self.boundary_layers
             narrow = kind if kind == NO_BOUNDARY_LAYERS else f"{kind}:{self.boundary_factor}:{self.boundary_every}"
             shape = {"layers": self.layers, "boundary_layers": narrow, "shared_layers": self.shared_layers}
+            shape |= {"adapters": self._adapters_text, "freeze_layers": self._freeze_layers}
         return with_overrides(fields, base.name, **shape, **sizes)
+
+    @property
+    def _adapters_text(self) -> str:
+        if self.fine_tuning != "adapters":
+            return NO_ADAPTERS
+        return f"{self.adapter_rank}:{self.adapter_alpha:g}:{','.join(self.adapter_targets)}"
+
+    @property
+    def _freeze_layers(self) -> int:
+        return self.frozen_layers if self.fine_tuning == "layers" else 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -289,7 +313,8 @@ class ProblemSettings(param.Parameterized):
         graph = model.graph
         parts = f"{graph.num_layers} layers" if model.transformer else f"{len(graph.ops)} ops"
         trained = "" if model.transformer or model.program else ", to plan with, not to train"
-        return f"{model.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}"
+        tuned = f"; {model.trained_text}" if model.trained_text else ""
+        return f"{model.name}: {graph.num_params / 1e6:,.1f} M parameters, {parts}{trained}{tuned}"
 
     @property
     def model_name(self) -> str:
@@ -314,7 +339,23 @@ def _model_options(workload: Workload) -> dict[str, Any]:
             "boundary_factor": str(narrow.factor),
             "boundary_every": narrow.every,
         }
-    return options | {"shared_layers": model.shared_layers if model is not None else 1}
+    return options | {"shared_layers": model.shared_layers if model is not None else 1} | _tuning_options(workload)
+
+
+def _tuning_options(workload: Workload) -> dict[str, Any]:
+    """What of the model is trained."""
+    tuning = workload.fine_tuning
+    if tuning is None or workload.transformer is None:
+        return {"fine_tuning": "all", "adapter_targets": []}
+    if tuning.adapters is None:
+        return {"fine_tuning": "layers", "frozen_layers": tuning.frozen_layers}
+    adapters, usual = tuning.adapters, USUAL_TARGETS[workload.transformer.family]
+    return {
+        "fine_tuning": "adapters",
+        "adapter_rank": adapters.rank,
+        "adapter_alpha": float(adapters.alpha),
+        "adapter_targets": [] if adapters.targets == usual else list(adapters.targets),
+    }
 
 
 @reader("model", at="name")
