@@ -129,10 +129,13 @@ class SwarmSpec(Noun):
 
     @cached_property
     def tied_stages(self) -> dict[str, tuple[int, ...]]:
-        """Stages that hold the same weight, by the op that owns it, for those that several stages hold; in op order."""
+        """Stages that hold the same trained weight, by the op that owns it, for those that several stages hold; in op
+        order.
+        """
         found = {
             self.workload.graph.ops[min(users)].name: tuple(sorted({self.stage_of(op) for op in users}))
             for users in sorted(self.workload.graph.tied_groups.values(), key=min)
+            if self.workload.graph.ops[max(users)].trained
         }
         return {owner: stages for owner, stages in found.items() if len(stages) > 1}
 
@@ -167,9 +170,9 @@ class SwarmSpec(Noun):
         return first, self.batch_bytes
 
     def gradient_bytes(self, stage: int) -> tuple[int, ...]:
-        """Exact sizes of the parts that come back from a stage: the gradient of its input, if there is one."""
-        elements = self.boundary_elements(stage)
-        return (self.gradient_codec.wire_bytes(elements, self.workload.dtype_bytes),) if stage else ()
+        """Exact sizes of the parts that come back from a stage: the gradient of its input, if one in front wants it."""
+        elements = self.workload.gradient_elements[self.first_ops[stage]] if stage else 0
+        return (self.gradient_codec.wire_bytes(elements, self.workload.dtype_bytes),) if elements else ()
 
     @cached_property
     def max_part_bytes(self) -> int:

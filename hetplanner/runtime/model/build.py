@@ -18,7 +18,6 @@ from hetplanner.runtime.model.layout import (
     ModelWeight,
     Weight,
     crossing_tensors,
-    first_trained_op,
     frozen_weights,
     saved_tensors,
     stage_weights,
@@ -106,7 +105,7 @@ class StageModel:
         self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
         self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
-        self.trains_in_front = first_trained_op(workload) < first_op
+        self.trains_in_front = workload.graph.first_trained < first_op
         self._lay_out(seed)
 
     # -- weights ----------------------------------------------------------------------------------

@@ -95,12 +95,6 @@ def held_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[
     return stage_weights(workload, first_op, end_op) + frozen_weights(workload, first_op, end_op)
 
 
-def first_trained_op(workload: Workload) -> int:
-    """The first op that uses a trained weight: in front of it nothing goes backward."""
-    trained = (op for w in model_weights(workload) if w.is_trained for op in w.users)
-    return min(trained, default=len(workload.graph.ops))
-
-
 def _placed(weights: Iterable[ModelWeight], first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
     held = [w for w in weights if any(first_op <= op < end_op for op in w.users)]
     ordered = sorted(held, key=lambda w: not w.is_inside(first_op, end_op))  # stable: ops stay in order

@@ -51,14 +51,14 @@ class StageRunner:
         return output.detach()
 
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
-        """Adds to the weights' gradients; returns the flat gradient of the stage's input (None on the first stage).
+        """Adds to the weights' gradients; returns the flat gradient of the stage's input.
 
-        In front of the first trained weight of the model nothing is computed: the gradient is zeros.
+        None where there is none: on the first stage, and where no weight in front is trained.
 
         Args:
             micro_batch: one that went forward.
             gradient: of the stage's output, flat; on the last stage, whose output is the loss, the factor by which
-                the loss counts, or None for 1.
+                the loss counts, or None for 1. Where nothing goes backward it is not looked at.
         """
         live = self._live.pop(micro_batch)
         if self.model.goes_backward:
@@ -67,9 +67,7 @@ class StageRunner:
                 with autocast(self._dtype, self._device_type):
                     output = self.model.forward(live.inputs, live.batch, live.key, again=True)
             torch.autograd.backward(output, gradient)
-        if live.inputs is None:
-            return None
-        return live.inputs.grad if self.model.trains_in_front else torch.zeros_like(live.inputs)
+        return live.inputs.grad if live.inputs is not None and self.model.trains_in_front else None
 
     def forget(self, micro_batch: int) -> None:
         """Drops a micro-batch that went forward and will not come back."""

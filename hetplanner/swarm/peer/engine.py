@@ -206,7 +206,7 @@ class StageEngine:
         gradient = None
         if not self.model.is_last:
             check_sizes(parts, self.spec.gradient_bytes(self.stage + 1), "gradient")
-            gradient = self._decoded(parts[0], self.stage + 1, is_gradient=True)
+            gradient = self._decoded(parts[0], self.stage + 1, is_gradient=True) if parts else None
         del self._calls[key]
         back = self._paced(1 - FORWARD_SHARE, lambda: self._runner.backward(call.number, gradient))
         own = self.model.flat_grad
