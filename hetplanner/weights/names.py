@@ -50,6 +50,11 @@ def is_adapter(name: str) -> bool:
     return name.endswith((".lora_A.default.weight", ".lora_B.default.weight"))
 
 
+def base_name(name: str) -> str:
+    """What a weight of a captured model is called without the adapters beside it."""
+    return name.replace(".base_layer.", ".")
+
+
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
     """By our name of a tensor that training keeps, the tensors of a file that make it up; not those of adapters."""
     if workload.program is not None:
@@ -61,7 +66,7 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 def _program_parts(program: Program, stored: Mapping[str, str]) -> dict[str, tuple[Part, ...]]:
     found: dict[str, tuple[Part, ...]] = {
-        name: (Part(stored.get(name, name), parameter.shape, other=name),)
+        name: (Part(stored.get(name, name), parameter.shape, other=base_name(name)),)
         for name, parameter in program.parameters.items()
         if not is_adapter(name)
     }
