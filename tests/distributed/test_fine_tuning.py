@@ -21,6 +21,7 @@ from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.data import open_batches
 from hetplanner.weights.adapters import adapter_parts, adapters_of
+from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from tests.distributed.real_ranks import train
@@ -31,16 +32,17 @@ pytestmark = pytest.mark.distributed
 
 STEPS = 30
 SETTINGS: dict[str, Any] = {"steps": STEPS, "learning_rate": 1e-3, "warmup_steps": 2, "checkpoint_every": 15}
-WAYS: dict[str, tuple[str, FineTuning | None]] = {
+WAYS: dict[str, tuple[str, FineTuning | str | None]] = {
     "all of gpt2": ("gpt2", None),
     "adapters of gpt2": ("gpt2", FineTuning(adapters=Adapters(rank=4, alpha=8.0, targets=("c_attn", "c_proj")))),
     "adapters of llama": (
         "llama",
         FineTuning(adapters=Adapters(rank=3, alpha=6.0, targets=("q_proj", "v_proj", "down_proj"))),
     ),
+    "adapters of captured qwen2": ("qwen2", "4:8:q_proj,v_proj,down_proj"),
     "gpt2 behind a frozen stage": ("gpt2", FineTuning(frozen_layers=3)),
 }
-"""Architecture and what is trained."""
+"""Architecture and what is trained; of a captured model adapters in words."""
 
 
 @dataclass
@@ -59,8 +61,11 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("tuned")
     depth = {"n_layer": 4} if kind == "gpt2" else {}
     source = model_folder(folder / "source", kind, changes={"vocab_size": 256} | depth)
-    workload = workload_from_config(source, dtype="float32", micro_batch=2, global_batch=8, seq_len=16)
-    workload = workload.replace(fine_tuning=tuning)
+    sizes = {"micro_batch": 2, "global_batch": 8, "seq_len": 16}
+    if isinstance(tuning, str):
+        workload = capture_config(source, adapters=tuning, **sizes)
+    else:
+        workload = workload_from_config(source, dtype="float32", **sizes).replace(fine_tuning=tuning)
     plan = chain_plan([2, 2], [workload.boundaries[len(workload.boundaries) // 2]], workload=workload)
     train(plan, TrainConfig(init_from=str(source), **SETTINGS), folder / "run")
     return Tuned(kind, source, plan, folder / "run")
@@ -127,10 +132,10 @@ def test_frozen_weights_stay_and_have_no_state(tuned: Tuned) -> None:
     rank = tuned.plan.rank_at(1, 0)
     with safe_open(checkpoint_folder(tuned.run_dir, STEPS) / rank_file(rank), framework="pt") as file:
         assert file.get_slice("stage.1.mean").get_shape() == file.get_slice("stage.1.weights").get_shape()
-    if workload.fine_tuning is None:
+    if workload.graph.num_trained == workload.graph.num_params:
         return
-    table = begun.get_input_embeddings().weight
-    assert torch.equal(end.named_weights()["embedding.tokens.weight"], table), "frozen"
+    name = "embedding.tokens.weight" if workload.program is None else "model.embed_tokens.weight"
+    assert torch.equal(end.named_weights()[name], begun.get_input_embeddings().weight), "frozen"
     assert end.flat.numel()
     assert end.frozen.numel()
 
@@ -184,7 +189,7 @@ def test_adapters_of_a_checkpoint_are_exported_and_trained_on(tuned: Tuned, tmp_
 
 
 def test_resumed_after_half_it_has_the_same_weights_to_the_bit(tuned: Tuned, tmp_path: Path) -> None:
-    if "adapters" not in repr(tuned.plan.problem.workload.fine_tuning):
+    if adapters_of(tuned.plan.problem.workload) is None:
         return
     half = tmp_path / "half"
     train(tuned.plan, TrainConfig(init_from=str(tuned.source), **SETTINGS | {"steps": 15}), half)
