@@ -59,9 +59,9 @@ def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> Non
     """
     if config.init_from is None or config.resume is not None:
         return
-    if isinstance(plan, ElasticPlan):
+    if isinstance(plan, ElasticPlan) and not is_here:
         raise InvalidInput(
-            "init_from: a swarm begins with a checkpoint or at random; give a static plan, or leave it out"
+            "init_from: a swarm on hosts begins with a checkpoint or at random; give a static plan, or leave it out"
         )
     if not is_here:
         return

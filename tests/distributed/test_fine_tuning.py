@@ -10,9 +10,13 @@ import peft
 import pytest
 import torch
 from safetensors import safe_open
+from swarm_runs import events_of, small_spec, start_swarm
+from swarm_runs import losses_of as losses_by_step
 from torch.nn import functional as F  # noqa: N812
 
+from hetplanner.elastic.protocol.identity import Version
 from hetplanner.plan.files.checkpoints import checkpoint_folder, rank_file
+from hetplanner.plan.files.stage_checkpoints import FOLDER
 from hetplanner.plan.model import Plan
 from hetplanner.plan.train import TrainConfig
 from hetplanner.runs.exporting import export_model
@@ -20,6 +24,8 @@ from hetplanner.runs.run import Run
 from hetplanner.runtime.model.build import StageModel
 from hetplanner.runtime.model.sample import load_model
 from hetplanner.runtime.train.data import open_batches
+from hetplanner.swarm.peer.engine import StageEngine
+from hetplanner.swarm.peer.state import load_checkpoint, state_sizes
 from hetplanner.weights.adapters import adapter_parts, adapters_of
 from hetplanner.workload.capturing import capture_config
 from hetplanner.workload.fine_tuning import Adapters, FineTuning
@@ -186,6 +192,33 @@ def test_adapters_of_a_checkpoint_are_exported_and_trained_on(tuned: Tuned, tmp_
             logits = theirs(input_ids=inputs).logits
         total += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
     assert run.losses() == pytest.approx([total / workload.tokens_per_step], rel=1e-5)
+
+
+def test_a_swarm_trains_adapters_of_a_folder_as_one_plain_process_does(tmp_path: Path) -> None:
+    source = model_folder(tmp_path / "source", "gpt2", changes={"vocab_size": 256, "n_layer": 4})
+    workload = workload_from_config(source, dtype="float32", micro_batch=2, global_batch=8, seq_len=16)
+    workload = workload.replace(fine_tuning=WAYS["adapters of gpt2"][1])
+    spec = small_spec(steps=4, micro_batches=4, stages=2, checkpoint_steps=2, silence_s=20.0, answer_s=30.0)
+    config = TrainConfig(init_from=str(source), **SETTINGS | {"steps": 4, "checkpoint_every": None})
+    middle = workload.boundaries[len(workload.boundaries) // 2]
+    spec = spec.replace(workload=workload, first_ops=(0, middle), train=config)
+    run_dir = tmp_path / "run"
+    with start_swarm(spec, run_dir, peers=4) as rehearsal:
+        rehearsal.wait(240)
+    plan = chain_plan([2, 2], [middle], workload=workload)
+    expected = plain_losses(Tuned("gpt2", source, plan, run_dir))[:4]
+    assert losses_by_step(run_dir) == pytest.approx(expected, rel=1e-5)
+    digests = events_of(run_dir, "digests")
+    assert [stage["different"] for stage in digests] == [1, 1], "replicas are equal"
+    end = load_model(run_dir)
+    assert torch.equal(end.named_weights()["embedding.tokens.weight"], loaded(source, "gpt2").transformer.wte.weight)
+    engine = StageEngine(spec, torch.device("cpu"))
+    for stage in range(2):
+        engine.build(stage)
+        saved = load_checkpoint(run_dir / FOLDER, stage, Version(0, 4), state_sizes(spec, stage))
+        engine.load(saved)
+        held = engine.model.named_weights()
+        assert all(torch.equal(held[name], end.named_weights()[name]) for name in held)
 
 
 def test_resumed_after_half_it_has_the_same_weights_to_the_bit(tuned: Tuned, tmp_path: Path) -> None:

@@ -23,12 +23,15 @@ from hetplanner.elastic.protocol.peer_events import CallKey, FoldDone
 from hetplanner.errors import InvalidInput
 from hetplanner.runtime.model.build import Batch, StageModel
 from hetplanner.runtime.model.precision import boundary_codec
+from hetplanner.runtime.model.pretrained import load_pretrained
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
 from hetplanner.swarm.peer.state import StageState
 from hetplanner.swarm.peer.tensor_checks import check_sizes
 from hetplanner.swarm.peer.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 from hetplanner.swarm.spec import SwarmSpec
+from hetplanner.weights.adapters import check_adapter
+from hetplanner.weights.check import check_weights
 
 FORWARD_SHARE = 1 / 3
 """Of a micro-batch's time; only where a speed is emulated."""
@@ -108,13 +111,26 @@ class StageEngine:
 
     # State.
 
-    def build(self, stage: int, *, with_weights: bool = False) -> int:
-        """Makes a stage: with initial weights, or to be loaded. What there was before is gone. Returns its weights."""
+    def build(self, stage: int, *, with_weights: bool = False, init_from: str | None = None) -> int:
+        """Makes a stage: with initial weights, or to be loaded. What there was before is gone. Returns its weights.
+
+        Args:
+            stage: which.
+            with_weights: those of the run's seed.
+            init_from: a model folder that has weights to begin with instead.
+
+        Raises:
+            InvalidInput: the folder is another model's, or cannot be read.
+        """
         spec = self.spec
         self.drop()
         self._sums.clear()
         self.version = None
         model = StageModel(spec.workload, *spec.ops_of(stage), spec.train.seed if with_weights else None, self.device)
+        if init_from is not None:
+            load_pretrained([model], check_weights(init_from, spec.workload))
+            if spec.train.adapter is not None:
+                load_pretrained([model], check_adapter(spec.train.adapter, spec.workload))
         self.stage, self.model = stage, model
         self._runner = StageRunner(model, recompute=spec.recompute[stage] or spec.workload.recompute)
         self._update = self._make_update(model)
@@ -128,8 +144,8 @@ class StageEngine:
         return StageUpdate(model, self.spec.train)
 
     def begin(self, stage: int, version: Version) -> None:
-        """The initial state of a stage, from the run's seed."""
-        self.build(stage, with_weights=True)
+        """The initial state of a stage, from the run's seed or its model folder. Raises InvalidInput, see `build`."""
+        self.build(stage, with_weights=True, init_from=self.spec.train.init_from)
         self.version = version
 
     def load(self, state: StageState, version: Version | None = None) -> None:
@@ -235,7 +251,7 @@ class StageEngine:
     def measure(self) -> float:
         """Micro-batches per second of this device, in the middle stage with random numbers."""
         stage, spec = self.spec.num_stages // 2, self.spec
-        self.begin(stage, Version(0, 0))
+        self.build(stage, with_weights=True)
         x = torch.randn(max(1, spec.boundary_elements(stage)), device=self.device)
         tokens = torch.zeros(spec.workload.micro_batch, spec.workload.seq_len, dtype=torch.int64, device=self.device)
         seconds = []

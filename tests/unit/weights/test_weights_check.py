@@ -183,8 +183,8 @@ def test_other_shapes_of_our_own_are_no_plain_transformer(folder: Path, workload
 
 
 def test_a_swarm_and_a_missing_folder_are_refused(folder: Path, workload: Workload, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="init_from: a swarm begins with a checkpoint or at random"):
-        check_init_from(swarm_plan([1, 1], [3]), TrainConfig(init_from=str(folder)), is_here=True)
+    with pytest.raises(InvalidInput, match="init_from: a swarm on hosts begins with a checkpoint or at random"):
+        check_init_from(swarm_plan([1, 1], [3]), TrainConfig(init_from=str(folder)), is_here=False)
     with pytest.raises(InvalidInput, match="nothing: does not exist; give a folder"):
         check_weights(str(tmp_path / "nothing"), workload)
 
