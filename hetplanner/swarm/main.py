@@ -163,6 +163,9 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
     torch.set_num_threads(1)
     device = named_device(parsed.device, parsed.turn) if parsed.role == "peer" else None
     spec = await _ask_spec(parsed.address, credentials, parsed.proxy)
+    if spec.train.init_from is not None and not parsed.address.startswith("127.0.0.1:"):
+        # A coordinator elsewhere must not name files of this machine.
+        raise InvalidInput("init_from: a swarm on hosts begins with a checkpoint or at random")
     name = parsed.name or f"{parsed.role}-{secrets.token_hex(4)}"
     process: Driver
     if device is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from hetplanner.errors import InvalidInput, one_line
 from hetplanner.reading import reader
 from hetplanner.schema import parse_json, read_text
-from hetplanner.weights.check import InitialWeights, found_parts, refuse_extra
+from hetplanner.weights.check import InitialWeights, found_parts
 from hetplanner.weights.folder import ModelFolder
 from hetplanner.weights.header import read_header
 from hetplanner.weights.names import Part, is_adapter
@@ -30,7 +30,7 @@ LAYERS = {
     "llama": ("model.layers", {"attention": "self_attn", "mlp": "mlp"}),
 }
 """By family, what transformers calls the list of layers and the halves of one."""
-OTHERWISE = {
+OTHERWISE: dict[str, Any] = {
     "use_dora": False, "use_rslora": False, "lora_bias": False, "modules_to_save": None, "rank_pattern": {},
     "alpha_pattern": {}, "layers_to_transform": None, "layer_replication": None, "bias": "none",
 }  # fmt: skip
@@ -88,9 +88,9 @@ def merges_of(workload: Workload) -> dict[str, tuple[Merge, ...]]:
         transposed = workload.huggingface is not None and workload.huggingface.fan_in_fan_out
         for name in program.parameters:
             if name.endswith(end := ".lora_A.default.weight"):
-                layer = name.removesuffix(end)
-                merge = Merge(name, f"{layer}.lora_B.default.weight", transposed=transposed)
-                found[f"{layer}.base_layer.weight"] = (merge,)
+                linear = name.removesuffix(end)
+                merge = Merge(name, f"{linear}.lora_B.default.weight", transposed=transposed)
+                found[f"{linear}.base_layer.weight"] = (merge,)
         return found
     assert workload.transformer is not None
     for ours, _, layer in _layers(workload.transformer, adapters):
@@ -164,7 +164,8 @@ def check_adapter(folder: str, workload: Workload) -> InitialWeights:
     base = config.get("base_model_name_or_path")
     of = one_line(f"{place} (of the base model {base!r:.80})") if isinstance(base, str) and base else place
     found, used = found_parts(tensors, adapter_parts(workload), of)
-    refuse_extra(tensors, used, used, of)
+    if extra := sorted(tensors.keys() - used):
+        raise InvalidInput(one_line(f"{of}: tensor {extra[0]!r:.120} is not in the plan's model; give its own adapter"))
     text = "\n".join(f"{t.name} {t.dtype} {t.shape} {t.start}" for _, t in sorted(tensors.items()))
     return InitialWeights(ModelFolder(path, config, tensors), found, sha256(text.encode()).hexdigest())
 

@@ -58,7 +58,7 @@ def check_weights(init_from: str, workload: Workload) -> InitialWeights:
     _check_config(folder, workload, place)
     found, used = found_parts(folder.tensors, parts_of(workload), place)
     unused = workload.huggingface.unused if workload.huggingface is not None else ()
-    refuse_extra(folder.tensors, used.union(unused), used, place)
+    _check_extra(folder.tensors, used.union(unused), used, place)
     _check_words(folder, workload, place)
     text = "\n".join(f"{t.name} {t.dtype} {t.shape} {t.file.name} {t.start}" for _, t in sorted(folder.tensors.items()))
     return InitialWeights(folder, found, sha256(text.encode()).hexdigest())
@@ -144,7 +144,7 @@ def _check_tensor(part: Part, tensor: StoredTensor, place: str) -> None:
         )
 
 
-def refuse_extra(tensors: Mapping[str, StoredTensor], known: set[str], used: set[str], place: str) -> None:
+def _check_extra(tensors: Mapping[str, StoredTensor], known: set[str], used: set[str], place: str) -> None:
     """Tensors that the model lacks are refused, unless they repeat another (tied weights) or are known constants."""
     loaded = [tensors[name] for name in used]
     for name in sorted(tensors.keys() - known):
