@@ -92,11 +92,14 @@ from hetplanner.swarm.initial_state import read_ledger
 from hetplanner.swarm.launch.requests import PeerOrder, ask, orders_so_far
 from hetplanner.swarm.launch.saved_on_hosts import SAVED_FILE, saved_on_hosts, saved_text
 from hetplanner.swarm.spec import read_spec, spec_of
+from hetplanner.weights.adapters import ADAPTER_CONFIG, ADAPTER_FILE, adapter_config, adapter_parts, check_adapter
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.names import parts_of
 from hetplanner.workload.files import load_workload_file, save_workload
+from hetplanner.workload.fine_tuning import Adapters, FineTuning
 from hetplanner.workload.huggingface import workload_from_config
 from hetplanner.workload.load import load_workload
+from hetplanner.workload.workload import Workload
 
 Files = dict[str, bytes]
 
@@ -322,6 +325,18 @@ def _make_model_folder(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(words))
 
 
+def _with_adapters() -> Workload:
+    adapters = Adapters(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
+    return workload_from_config(SMALL_LLAMA).replace(fine_tuning=FineTuning(adapters=adapters))
+
+
+def _make_adapter_folder(folder: Path) -> None:
+    workload = _with_adapters()
+    parts = [part for (part,) in adapter_parts(workload).values()]
+    save_file({part.name: np.ones(part.shape, np.float32) for part in parts}, folder / ADAPTER_FILE)
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(adapter_config(workload, "small-llama")))
+
+
 def _make_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models
 
@@ -351,6 +366,12 @@ MODELS = (
             "weights.header.read_header",
             "weights.tokenizer.num_words",
         ),
+    ),
+    Reader(
+        "adapter folder",
+        _make_adapter_folder,
+        lambda folder: check_adapter(str(folder), _with_adapters()),
+        ("weights.adapters.check_adapter", "weights.header.read_header"),
     ),
     Reader(
         "workload file",

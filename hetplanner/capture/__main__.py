@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hetplanner.capture import progress
+from hetplanner.capture.adapters import wanted_adapters, with_adapters, with_frozen
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.capture.export import Factory
 from hetplanner.capture.huggingface import config_factory, known_to_transformers
@@ -44,12 +45,20 @@ def _captured(request: dict[str, Any]) -> Workload:
     if "model_code" in request:
         target = request["model_code"]
         factory, name = _factory(target), target.partition(":")[2]
+        if request.get("freeze"):
+            factory = with_frozen(factory, request["freeze"], f"--model-code {target}")
         return capture_workload(factory, name, provenance=_code_provenance(target, factory), **sizes)
     factory = config_factory(
         request["config"], request["place"], micro_batch=request["micro_batch"] or 1, seq_len=request["seq_len"]
     )
-    captured = capture_workload(factory, request["name"], provenance=_config_provenance(request), **sizes)
-    return captured.replace(huggingface=known_to_transformers(factory, request["config"], captured))
+    changed, adapters = factory, None
+    if request.get("adapters"):
+        adapters = wanted_adapters(request["adapters"], str(request["config"].get("model_type")))
+        changed = with_adapters(factory, adapters, request["place"])
+    elif request.get("freeze"):
+        changed = with_frozen(factory, request["freeze"], request["place"])
+    captured = capture_workload(changed, request["name"], provenance=_config_provenance(request), **sizes)
+    return captured.replace(huggingface=known_to_transformers(factory, request["config"], captured, adapters))
 
 
 def _factory(target: str) -> Factory:

@@ -1,6 +1,7 @@
 """From a factory to a workload: exported, measured, grouped, written down as data."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -81,13 +82,15 @@ def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) 
             home[ref.name].name for call in group.calls for ref in call.reads()
             if ref.kind == "node" and ref.name in home and home[ref.name] is not group
         )  # fmt: skip
+        held = (*group.owns, *group.borrows)
         ops.append(
             Op(
                 name=group.name,
                 kind=kind_of(group, is_loss=i == len(groups) - 1, is_head=group is head),
                 layer=layers[i],
                 inputs=tuple(reads),
-                num_params=sum(exported.parameters[name].numel() for name in (*group.owns, *group.borrows)),
+                num_params=sum(exported.parameters[name].numel() for name in held),
+                num_trained=_trained(exported, held),
                 tied=group.tied.name if group.tied else None,
                 forward_flops=sum(c.forward_flops for c in calls) / batch,
                 backward_flops=sum(c.backward_flops for c in calls) / batch,
@@ -96,6 +99,12 @@ def _graph(exported: Exported, groups: list[Group], costs: dict[str, CallCost]) 
             )
         )
     return OpGraph(ops=tuple(ops))
+
+
+def _trained(exported: Exported, names: Sequence[str]) -> int | None:
+    """Elements of the trained ones of these weights; None where all weights of the model are trained."""
+    frozen = exported.frozen
+    return sum(exported.parameters[name].numel() for name in names if name not in frozen) if frozen else None
 
 
 def op_outputs(groups: list[Group]) -> dict[int, tuple[str, ...]]:
@@ -155,6 +164,7 @@ def _program(exported: Exported, groups: list[Group]) -> Program:
             "buffers": {
                 name: _buffer(name, value, name in exported.running) for name, value in exported.buffers.items()
             },
+            "frozen": tuple(sorted(exported.frozen)),
             "nodes": tuple(_node(call, home.get(call.name)) for call in exported.calls),
             "outputs": {group.name: outputs[id(group)] for group in groups},
             "loss": exported.loss.name,

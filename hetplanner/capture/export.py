@@ -89,6 +89,11 @@ class Exported:
     running: frozenset[str]
 
     @property
+    def frozen(self) -> frozenset[str]:
+        """Names of the parameters that are not trained (`requires_grad` is False)."""
+        return frozenset(name for name, parameter in self.parameters.items() if not parameter.requires_grad)
+
+    @property
     def mode(self) -> FakeTensorMode:
         """The fake mode of the parameters."""
         return self.build.mode
@@ -188,12 +193,8 @@ def _read(program: Any, build: Build, module: Wrapper, inputs: Tensor, labels: T
     parameters: dict[str, Tensor] = {
         name: p for p in module.parameters() if Ref("parameter", name := first_names[id(p)]) in read
     }
-    for name, weight in parameters.items():
-        if not weight.requires_grad:
-            raise InvalidInput(
-                f"{place}: parameter {name} is frozen (requires_grad=False), and all weights are trained; let it train,"
-                " or keep it with register_buffer"
-            )
+    if not any(weight.requires_grad for weight in parameters.values()):
+        raise InvalidInput(f"{place}: no parameter is trained: all have requires_grad=False; let some train")
     # No call reads batch norm's counters, but a saved model has them.
     running |= {c for n in running if (c := n.removesuffix("running_mean") + "num_batches_tracked") in values}
     buffers = {n: v for n, v in values.items() if Ref("buffer", n) in read or n in running}

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from hetplanner.capture.export import Factory, Wrapper
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import one_line
+from hetplanner.weights.names import base_name
+from hetplanner.workload.fine_tuning import Adapters
 from hetplanner.workload.workload import HuggingFace, Workload
 
 DEFAULT_SEQ_LEN = 1024
@@ -32,7 +34,11 @@ class ImageClassifier(Wrapper):
 
 
 def config_factory(
-    fields: Mapping[str, Any], place: str, *, micro_batch: int = 1, seq_len: int | None = None
+    fields: Mapping[str, Any],
+    place: str,
+    *,
+    micro_batch: int = 1,
+    seq_len: int | None = None,
 ) -> Factory:
     """A factory of the model that a `config.json` describes: a causal language model or an image classifier.
 
@@ -116,13 +122,16 @@ def _image_classifier(transformers: Any, config: Any, place: str, micro_batch: i
     return factory
 
 
-def known_to_transformers(factory: Factory, fields: Mapping[str, Any], captured: Workload) -> HuggingFace:
+def known_to_transformers(
+    factory: Factory, fields: Mapping[str, Any], captured: Workload, adapters: Adapters | None = None
+) -> HuggingFace:
     """What the captured model's files are called and hold in transformers.
 
     Args:
-        factory: from `config_factory`; called once more, without memory for weights.
+        factory: from `config_factory`, without adapters; called once more, without memory for weights.
         fields: the config.
         captured: what was captured.
+        adapters: that were put beside the model's layers before.
     """
     with torch.device("meta"):
         model: Any = factory()[0].inner
@@ -130,13 +139,16 @@ def known_to_transformers(factory: Factory, fields: Mapping[str, Any], captured:
     stored = {id(tensor): name for name, tensor in _as_saved(model, state).items()}
     names = {name: stored.get(id(tensor), name) for name, tensor in state.items()}
     assert captured.program is not None
-    used = captured.program.parameters.keys() | captured.program.buffers.keys()
+    ours = {base_name(name): name for name in (*captured.program.parameters, *captured.program.buffers)}
+    used = ours.keys()
     ties = {id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False) if name in used}
     tied = {name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in ties}
     return HuggingFace(
         config=dict(fields),
-        stored_names={name: saved for name, saved in names.items() if saved != name and name in used},
+        stored_names={ours[name]: saved for name, saved in names.items() if name in used and saved != ours[name]},
         unused=tuple(saved for name, saved in names.items() if name not in used | tied),
+        adapters=adapters,
+        fan_in_fan_out=adapters is not None and any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
 
 

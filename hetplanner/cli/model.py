@@ -75,6 +75,21 @@ CaptureTimeout = Annotated[
     typer.Option("--capture-timeout", metavar="SECONDS", min=1.0, help="Give a capture up after so long (120)."),
 ]
 
+CapturedAdapters = Annotated[
+    str | None,
+    typer.Option(
+        "--adapters",
+        metavar="RANK[:ALPHA[:TARGET,...]]",
+        help="Put low-rank adapters (LoRA) beside linear layers, by PEFT, and freeze all else. Without targets PEFT's.",
+    ),
+]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze", metavar="PATTERN", help="Freeze the parameters of such names, such as 'model.embed*'; repeatable."
+    ),
+]
+
 
 def chosen_workload(
     model: str | None,
@@ -242,6 +257,8 @@ def capture(
     micro_batch: MicroBatch = None,
     global_batch: GlobalBatch = None,
     seq_len: SeqLen = None,
+    adapters: CapturedAdapters = None,
+    freeze: Freeze = None,
     capture_timeout: CaptureTimeout = None,
     as_json: AsJson = False,
 ) -> None:
@@ -260,8 +277,15 @@ def capture(
     if model_code is not None:
         if seq_len is not None:
             raise InvalidInput("--seq-len: must come from the factory's example inputs; change them there")
+        if adapters is not None:
+            raise InvalidInput("--adapters: are put into models of a CONFIG; the factory puts its own in, with PEFT")
         workload = capture_model_code(
-            model_code, micro_batch=micro_batch, global_batch=global_batch, timeout_s=timeout_s, on_progress=show
+            model_code,
+            micro_batch=micro_batch,
+            global_batch=global_batch,
+            freeze=freeze or (),
+            timeout_s=timeout_s,
+            on_progress=show,
         )
     else:
         assert config is not None
@@ -270,6 +294,8 @@ def capture(
             micro_batch=micro_batch,
             global_batch=global_batch,
             seq_len=seq_len,
+            adapters=adapters,
+            freeze=freeze or (),
             timeout_s=timeout_s,
             on_progress=show,
         )

@@ -50,6 +50,7 @@ class TrainConfig(Noun):
         checkpoints_max_age_s: those that are older go, but for the newest; None: none does.
         copy_to: address of `fsspec` that every host copies its checkpoints to, such as s3://bucket/folder.
         init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
+        adapter: folder of a saved adapter, as PEFT writes it, to go on with; `init_from` has its model.
         resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
@@ -80,9 +81,16 @@ class TrainConfig(Noun):
     copy_to: Text | None = None
     resume: Text | None = None
     init_from: Text | None = None
+    adapter: Annotated[Text | None, Field(exclude_if=lambda value: value is None)] = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28
     max_restarts: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     replan: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _adapter_has_a_model(self) -> Self:
+        if self.adapter is not None and self.init_from is None:
+            raise ValueError("adapter: lies beside a model's weights; give these, too, with --init-from DIR")
+        return self
 
     @model_validator(mode="after")
     def _links_are_real(self) -> Self:

@@ -12,10 +12,11 @@ from typing import Any
 
 from hetplanner.errors import InvalidInput, RunError, last_line
 from hetplanner.reading import reading
-from hetplanner.runs.model_card import model_card
+from hetplanner.runs.model_card import base_model, model_card
 from hetplanner.runs.resuming import checkpoints_of
 from hetplanner.runs.run import Run
 from hetplanner.schema import parse_json, read_text, write_text
+from hetplanner.weights.adapters import ADAPTER_CONFIG, adapter_config, adapters_of
 from hetplanner.weights.config import TRANSIENT, config_of
 from hetplanner.weights.folder import CONFIG, MAX_CONFIG_BYTES
 from hetplanner.weights.tokenizer import FILES
@@ -25,14 +26,17 @@ GENERATION = "generation_config.json"
 SHARD_BYTES = 2 * 10**9
 
 
-def export_model(run: Run, out: Path, step: int | None = None, *, shard_bytes: int = SHARD_BYTES) -> int:
-    """Writes the folder; transformers' `from_pretrained` loads it.
+def export_model(
+    run: Run, out: Path, step: int | None = None, *, shard_bytes: int = SHARD_BYTES, merge: bool = False
+) -> int:
+    """Writes the folder; transformers' `from_pretrained` loads it, and PEFT's the folder of a run's adapters.
 
     Args:
         run: one that has saved its model, or a checkpoint.
         out: the folder; it must not exist, or be empty.
         step: of the checkpoint to take; None takes the model that was saved at the end.
         shard_bytes: most bytes of a shard.
+        merge: of a run that trains adapters, add them to the model's weights and write the whole model.
 
     Returns:
         The step that the model is of.
@@ -43,15 +47,22 @@ def export_model(run: Run, out: Path, step: int | None = None, *, shard_bytes: i
     """
     step_of = _check(run, step)
     _refuse_used(out)
+    adapters = adapters_of(run.any_plan.problem.workload)
+    if merge and adapters is None:
+        raise InvalidInput(f"run {run.id}: has trained no adapters, so there is nothing to merge; leave out --merge")
     config, source = _config(run)
     draft = out.with_name(f".{out.name}.part")
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        _write_weights(run, draft, step, shard_bytes)
-        write_text(draft / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
-        _write_companions(source, config, draft)
-        write_text(draft / "README.md", model_card(run, step_of))
+        _write_weights(run, draft, step, shard_bytes, merge=merge)
+        if adapters is not None and not merge:
+            fields = adapter_config(run.any_plan.problem.workload, base_model(run))
+            write_text(draft / ADAPTER_CONFIG, json.dumps(fields, indent=2, sort_keys=True) + "\n")
+        else:
+            write_text(draft / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+            _write_companions(source, config, draft)
+        write_text(draft / "README.md", model_card(run, step_of, merge=merge))
         draft.rename(out)
     except OSError as error:
         raise InvalidInput(f"{out}: cannot be written: {error.strerror or error}") from None
@@ -108,9 +119,10 @@ def _write_companions(source: Path | None, config: dict[str, Any], out: Path) ->
         write_text(out / GENERATION, json.dumps({"_from_model_config": True} | known, indent=2) + "\n")
 
 
-def _write_weights(run: Run, out: Path, step: int | None, shard_bytes: int) -> None:
+def _write_weights(run: Run, out: Path, step: int | None, shard_bytes: int, *, merge: bool) -> None:
     command = [sys.executable, "-m", EXPORTER_MODULE, str(run.path), str(out), f"--shard-bytes={shard_bytes}"]
     command += [f"--step={step}"] if step is not None else []
+    command += ["--merge"] if merge else []
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         message = last_line(done.stderr)

@@ -1,26 +1,34 @@
 """The model card of an exported model: what it is, the plan that trained it, its data and its losses."""
 
+import json
 from pathlib import Path
 
 from hetplanner.plan.elastic.model import ElasticPlan
+from hetplanner.reading import reading
 from hetplanner.runs.run import Run
-from hetplanner.schema import one_line
+from hetplanner.schema import one_line, parse_json, read_text
 from hetplanner.units import short_seconds
+from hetplanner.weights.adapters import adapters_of
+from hetplanner.weights.folder import CONFIG, MAX_CONFIG_BYTES
+from hetplanner.workload.fine_tuning import Adapters
 
 ROWS = 20
 """Most losses that the card lists."""
 
 
-def model_card(run: Run, step: int) -> str:
+def model_card(run: Run, step: int, *, merge: bool = False) -> str:
     """README.md in Markdown with the front matter that the hub reads. Folders stand there by their last name alone.
 
     Args:
         run: that trained the model; read to its end here.
         step: optimiser steps in the exported weights.
+        merge: whether adapters are part of the weights.
     """
     run.read_all()
     workload, config = run.any_plan.problem.workload, run.config
     begun = _name_of(config.init_from) or "random weights"
+    adapters = adapters_of(workload)
+    is_adapter = adapters is not None and not merge
     size = f"samples of {workload.seq_len} tokens" if workload.reads_tokens else "samples"
     settings = (
         f"{workload.optimizer}, learning rate {config.learning_rate:g} ({config.lr_schedule}, {config.warmup_steps}"
@@ -28,13 +36,15 @@ def model_card(run: Run, step: int) -> str:
     )
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'peft' if is_adapter else 'transformers'}",
+        *([f"base_model: {json.dumps(base_model(run))}"] if is_adapter and config.init_from is not None else []),
         "tags: [hetplanner]",
         "---",
         "",
         f"# {one_line(workload.name)}",
         "",
         f"Trained for {step} steps by hetplanner (run `{run.id}`), from {begun}.",
+        *_adapter_lines(adapters, merge=merge),
         "",
         "## Plan",
         "",
@@ -50,6 +60,27 @@ def model_card(run: Run, step: int) -> str:
         *_loss_lines(run, step),
     ]
     return "\n".join(lines) + "\n"
+
+
+def base_model(run: Run) -> str:
+    """What the model that a run began with is called: by its own config, else by its folder's last name."""
+    begun = run.config.init_from
+    if begun is None:
+        return one_line(run.any_plan.problem.workload.name)
+    folder = Path(begun).expanduser()
+    if (folder / CONFIG).is_file():
+        with reading(f"{folder}: {CONFIG}", "Hugging Face config"):
+            name = parse_json(read_text(folder / CONFIG, MAX_CONFIG_BYTES), CONFIG).get("_name_or_path")
+        if isinstance(name, str) and name and not Path(name).is_absolute():
+            return one_line(name)
+    return _name_of(begun)
+
+
+def _adapter_lines(adapters: Adapters | None, *, merge: bool) -> list[str]:
+    if adapters is None:
+        return []
+    kind = f"Low-rank adapters of rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.targets)}"
+    return ["", f"{kind}, merged into the weights." if merge else f"{kind}; PEFT loads them beside the model."]
 
 
 def _name_of(path: str | None) -> str:

@@ -13,6 +13,7 @@ from hetplanner.plan.files.stage_checkpoints import FOLDER, saved_steps
 from hetplanner.plan.train import TrainConfig
 from hetplanner.storage.address import check_address
 from hetplanner.swarm.initial_state import check_swarm_resumable, refuse_another_run
+from hetplanner.weights.adapters import check_adapter
 from hetplanner.weights.check import check_weights
 from hetplanner.weights.tokenizer import num_words
 
@@ -71,6 +72,8 @@ def check_init_from(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> Non
     if not is_here:
         return
     check_weights(config.init_from, plan.problem.workload)
+    if config.adapter is not None:
+        check_adapter(config.adapter, plan.problem.workload)
     folder = Path(config.init_from).expanduser()
     if num_words(folder) is not None and is_bytes(config.data, plan.problem.workload):
         raise InvalidInput(

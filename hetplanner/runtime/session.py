@@ -49,6 +49,7 @@ from hetplanner.runtime.train.stop_vote import StopVote
 from hetplanner.runtime.watch import Request, StopWatcher
 from hetplanner.schedule.order import make_schedule
 from hetplanner.storage.sending import CheckpointCopies, check_store
+from hetplanner.weights.adapters import check_adapter
 from hetplanner.weights.check import check_weights
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ class Session:
             check_store(str(self.config.copy_to))
         if self._begins_with_weights:
             check_weights(str(self.config.init_from), self.plan.problem.workload)  # of this host, too
+            if self.config.adapter is not None:
+                check_adapter(self.config.adapter, self.plan.problem.workload)
         if self.config.emulate_links and not self.place.is_one_machine:
             raise InvalidInput(
                 f"emulate_links: all ranks must be on one machine, but they meet at {self.place.address};"
@@ -272,7 +275,12 @@ class Session:
         began_s = time.monotonic()
         weights = check_weights(self.config.init_from, self.plan.problem.workload)
         agree(weights.digest.encode(), "weights of init_from")
-        read = load_pretrained([chunk.model for chunk in executor.chunks], weights, self.heartbeat.advance)
+        models = [chunk.model for chunk in executor.chunks]
+        read = load_pretrained(models, weights, self.heartbeat.advance)
+        if self.config.adapter is not None:
+            adapter = check_adapter(self.config.adapter, self.plan.problem.workload)
+            agree(adapter.digest.encode(), "weights of adapter")
+            read += load_pretrained(models, adapter, self.heartbeat.advance)
         seconds = round(time.monotonic() - began_s, 6)
         self.telemetry.write("weights", source=self.config.init_from, bytes=read, seconds=seconds)
         log.info("begins with %d bytes of weights of %s, read in %.1f s", read, self.config.init_from, seconds)

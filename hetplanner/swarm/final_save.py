@@ -70,6 +70,8 @@ async def _save_stages(endpoint: Endpoint, spec: SwarmSpec, view: View, version:
 def _write_part(model: StageModel, state: StageState, run_dir: Path) -> None:
     # Inside a round of local steps replicas have in common what the last outer step left.
     model.flat.copy_(state.tensors.get("anchor", state.tensors["weights"]))
+    if "frozen" in state.tensors:
+        model.frozen.copy_(state.tensors["frozen"])
     metadata = {"format": "pt", "hetplanner": FORMAT, "step": str(state.version.step)}
     with drafted(run_dir / part_file(state.stage)) as draft:
         save_tensors({name: t.clone() for name, t in model.saved_tensors().items()}, draft, metadata)

@@ -44,7 +44,7 @@ from hetplanner.plan.train import TrainConfig
 from hetplanner.reading import reader
 from hetplanner.swarm.decision_file import DECISIONS_FILE, DecisionFile
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.weights.check import check_weights
+from hetplanner.weights.adapters import common_digest, initial_weights
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +278,8 @@ def with_initial_weights(spec: SwarmSpec, ledger: Ledger) -> SwarmSpec:
     """
     if spec.train.init_from is None or ledger.newest_checkpoint(spec.num_stages) is not None:
         return spec
-    return spec.replace(init_digest=check_weights(spec.train.init_from, spec.workload).digest)
+    weights = initial_weights(spec.train.init_from, spec.train.adapter, spec.workload)
+    return spec.replace(init_digest=common_digest(weights))
 
 
 def _adopt(run_dir: Path, resume: str, boot: int, lineage: int) -> list[Decision]:

@@ -66,6 +66,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
             one.add_argument("--device", default="cpu", help="what computes: cpu, cuda, cuda:N, or auto")
             one.add_argument("--turn", type=int, default=0, help="number of this peer on its host: GPUs go in turn")
             one.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+            one.add_argument("--folder", action="append", default=[], help="of first weights: a model, then adapters")
             one.add_argument("--notice", choices=CLOUDS, help="the cloud that says before it takes this machine away")
         else:
             one.add_argument("--slots", type=int, default=4, help="micro-batches under way at once")
@@ -180,6 +181,7 @@ async def _take_part(parsed: argparse.Namespace, credentials: Credentials | None
             parsed.seed,
             Links(parsed.links, parsed.at) if parsed.links else None,
             parsed.proxy,
+            parsed.folder,
         )
         await peer.start(parsed.host, parsed.port)
         loop = asyncio.get_running_loop()

@@ -87,6 +87,7 @@ class PeerProcess(Driver):
         device: what computes.
         seed: of the machine's random numbers.
         links, proxy: see Endpoint.
+        folders: see `StageEngine`.
     """
 
     takes = get_args(CoordinatorToPeer)
@@ -103,12 +104,13 @@ class PeerProcess(Driver):
         seed: int | None = None,
         links: Links | None = None,
         proxy: str = "",
+        folders: Sequence[str] = (),
     ) -> None:
         super().__init__(credentials, spec.max_part_bytes, links, proxy)
         self._links = links
         self.name, self.spec, self.coordinator, self.folder = name, spec, coordinator, folder
         self._random = random.Random(seed)
-        self.engine = StageEngine(spec, device, speeds)
+        self.engine = StageEngine(spec, device, speeds, folders)
         self._torch = WorkThread("torch")
         self._keeper = StateKeeper(spec, self.engine, self._compute, self.endpoint, folder)
         self._calls = OpenCalls()

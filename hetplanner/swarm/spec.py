@@ -39,7 +39,8 @@ class SwarmSpec(Noun):
         delayed_updates, local_steps, outer: see `ElasticPlan`.
         settings: times of the machines; its `stages` and `micro_batches` follow from the rest.
         train: seed, data, optimizer and number of steps.
-        init_digest: of the headers of the model folder that `train.init_from` names; None: weights come from the seed.
+        init_digest: of the headers of the folders of first weights, which peers must have; None: weights come from the
+            seed.
     """
 
     workload: Workload
@@ -131,10 +132,13 @@ class SwarmSpec(Noun):
 
     @cached_property
     def tied_stages(self) -> dict[str, tuple[int, ...]]:
-        """Stages that hold the same weight, by the op that owns it, for those that several stages hold; in op order."""
+        """Stages that hold the same trained weight, by the op that owns it, for those that several stages hold; in op
+        order.
+        """
         found = {
             self.workload.graph.ops[min(users)].name: tuple(sorted({self.stage_of(op) for op in users}))
             for users in sorted(self.workload.graph.tied_groups.values(), key=min)
+            if self.workload.graph.ops[max(users)].trained
         }
         return {owner: stages for owner, stages in found.items() if len(stages) > 1}
 
@@ -169,9 +173,9 @@ class SwarmSpec(Noun):
         return first, self.batch_bytes
 
     def gradient_bytes(self, stage: int) -> tuple[int, ...]:
-        """Exact sizes of the parts that come back from a stage: the gradient of its input, if there is one."""
-        elements = self.boundary_elements(stage)
-        return (self.gradient_codec.wire_bytes(elements, self.workload.dtype_bytes),) if stage else ()
+        """Exact sizes of the parts that come back from a stage: the gradient of its input, if one in front wants it."""
+        elements = self.workload.gradient_elements[self.first_ops[stage]] if stage else 0
+        return (self.gradient_codec.wire_bytes(elements, self.workload.dtype_bytes),) if elements else ()
 
     @cached_property
     def max_part_bytes(self) -> int:

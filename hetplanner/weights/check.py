@@ -56,7 +56,7 @@ def check_weights(init_from: str, workload: Workload) -> InitialWeights:
     folder = open_folder(Path(init_from).expanduser())
     place = one_line(str(folder.path))
     _check_config(folder, workload, place)
-    found, used = _found(folder.tensors, parts_of(workload), place)
+    found, used = found_parts(folder.tensors, parts_of(workload), place)
     unused = workload.huggingface.unused if workload.huggingface is not None else ()
     _check_extra(folder.tensors, used.union(unused), used, place)
     _check_words(folder, workload, place)
@@ -101,7 +101,7 @@ def _check_captured_config(config: Mapping[str, Any], workload: Workload, place:
             )
 
 
-def _found(
+def found_parts(
     tensors: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[Part, ...]], place: str
 ) -> tuple[dict[str, tuple[tuple[Part, StoredTensor], ...]], set[str]]:
     """By our name, parts with what holds them; and the names that are used."""

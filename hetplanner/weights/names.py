@@ -45,8 +45,18 @@ class Part:
         return prod(self.shape)
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a weight of a captured model is an adapter's, which is no part of its files."""
+    return name.endswith((".lora_A.default.weight", ".lora_B.default.weight"))
+
+
+def base_name(name: str) -> str:
+    """What a weight of a captured model is called without the adapters beside it."""
+    return name.replace(".base_layer.", ".")
+
+
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """By our name of a tensor that training keeps, the tensors of a file that make it up."""
+    """By our name of a tensor that training keeps, the tensors of a file that make it up; not those of adapters."""
     if workload.program is not None:
         known = workload.huggingface
         return _program_parts(workload.program, known.stored_names if known is not None else {})
@@ -56,8 +66,9 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 def _program_parts(program: Program, stored: Mapping[str, str]) -> dict[str, tuple[Part, ...]]:
     found: dict[str, tuple[Part, ...]] = {
-        name: (Part(stored.get(name, name), parameter.shape, other=name),)
+        name: (Part(stored.get(name, name), parameter.shape, other=base_name(name)),)
         for name, parameter in program.parameters.items()
+        if not is_adapter(name)
     }
     moving = {
         name for node in program.nodes if node.call in STATISTICS_CALLS and node.op is not None

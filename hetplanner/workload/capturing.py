@@ -42,6 +42,7 @@ def capture_model_code(
     *,
     micro_batch: int | None = None,
     global_batch: int | None = None,
+    freeze: Sequence[str] = (),
     timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
 ) -> Workload:
@@ -54,6 +55,8 @@ def capture_model_code(
             the micro-batch.
         micro_batch: samples in a micro-batch instead of the examples'.
         global_batch: samples in a step.
+        freeze: patterns of names of parameters that are not trained, such as encoder.*; so are those that the factory
+            gives without `requires_grad`.
         timeout_s: seconds after which it is given up.
         on_progress: called several times a second while it goes on; an exception of its ends the capture.
 
@@ -65,7 +68,12 @@ def capture_model_code(
     parts = (*module.split("."), *factory.split("."))
     if not colon or not all(part.isidentifier() for part in parts):
         raise InvalidInput(f"--model-code: must be package.module:factory, got {target!r:.80}")
-    request = {"model_code": target, "micro_batch": micro_batch, "global_batch": global_batch}
+    request = {
+        "model_code": target,
+        "micro_batch": micro_batch,
+        "global_batch": global_batch,
+        "freeze": list(freeze),
+    }
     return _captured(request, f"--model-code {target}", timeout_s, on_progress)
 
 
@@ -76,6 +84,8 @@ def capture_config(
     micro_batch: int | None = None,
     global_batch: int | None = None,
     seq_len: int | None = None,
+    adapters: str | None = None,
+    freeze: Sequence[str] = (),
     timeout_s: float = CAPTURE_TIMEOUT_S,
     on_progress: OnProgress | None = None,
 ) -> Workload:
@@ -86,7 +96,8 @@ def capture_config(
         micro_batch: samples in a micro-batch; 1 if not given.
         global_batch: samples in a step.
         seq_len: tokens in a sequence; the model's longest but at most 1024 if not given.
-        timeout_s, on_progress: as for `capture_model_code`.
+        adapters: RANK[:ALPHA[:TARGET,...]]; PEFT puts them beside linear layers, and all else is frozen.
+        freeze, timeout_s, on_progress: as for `capture_model_code`.
 
     Raises:
         InvalidInput: no config, transformers is missing, an unknown model, one of more than MAX_LAYERS layers, one
@@ -98,6 +109,8 @@ def capture_config(
     if not isinstance(fields, dict):
         raise InvalidInput(f"{place}: must be a JSON object, got {type(fields).__name__}")
     _refuse_deep(fields, place)
+    if adapters is not None and freeze:
+        raise InvalidInput("freeze: with adapters all other weights are frozen; leave one of the two out")
     stem = path.parent.name if path.stem == "config" else path.stem
     request = {
         "config": fields,
@@ -107,6 +120,8 @@ def capture_config(
         "micro_batch": micro_batch,
         "global_batch": global_batch,
         "seq_len": seq_len,
+        "adapters": adapters,
+        "freeze": list(freeze),
     }
     return _captured(request, place, timeout_s, on_progress)
 

@@ -33,6 +33,11 @@ class Adapters(Noun):
     alpha: Annotated[float, Field(strict=True, gt=0, le=1e6)]
     targets: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
 
+    @property
+    def scale(self) -> float:
+        """What B A x is multiplied by."""
+        return self.alpha / self.rank
+
     @classmethod
     def parse(cls, text: str, family: str) -> Self:
         """From `RANK`, `RANK:ALPHA` or `RANK:ALPHA:TARGET,TARGET`, such as 8:16:q_proj,v_proj.

@@ -55,9 +55,27 @@ def _check_weights(name: str, graph: OpGraph, program: Program) -> None:
                 f"workload {name}: weights of {owner!r:.60} are shared with different ops each, which cannot be cut;"
                 " give every shared weight a module of its own"
             )
+    _check_trained(name, graph, program)
     for described in graph.ops:
         if described.num_params != elements[described.name]:
             raise InvalidInput(
                 f"workload {name}: op {described.name!r:.60} has {described.num_params} weights in the graph,"
                 f" {elements[described.name]} in the program; capture the module again"
+            )
+
+
+def _check_trained(name: str, graph: OpGraph, program: Program) -> None:
+    """Frozen weights are known, and each op's trained ones are as many as the graph says."""
+    frozen = set(program.frozen)
+    if unknown := sorted(frozen - program.parameters.keys()):
+        raise InvalidInput(f"workload {name}: program.frozen: no weight is called {unknown[0]!r:.60}")
+    trained = dict.fromkeys((op.name for op in graph.ops), 0)
+    for weight, users in program.users.items():
+        for op in users if weight not in frozen else ():
+            trained[op] += prod(program.parameters[weight].shape)
+    for described in graph.ops:
+        if described.trained != trained[described.name]:
+            raise InvalidInput(
+                f"workload {name}: op {described.name!r:.60} has {described.trained} trained weights in the graph,"
+                f" {trained[described.name]} in the program; capture the module again"
             )

@@ -2,14 +2,14 @@
 
 from functools import cached_property
 from math import prod
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hetplanner.dtypes import DTYPE_BYTES, DType
 from hetplanner.schema import Name, Noun, Text
 from hetplanner.units import short_count
-from hetplanner.workload.fine_tuning import FineTuning, adapted_layers
+from hetplanner.workload.fine_tuning import Adapters, FineTuning, adapted_layers
 from hetplanner.workload.model import OpGraph
 from hetplanner.workload.optimizers import OptimizerName
 from hetplanner.workload.program import Program, check_fits_graph
@@ -24,11 +24,15 @@ class HuggingFace(Noun):
         config: content of its config.json.
         stored_names: by the name of a tensor in the model, that in files, where they differ.
         unused: names in files of tensors that the captured program does not read.
+        adapters: that were put beside its linear layers before it was captured, as PEFT does.
+        fan_in_fan_out: whether those layers keep their weights as [in, out] (transformers' Conv1D).
     """
 
     config: dict[str, Any]
     stored_names: dict[Name, Name] = Field(default_factory=dict)
     unused: tuple[Name, ...] = ()
+    adapters: Annotated[Adapters | None, Field(exclude_if=lambda value: value is None)] = None
+    fan_in_fan_out: Annotated[bool, Field(strict=True, exclude_if=lambda value: not value)] = False
 
 
 class Workload(Noun):

@@ -109,14 +109,17 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="Take the checkpoint of this step, not the model at the end.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Of a run of adapters: add them to the model's weights and write it whole.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's model as a Hugging Face folder, which `from_pretrained` loads."""
+    """Write a run's model as a Hugging Face folder, or its adapters as PEFT's; `from_pretrained` loads both."""
     from hetplanner.runs.exporting import export_model
     from hetplanner.runs.run import open_run
 
     reader, out = open_run(run), folder.expanduser().absolute()
-    done = export_model(reader, out, step)
+    done = export_model(reader, out, step, merge=merge)
     if as_json:
         print_json({"id": reader.id, "step": done, "folder": str(out)})
     else:

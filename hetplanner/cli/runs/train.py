@@ -16,6 +16,7 @@ import typer
 from hetplanner.cli.output import AsJson, console, notices, print_json_line
 from hetplanner.cli.planning.plan import PlanFile
 from hetplanner.cli.runs.train_options import (
+    AdapterFolder,
     Betas,
     Budget,
     CheckpointEvery,
@@ -94,6 +95,7 @@ def train(
     checkpoints_max_age: CheckpointsMaxAge = None,
     copy_to: CopyTo = None,
     init_from: InitFrom = None,
+    adapter: AdapterFolder = None,
     resume: Resume = None,
     without: Without = None,
     budget: Budget = None,
@@ -202,6 +204,7 @@ def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     if given["checkpoints_max_age"] is not None:
         fields["checkpoints_max_age_s"] = parse_seconds(given["checkpoints_max_age"])
     fields["init_from"] = folder_for(given["launcher"], given["init_from"])
+    fields["adapter"] = folder_for(given["launcher"], given["adapter"], "adapter")
     config = checked(TrainConfig, fields, "train")
     return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))
 
@@ -249,8 +252,9 @@ def _resumed(plan: AnyPlan, config: TrainConfig, name: str, given: set[str]) -> 
     from hetplanner.runs.resuming import check_resume
     from hetplanner.runs.run import open_run
 
-    if "init_from" in given:
-        raise InvalidInput("init_from: a resumed run goes on from its checkpoint; leave out --init-from or --resume")
+    for setting, option in (("init_from", "--init-from"), ("adapter", "--adapter")):
+        if setting in given:
+            raise InvalidInput(f"{setting}: a resumed run goes on from its checkpoint; leave out {option} or --resume")
     earlier = open_run(name)
     typed = {field: getattr(config, field) for field in type(config).model_fields if field in given}
     found = earlier.config.replace(**(typed | {"resume": str(earlier.path)}))

@@ -63,6 +63,14 @@ InitFrom = Annotated[
         metavar="DIR", help="Begin with the weights of this Hugging Face model folder (config.json, *.safetensors)."
     ),
 ]
+AdapterFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="DIR",
+        help="Go on with this saved adapter (adapter_config.json, adapter_model.safetensors); with --init-from.",
+    ),
+]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Go on from this run's last checkpoint; what is not given is as it was there."),

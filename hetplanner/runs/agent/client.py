@@ -47,7 +47,11 @@ class AgentClient(AgentConnection):
         chosen = make_launcher(launcher, known)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
-        config = config.replace(data=data_for(launcher, config.data), init_from=folder_for(launcher, config.init_from))
+        config = config.replace(
+            data=data_for(launcher, config.data),
+            init_from=folder_for(launcher, config.init_from),
+            adapter=folder_for(launcher, config.adapter, "adapter"),
+        )
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher
         if hosts is not None:
@@ -76,10 +80,10 @@ def data_for(launcher: str, data: str | None) -> str | None:
     raise InvalidInput(f"data: {data!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")
 
 
-def folder_for(launcher: str, folder: str | None) -> str | None:
+def folder_for(launcher: str, folder: str | None, setting: str = "init_from") -> str | None:
     """The path of a model folder as its run shall have it, by the law of `data_for`. Raises InvalidInput."""
     if launcher == LOCAL or folder is None:
         return None if folder is None else str(Path(folder).expanduser().absolute())
     if folder.startswith(("/", "~/")):
         return folder
-    raise InvalidInput(f"init_from: {folder!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")
+    raise InvalidInput(f"{setting}: {folder!r:.80} lies on the hosts, so it must be an absolute path or begin with ~/")

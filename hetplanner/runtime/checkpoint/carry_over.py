@@ -19,7 +19,7 @@ from hetplanner.plan.model import Plan
 from hetplanner.runtime.checkpoint.earlier_state import EarlierState, RankFiles, earlier_state, greatest, stage_pieces
 from hetplanner.runtime.comm.transport import Topic, tag_of
 from hetplanner.runtime.model.chunk import Chunk
-from hetplanner.runtime.model.layout import RunningBuffer, running_buffers, stage_weights
+from hetplanner.runtime.model.layout import RunningBuffer, held_weights, running_buffers
 from hetplanner.runtime.train.executor import Executor
 from hetplanner.workload.optimizers import is_codes
 
@@ -81,7 +81,7 @@ def _needed(plan: Plan, source: EarlierState) -> list[set[int]]:
         stages = [plan.stages[stage] for stage, _ in places]
         ops = {op for stage in stages for op in range(stage.first_op, stage.end_op)}
         for stage in stages:
-            ops |= {weight.op_index for _, weight in stage_weights(workload, stage.first_op, stage.end_op)}
+            ops |= {weight.op_index for _, weight in held_weights(workload, stage.first_op, stage.end_op)}
         found.append({source.stage_of(op) for op in ops})
     return found
 
@@ -96,7 +96,7 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
             chunk = chunks[place] if target == source.rank else None
             stage = plan.stages[place[0]]
             pieces = stage_pieces(workload, stage.first_op, stage.end_op)
-            for _, weight in stage_weights(workload, stage.first_op, stage.end_op):
+            for _, weight in held_weights(workload, stage.first_op, stage.end_op):
                 held_by = source.stage_of(weight.op_index)
                 found = source.place_of(held_by, target)
                 assert found is not None
@@ -121,7 +121,7 @@ def _load(executor: Executor, source: EarlierState, advance: Callable[[], None])
 
 
 def _parts_of(chunk: Chunk) -> Mapping[str, Tensor]:
-    return {"weights": chunk.model.flat, **chunk.optimizer.states}
+    return {**chunk.model.parts(), **chunk.optimizer.states}
 
 
 def _merged(buffer: RunningBuffer, source: RankFiles, target: int) -> Tensor:

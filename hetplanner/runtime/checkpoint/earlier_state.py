@@ -31,7 +31,7 @@ from hetplanner.plan.files.stage_checkpoints import (
 from hetplanner.plan.model import Plan
 from hetplanner.reading import reading
 from hetplanner.runtime.comm.transport import Topic, tag_of
-from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.model.layout import frozen_weights, stage_weights
 from hetplanner.runtime.train.optimizers import Piece, StateLayout
 from hetplanner.workload.workload import Workload
 
@@ -288,10 +288,13 @@ class StageFiles(EarlierState):
 def stage_pieces(workload: Workload, first_op: int, end_op: int) -> dict[str, dict[str, Piece]]:
     """Of a stage, by weight: where its files have the values and each optimizer state, in a part's flat tensor."""
     layout = StateLayout.of(workload, first_op, end_op)
-    return {
+    found = {
         weight.name: {"weights": Piece(weight.first, weight.shape)} | layout.pieces[weight.name]
         for _, weight in stage_weights(workload, first_op, end_op)
     }
+    for _, weight in frozen_weights(workload, first_op, end_op):
+        found[weight.name] = {"frozen": Piece(weight.first, weight.shape)}
+    return found
 
 
 def earlier_state(plan: AnyPlan, rank: int, run_dir: Path, step: int) -> EarlierState:

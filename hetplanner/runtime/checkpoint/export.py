@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from hetplanner.reading import reading
 from hetplanner.runtime.checkpoint.save import MODEL_FILE
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
 from hetplanner.runtime.model.aten import DTYPES
-from hetplanner.runtime.model.layout import running_buffers, saved_tensors, stage_weights
+from hetplanner.runtime.model.layout import frozen_weights, running_buffers, saved_tensors, stage_weights
+from hetplanner.weights.adapters import ADAPTER_FILE, Merge, adapter_parts, adapters_of, merges_of
 from hetplanner.weights.folder import INDEX, WHOLE
 from hetplanner.weights.names import Part, parts_of
 from hetplanner.workload.workload import Workload
@@ -37,14 +38,17 @@ SHARD_BYTES = 2 * 10**9
 Reading = Callable[[], Tensor]
 
 
-def export_weights(run_dir: Path, out: Path, step: int | None = None, shard_bytes: int = SHARD_BYTES) -> int:
-    """Writes model.safetensors, or shards and their index.
+def export_weights(
+    run_dir: Path, out: Path, step: int | None = None, shard_bytes: int = SHARD_BYTES, *, merge: bool = False
+) -> int:
+    """Writes model.safetensors, or shards and their index; of a run that trains adapters adapter_model.safetensors.
 
     Args:
         run_dir: of a run with its plan.
         out: an existing folder.
         step: of a checkpoint; None takes the saved model.
         shard_bytes: most bytes of a shard.
+        merge: add the adapters to the weights beside them, and write the whole model.
 
     Returns:
         Bytes of all tensors.
@@ -63,10 +67,15 @@ def export_weights(run_dir: Path, out: Path, step: int | None = None, shard_byte
                 tensors = _swarm_checkpoint(plan, run_dir / FOLDER, step, stack)
             else:
                 tensors = _checkpoint(plan, checkpoint_folder(run_dir, step), stack)
-        entries = [(part, tensors[ours]) for ours, parts in parts_of(workload).items() for part in parts]
+        adapters = {} if merge else adapter_parts(workload)
+        tensors = _with_adapters(workload, tensors) if merge else tensors
+        entries = [(part, tensors[ours]) for ours, parts in (adapters or parts_of(workload)).items() for part in parts]
         total = sum(DTYPES[part.dtype].itemsize * part.num_elements for part, _ in entries)
         check_free(out, total)
-        _write(_shards(entries, shard_bytes), total, out)
+        if adapters:
+            save_tensors(dict(_tensors(entries)), out / ADAPTER_FILE, {"format": "pt"})
+        else:
+            _write(_shards(entries, shard_bytes), total, out)
     return total
 
 
@@ -82,6 +91,27 @@ def _saved(run_dir: Path, stack: contextlib.ExitStack) -> tuple[Workload, Mappin
     if odd := sorted(names ^ wanted):
         raise InvalidInput(f"{path}: is another model than the plan's, see tensor {odd[0]!r:.80}")
     return workload, {name: _get(file, name) for name in wanted}
+
+
+def _with_adapters(workload: Workload, tensors: Mapping[str, Reading]) -> dict[str, Reading]:
+    """The same tensors, with adapters added to the weights that they stand beside."""
+    adapters, found = adapters_of(workload), dict(tensors)
+    assert adapters is not None
+    for name, merges in merges_of(workload).items():
+        found[name] = _merged_weight(tensors, name, merges, adapters.scale)
+    return found
+
+
+def _merged_weight(tensors: Mapping[str, Reading], name: str, merges: Sequence[Merge], scale: float) -> Reading:
+    def merged() -> Tensor:
+        weight = tensors[name]().clone()
+        for merge in merges:
+            added = scale * (tensors[merge.lora_b]() @ tensors[merge.lora_a]())
+            rows = weight.T if merge.transposed else weight[merge.first_row : merge.first_row + added.shape[0]]
+            rows += added
+        return weight
+
+    return merged
 
 
 def _get(file: Any, name: str) -> Reading:
@@ -104,9 +134,11 @@ def _checkpoint(plan: Plan, folder: Path, stack: contextlib.ExitStack) -> Mappin
 
     found: dict[str, Reading] = {}
     for s, stage in enumerate(plan.stages):
-        flat = opened(plan.rank_at(s, 0)).get_slice(f"stage.{s}.weights")
-        for _, weight in stage_weights(workload, stage.first_op, stage.end_op):
-            found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
+        file = opened(plan.rank_at(s, 0))
+        for part, held in (("weights", stage_weights), ("frozen", frozen_weights)):
+            for _, weight in held(workload, stage.first_op, stage.end_op):
+                flat = file.get_slice(f"stage.{s}.{part}")
+                found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
     for buffer in running_buffers(workload):
         s = plan.stage_of_op[buffer.op]
         found[buffer.name] = _merged(plan, s, buffer.name, opened)
@@ -120,9 +152,10 @@ def _swarm_checkpoint(plan: ElasticPlan, folder: Path, step: int, stack: context
         path = checkpoint_path(folder, s, (newest_lineage(folder, step), step))
         check_checkpoint(path)
         with reading(str(path), "checkpoint"):
-            flat = stack.enter_context(safe_open(path, framework="pt")).get_slice("weights")
-        for _, weight in stage_weights(plan.problem.workload, stage.first_op, stage.end_op):
-            found[weight.name] = _part_of_flat(flat, weight.first, weight.end, weight.shape)
+            file = stack.enter_context(safe_open(path, framework="pt"))
+        for part, held in (("weights", stage_weights), ("frozen", frozen_weights)):
+            for _, weight in held(plan.problem.workload, stage.first_op, stage.end_op):
+                found[weight.name] = _part_of_flat(file.get_slice(part), weight.first, weight.end, weight.shape)
     return found
 
 
@@ -189,10 +222,11 @@ def main() -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--step", type=int)
+    parser.add_argument("--merge", action="store_true")
     parser.add_argument("--shard-bytes", type=int, default=SHARD_BYTES)
     arguments = parser.parse_args()
     try:
-        export_weights(arguments.run_dir, arguments.out, arguments.step, arguments.shard_bytes)
+        export_weights(arguments.run_dir, arguments.out, arguments.step, arguments.shard_bytes, merge=arguments.merge)
     except HetplannerError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -167,7 +167,7 @@ def _large_tensors(executor: Executor) -> dict[str, Tensor]:
     """Weights and optimizer states: each a storage of its own."""
     found: dict[str, Tensor] = {}
     for chunk in executor.chunks:
-        parts = {"weights": chunk.model.flat, **chunk.optimizer.states}
+        parts = {**chunk.model.parts(), **chunk.optimizer.states}
         found |= {f"stage.{chunk.stage}.{name}": tensor for name, tensor in parts.items()}
     return found
 

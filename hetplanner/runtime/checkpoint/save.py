@@ -229,6 +229,8 @@ def write_info(workload: Workload, steps: list[int], run_dir: Path) -> None:
     if workload.transformer is not None:
         info["transformer"] = workload.transformer.model_dump(mode="json", exclude_none=True)
         info["seq_len"] = workload.seq_len
+        if workload.fine_tuning is not None:
+            info["fine_tuning"] = workload.fine_tuning.model_dump(mode="json", exclude_none=True)
     else:
         info["workload"] = workload.model_dump(mode="json", by_alias=True, exclude_none=True)
     if workload.reads_tokens:

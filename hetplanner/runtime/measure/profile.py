@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hetplanner.codecs.spec import NO_CODEC
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec
 from hetplanner.plan.action import Kind
 from hetplanner.plan.durations import LEAST_CORES, Durations
@@ -200,7 +201,9 @@ class _Rehearsal:
         """A boundary's tensor, its codec, and its bytes on the wire."""
         plan = self.executor.plan
         device = self.executor.transport.device
-        x = torch.randn(plan.boundary_elements(boundary), device=device)
+        x = torch.randn(plan.boundary_elements(boundary, role), device=device)
+        if not x.numel():
+            return x, boundary_codec(NO_CODEC, "float32"), torch.empty(0, dtype=torch.uint8, device=device)
         spec = plan.codec_between(source, target, role)
         codec = boundary_codec(spec, plan.problem.workload.dtype)
         if spec.name == "topk" and role == "gradient":

@@ -1,8 +1,9 @@
 """From ops to a trainable stage: weights and gradients are views into one flat buffer each.
 
 One flat buffer makes the reduction of gradients a matter of slices. Its layout, agreed by all replicas of a
-stage, is: the stage's own weights in op order, then every weight that is tied across stages. What crosses a
-boundary is flat too: one float32 tensor, whatever the ops in front of it give.
+stage, is: the stage's own weights in op order, then every weight that is tied across stages. Frozen weights lie in a
+buffer of their own, without gradients. What crosses a boundary is flat too: one float32 tensor, whatever the ops in
+front of it give.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,14 @@ from torch import Tensor, nn
 
 from hetplanner.plan.train import check_trainable
 from hetplanner.runtime.model.captured import ProgramStage
-from hetplanner.runtime.model.layout import ModelWeight, Weight, crossing_tensors, saved_tensors, stage_weights
+from hetplanner.runtime.model.layout import (
+    ModelWeight,
+    Weight,
+    crossing_tensors,
+    frozen_weights,
+    saved_tensors,
+    stage_weights,
+)
 from hetplanner.runtime.model.transformer_stage import TransformerStage
 from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.model import Op
@@ -63,9 +71,11 @@ class StageModel:
         device: where weights live and calls compute.
 
     Attributes:
-        weights: every weight once, in the flat buffer's order; `op_index` is its owner's.
+        weights: every trained weight once, in the flat buffer's order; `op_index` is its owner's.
         parameters: the same as leaves of autograd, their gradients views into `flat_grad`.
-        flat, flat_grad: values and gradients of all weights, float32, 1-D.
+        flat, flat_grad: values and gradients of the trained weights, float32, 1-D.
+        frozen: values of the frozen weights, float32, 1-D; they have no gradients.
+        trains_in_front: whether a stage in front of it has trained weights, so that it wants a gradient.
         own_end: elements in front of it are the stage's own; what follows is tied across stages.
         tied: owner's name -> element range of the weights of that op that are tied across stages.
         running: statistics that training moves without gradients, by name in a saved model.
@@ -95,6 +105,7 @@ class StageModel:
         self.tied: dict[str, tuple[int, int]] = {}
         self._input_shapes = [t.shape for t in crossing_tensors(workload, first_op)]
         self._input_sizes = [t.num_elements for t in crossing_tensors(workload, first_op)]
+        self.trains_in_front = workload.graph.first_trained < first_op
         self._lay_out(seed)
 
     # -- weights ----------------------------------------------------------------------------------
@@ -106,28 +117,44 @@ class StageModel:
         self.own_end = next((weight.first for weight in self.weights if weight.is_tied), end)
         self.flat, self.flat_grad = torch.empty(end, device=self.device), torch.zeros(end, device=self.device)
         self.parameters: list[nn.Parameter] = []
+        self._lay_out_frozen(seed)
         for w, weight in layout:
             self.parameters.append(self._parameter(weight))
             self.stage_ops.bind(w, self.parameters[-1])
             if seed is not None:
-                self._fill(w, weight, seed)
+                self._fill(w, self.flat[weight.first : weight.end], seed)
             if weight.is_tied:
                 owner = self.workload.graph.ops[weight.op_index].name
                 self.tied[owner] = (self.tied.get(owner, (weight.first, 0))[0], weight.end)
+
+    def _lay_out_frozen(self, seed: int | None) -> None:
+        layout = frozen_weights(self.workload, self.first_op, self.end_op)
+        self._frozen_weights = tuple(weight for _, weight in layout)
+        self.frozen = torch.empty(layout[-1][1].end if layout else 0, device=self.device)
+        for w, weight in layout:
+            values = self.frozen[weight.first : weight.end]
+            self.stage_ops.bind(w, nn.Parameter(values.view(weight.shape), requires_grad=False))
+            if seed is not None:
+                self._fill(w, values, seed)
 
     def _parameter(self, weight: Weight) -> nn.Parameter:
         parameter = nn.Parameter(self.flat[weight.first : weight.end].view(weight.shape))
         parameter.grad = self.flat_grad[weight.first : weight.end].view(weight.shape)
         return parameter
 
-    def _fill(self, weight: ModelWeight, place: Weight, seed: int) -> None:
+    def _fill(self, weight: ModelWeight, place: Tensor, seed: int) -> None:
         values = torch.empty(weight.shape)  # drawn on the CPU: the same numbers on every device
         self.stage_ops.fill(weight, values, seed)
-        self.flat[place.first : place.end].copy_(values.view(-1))
+        place.copy_(values.view(-1))
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Views of all weights by the name they have in a saved model."""
-        return {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
+        """Views of all weights, frozen ones included, by the name they have in a saved model."""
+        frozen = {w.name: self.frozen[w.first : w.end].view(w.shape) for w in self._frozen_weights}
+        return frozen | {w.name: self.flat[w.first : w.end].view(w.shape) for w in self.weights}
+
+    def parts(self) -> dict[str, Tensor]:
+        """The flat buffers of weights, by the names that checkpoints have for them; an empty one is left out."""
+        return {"weights": self.flat} | ({"frozen": self.frozen} if self.frozen.numel() else {})
 
     def saved_tensors(self) -> dict[str, Tensor]:
         """What this stage saves, in the saved model's order: running statistics, and all weights but replicas of
@@ -148,6 +175,11 @@ class StageModel:
         self.counted = {name: t.clone() for name, t in self.running.items() if not t.is_floating_point()}
 
     # -- computing --------------------------------------------------------------------------------
+
+    @property
+    def goes_backward(self) -> bool:
+        """Whether any trained weight is in the stage or in front of it."""
+        return self.trains_in_front or bool(self.weights)
 
     @property
     def is_first(self) -> bool:

@@ -25,8 +25,11 @@ def fill_transformer_weight(weight: Tensor, name: str, config: TransformerConfig
             BackProp); with `WEIGHT_STD` models learned much more slowly (ours, measured).
         seed: the run's seed.
     """
-    if name.endswith("bias"):
+    if name.endswith(("bias", "lora_B")):
         weight.zero_()
+    elif name.endswith("lora_A"):  # kaiming_uniform_ with a = sqrt(5), as PEFT begins
+        bound = weight.shape[1] ** -0.5
+        weight.uniform_(-bound, bound, generator=torch.Generator().manual_seed(stable_seed(seed, name)))
     elif weight.ndim == 1:
         weight.fill_(1.0)
     else:

@@ -4,11 +4,14 @@ All hosts agree on both: the flat buffers of a stage, the order in a saved model
 follow from them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from hetplanner.runtime.model.modules import MODULES
+from hetplanner.runtime.model.modules import ADAPTER_LEAVES, MODULES
 from hetplanner.workload.calls import STATISTICS_CALLS
+from hetplanner.workload.fine_tuning import FineTuning
+from hetplanner.workload.model import Op
 from hetplanner.workload.program import Program, references
 from hetplanner.workload.transformer import TransformerConfig
 from hetplanner.workload.workload import Workload
@@ -21,11 +24,13 @@ class ModelWeight:
     Attributes:
         name: in a saved model.
         users: indices of all ops that use it, ascending; the first owns it.
+        is_trained: whether it has a gradient; a frozen weight stays as it was loaded.
     """
 
     name: str
     shape: tuple[int, ...]
     users: tuple[int, ...]
+    is_trained: bool = True
 
     @property
     def owner(self) -> int:
@@ -54,7 +59,7 @@ def model_weights(workload: Workload) -> tuple[ModelWeight, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One weight of a stage: where it lives in the stage's flat buffer and what it is called in a saved model.
+    """One weight of a stage: where it lives in a flat buffer of the stage and what it is called in a saved model.
 
     Attributes:
         op_index: the op that owns it.
@@ -74,10 +79,24 @@ class Weight:
 
 
 def stage_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
-    """The weights that a stage holds, in the order of its flat buffer: its own in op order, then those that are tied
-    across stages.
+    """The trained weights that a stage holds, in the order of its flat buffer: its own in op order, then those that are
+    tied across stages.
     """
-    held = [w for w in model_weights(workload) if any(first_op <= op < end_op for op in w.users)]
+    return _placed((w for w in model_weights(workload) if w.is_trained), first_op, end_op)
+
+
+def frozen_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
+    """The frozen weights that a stage holds, in the order of the buffer that they have for themselves."""
+    return _placed((w for w in model_weights(workload) if not w.is_trained), first_op, end_op)
+
+
+def held_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
+    """All weights that a stage holds: trained ones, then frozen ones, each by its place in its own buffer."""
+    return stage_weights(workload, first_op, end_op) + frozen_weights(workload, first_op, end_op)
+
+
+def _placed(weights: Iterable[ModelWeight], first_op: int, end_op: int) -> tuple[tuple[ModelWeight, Weight], ...]:
+    held = [w for w in weights if any(first_op <= op < end_op for op in w.users)]
     ordered = sorted(held, key=lambda w: not w.is_inside(first_op, end_op))  # stable: ops stay in order
     found, end = [], 0
     for w in ordered:
@@ -88,22 +107,32 @@ def stage_weights(workload: Workload, first_op: int, end_op: int) -> tuple[tuple
 
 
 def _transformer_weights(workload: Workload, config: TransformerConfig) -> list[ModelWeight]:
-    graph, found = workload.graph, []
+    graph, found, tuning = workload.graph, [], workload.fine_tuning
+    adapters = tuning.adapters if tuning is not None else None
     for index, op in enumerate(graph.ops):
         if op.tied is not None:
             continue
-        for local, weight in MODULES[op.kind](config, index).named_parameters():
+        for local, weight in MODULES[op.kind](config, index, adapters).named_parameters():
             # Layers share all their weights, the embedding shares its table of tokens alone.
             is_shared = op.kind != "embedding" or local == "tokens.weight"
             shared = graph.tied_groups.get(op.name) if is_shared else None
-            found.append(ModelWeight(f"{op.name}.{local}", tuple(weight.shape), shared or (index,)))
+            is_trained = _is_trained(tuning, op, local)
+            found.append(ModelWeight(f"{op.name}.{local}", tuple(weight.shape), shared or (index,), is_trained))
     return found
 
 
+def _is_trained(tuning: FineTuning | None, op: Op, local: str) -> bool:
+    if tuning is None:
+        return True
+    if tuning.adapters is not None:
+        return local.endswith(ADAPTER_LEAVES)
+    return op.kind != "embedding" and not (op.layer is not None and op.layer < tuning.frozen_layers)
+
+
 def _program_weights(workload: Workload, program: Program) -> list[ModelWeight]:
-    index = {op.name: i for i, op in enumerate(workload.graph.ops)}
+    index, frozen = {op.name: i for i, op in enumerate(workload.graph.ops)}, set(program.frozen)
     return [
-        ModelWeight(name, program.parameters[name].shape, tuple(sorted(index[op] for op in ops)))
+        ModelWeight(name, program.parameters[name].shape, tuple(sorted(index[op] for op in ops)), name not in frozen)
         for name, ops in program.users.items()
     ]
 

@@ -9,13 +9,18 @@ V vocabulary.
 """
 
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own convention)
 
 from hetplanner.runtime.rng import RngKey, stable_seed
+from hetplanner.workload.fine_tuning import Adapters, LinearLayer, adapted_layers
 from hetplanner.workload.transformer import TransformerConfig
+
+ADAPTER_LEAVES = ("lora_A", "lora_B")
+"""What PEFT calls an adapter's two weights."""
 
 
 def drop(x: Tensor, share: float, key: RngKey | None, op_index: int) -> Tensor:
@@ -75,13 +80,58 @@ class Rows(nn.Module):
         return F.embedding(index, self.weight)
 
 
-class OpModule(nn.Module):
-    """Base of all ops' modules."""
+class Adapter(nn.Module):
+    """A low-rank adapter: x · Aᵀ · Bᵀ times its scale.
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
+    Source: Hu et al. 2021 (LoRA, arXiv 2106.09685).
+    """
+
+    def __init__(self, layer: LinearLayer, adapters: Adapters) -> None:
+        super().__init__()
+        self.scale, self.first_row, self.end_row = adapters.scale, layer.first_row, layer.first_row + layer.wide_out
+        self.lora_A = unfilled(adapters.rank, layer.wide_in)
+        self.lora_B = unfilled(layer.wide_out, adapters.rank)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """`y`, which the linear layer gave for `x`, with the adapter's rows added; `y` is used up."""
+        added = F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+        if added.shape == y.shape:
+            return y + added
+        y[..., self.first_row : self.end_row] += added
+        return y
+
+
+class OpModule(nn.Module):
+    """Base of all ops' modules.
+
+    Args:
+        config: of the model.
+        op_index: of the op.
+        adapters: beside some of the linear layers.
+
+    Attributes:
+        layer_half: as `LinearLayer` calls it; '' for ops that are no half of a layer.
+    """
+
+    layer_half: ClassVar[str] = ""
+
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
         super().__init__()
         self.config = config
         self.op_index = op_index
+        self._adapters_of: dict[str, list[str]] = {}  # by attribute of a linear layer: attributes of its adapters
+        if adapters is not None:
+            for layer in adapted_layers(config, adapters):
+                if layer.half == self.layer_half:
+                    self.add_module(layer.target, Adapter(layer, adapters))
+                    self._adapters_of.setdefault(layer.module, []).append(layer.target)
+
+    def project(self, name: str, x: Tensor) -> Tensor:
+        """What a linear layer gives, its adapters included."""
+        y: Tensor = getattr(self, name)(x)
+        for target in self._adapters_of.get(name, ()):
+            y = getattr(self, target)(x, y)
+        return y
 
     def linear(self, wide_in: int, wide_out: int) -> Linear:
         """The family's linear layer: GPT-2 has biases, Llama has none."""
@@ -91,8 +141,8 @@ class OpModule(nn.Module):
 class Embedding(OpModule):
     """Token rows, for GPT-2 with learned positions added: [B, T] int64 → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         self.tokens = Rows(config.vocab, config.hidden)
         self.positions = Rows(config.max_seq_len, config.hidden) if config.family == "gpt2" else None
 
@@ -107,8 +157,10 @@ class Embedding(OpModule):
 class Attention(OpModule):
     """Norm, causal self-attention, projection, residual: [B, T, C] → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    layer_half = "attention"
+
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         kv_width = config.num_kv_heads * config.head_dim
         self.norm_in = Norm(config)
         self.qkv = self.linear(config.hidden, config.hidden + 2 * kv_width)
@@ -118,22 +170,28 @@ class Attention(OpModule):
         """One attention half of a layer."""
         c = self.config
         B, T, _ = x_BTC.shape
-        wide = self.qkv(self.norm_in(x_BTC)).view(B, T, c.heads + 2 * c.num_kv_heads, c.head_dim).transpose(1, 2)
+        wide = (
+            self.project("qkv", self.norm_in(x_BTC))
+            .view(B, T, c.heads + 2 * c.num_kv_heads, c.head_dim)
+            .transpose(1, 2)
+        )
         q_BHTE, k_BKTE, v_BKTE = wide.split((c.heads, c.num_kv_heads, c.num_kv_heads), dim=1)
         if c.family == "llama":
             turn = rotation(T, c.head_dim, c.rope_theta, x_BTC.device)
             q_BHTE, k_BKTE = rotated(q_BHTE, *turn), rotated(k_BKTE, *turn)
         grouped = c.num_kv_heads != c.heads
         y_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped)
-        y_BTC = self.out(y_BHTE.transpose(1, 2).reshape(B, T, c.hidden))
+        y_BTC = self.project("out", y_BHTE.transpose(1, 2).reshape(B, T, c.hidden))
         return x_BTC + drop(y_BTC, c.dropout, key, self.op_index)
 
 
 class Mlp(OpModule):
     """Norm, feed-forward, residual: [B, T, C] → [B, T, C]. GELU for GPT-2, SwiGLU for Llama."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    layer_half = "mlp"
+
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         self.norm_in = Norm(config)
         self.gate = self.linear(config.hidden, config.ffn) if config.family == "llama" else None
         self.up = self.linear(config.hidden, config.ffn)
@@ -142,8 +200,9 @@ class Mlp(OpModule):
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
         """One feed-forward half of a layer."""
         y = self.norm_in(x_BTC)
-        wide = F.gelu(self.up(y), approximate="tanh") if self.gate is None else F.silu(self.gate(y)) * self.up(y)
-        return x_BTC + drop(self.down(wide), self.config.dropout, key, self.op_index)
+        up = self.project("up", y)
+        wide = F.gelu(up, approximate="tanh") if self.gate is None else F.silu(self.project("gate", y)) * up
+        return x_BTC + drop(self.project("down", wide), self.config.dropout, key, self.op_index)
 
 
 class Narrow(OpModule):
@@ -155,8 +214,8 @@ class Narrow(OpModule):
     Source: Ryabinin et al. 2023 (SWARM, arXiv 2301.11913), compression-aware architectures.
     """
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         assert config.boundary_layers is not None
         is_linear = config.boundary_layers.kind == "bottleneck"
         self.norm_in = Norm(config)
@@ -174,8 +233,8 @@ class Narrow(OpModule):
 class Widen(OpModule):
     """The second half of a compression-aware layer: [B, T, C / factor] → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         self.spread = self.linear(config.narrow_width, config.hidden)
 
     def forward(self, x_BTW: Tensor, key: RngKey | None = None) -> Tensor:
@@ -186,8 +245,8 @@ class Widen(OpModule):
 class FinalNorm(OpModule):
     """The norm in front of the head: [B, T, C] → [B, T, C]."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         self.norm_in = Norm(config)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:
@@ -198,8 +257,8 @@ class FinalNorm(OpModule):
 class Head(OpModule):
     """Logits: [B, T, C] → [B, T, V]. Its weight may be the embedding's (tied)."""
 
-    def __init__(self, config: TransformerConfig, op_index: int) -> None:
-        super().__init__(config, op_index)
+    def __init__(self, config: TransformerConfig, op_index: int, adapters: Adapters | None = None) -> None:
+        super().__init__(config, op_index, adapters)
         self.weight = unfilled(config.vocab, config.hidden)
 
     def forward(self, x_BTC: Tensor, key: RngKey | None = None) -> Tensor:

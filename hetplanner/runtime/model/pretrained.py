@@ -42,11 +42,13 @@ class _Piece:
 def load_pretrained(
     models: Sequence[StageModel], weights: InitialWeights, advance: Callable[[], None] = lambda: None
 ) -> int:
-    """Writes all weights and running statistics of some stages; optimisers are left alone.
+    """Writes what a folder has of some stages' weights and running statistics; optimisers are left alone.
+
+    A model's folder has all but adapters, and a folder of adapters has these alone.
 
     Args:
         models: stages that a rank holds; of the same workload that `weights` was checked for.
-        weights: from `check_weights`.
+        weights: from `check_weights` or `check_adapter`.
         advance: called as the loading gets on.
 
     Returns:
@@ -59,7 +61,7 @@ def load_pretrained(
         piece
         for model in models
         for ours, values in (model.named_weights() | model.running).items()
-        for part, tensor in weights.parts[ours]
+        for part, tensor in weights.parts.get(ours, ())
         for piece in _pieces(values, part, tensor)
     ]
     pieces.sort(key=lambda piece: (piece.tensor.file, piece.tensor.start, piece.first))

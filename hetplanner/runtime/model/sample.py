@@ -61,7 +61,8 @@ def _workload_of(info: dict[str, Any]) -> Workload:
         return checked(Workload, info["workload"], f"{MODEL_INFO_FILE}: workload", from_file=True)
     config = checked(TransformerConfig, info.get("transformer"), f"{MODEL_INFO_FILE}: transformer", from_file=True)
     fields = {"name": config.name, "transformer": config, "global_batch": 1, "micro_batch": 1, "dtype": "float32"}
-    return checked(Workload, fields | {"seq_len": info.get("seq_len")}, MODEL_INFO_FILE)
+    fields |= {"seq_len": info.get("seq_len"), "fine_tuning": info.get("fine_tuning")}
+    return checked(Workload, fields, MODEL_INFO_FILE)
 
 
 def _check(workload: Workload, files: list[Path]) -> None:

@@ -42,28 +42,32 @@ class StageRunner:
             batch: inputs and labels, where the model `needs_batch`.
             key: what random calls draw from.
         """
-        if x is not None:
+        if x is not None and self.model.trains_in_front:
             x.requires_grad_(True)
-        with torch.set_grad_enabled(not self.recompute), autocast(self._dtype, self._device_type):
+        keeps = self.model.goes_backward and not self.recompute
+        with torch.set_grad_enabled(keeps), autocast(self._dtype, self._device_type):
             output = self.model.forward(x, batch, key)
-        self._live[micro_batch] = _Live(x, batch, key, None if self.recompute else output)
+        self._live[micro_batch] = _Live(x, batch, key, output if keeps else None)
         return output.detach()
 
     def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
-        """Adds to the weights' gradients; returns the flat gradient of the stage's input (None on the first stage).
+        """Adds to the weights' gradients; returns the flat gradient of the stage's input.
+
+        None where there is none: on the first stage, and where no weight in front is trained.
 
         Args:
             micro_batch: one that went forward.
             gradient: of the stage's output, flat; on the last stage, whose output is the loss, the factor by which
-                the loss counts, or None for 1.
+                the loss counts, or None for 1. Where nothing goes backward it is not looked at.
         """
         live = self._live.pop(micro_batch)
-        output = live.output
-        if output is None:
-            with autocast(self._dtype, self._device_type):
-                output = self.model.forward(live.inputs, live.batch, live.key, again=True)
-        torch.autograd.backward(output, gradient)
-        return None if live.inputs is None else live.inputs.grad
+        if self.model.goes_backward:
+            output = live.output
+            if output is None:
+                with autocast(self._dtype, self._device_type):
+                    output = self.model.forward(live.inputs, live.batch, live.key, again=True)
+            torch.autograd.backward(output, gradient)
+        return live.inputs.grad if live.inputs is not None and self.model.trains_in_front else None
 
     def forget(self, micro_batch: int) -> None:
         """Drops a micro-batch that went forward and will not come back."""

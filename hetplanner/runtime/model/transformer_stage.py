@@ -15,8 +15,10 @@ class TransformerStage:
     def __init__(self, workload: Workload, first_op: int, end_op: int) -> None:
         assert workload.transformer is not None
         self.graph, self.config, self.first_op = workload.graph, workload.transformer, first_op
+        adapters = workload.fine_tuning.adapters if workload.fine_tuning is not None else None
         self.modules: list[OpModule] = [
-            MODULES[op.kind](workload.transformer, first_op + i) for i, op in enumerate(self.graph.ops[first_op:end_op])
+            MODULES[op.kind](workload.transformer, first_op + i, adapters)
+            for i, op in enumerate(self.graph.ops[first_op:end_op])
         ]
         ends = {"inputs": first_op == 0, "labels": end_op == len(self.graph.ops)}
         self.reads = frozenset(part for part, read in ends.items() if read)

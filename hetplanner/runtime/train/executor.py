@@ -281,8 +281,8 @@ class Executor:
             start = time.monotonic()
             above = self.update.loss_factor if chunk.model.is_last else self._tensors.pop(source)
             gradient = chunk.runner.backward(m, above)
-            if gradient is not None:
-                self._tensors[target] = gradient
+            if not chunk.model.is_first:  # an empty message where no weight in front is trained
+                self._tensors[target] = torch.empty(0) if gradient is None else gradient
             self._note_depth(-1)
             self._span(action, start, time.monotonic())
 
@@ -296,7 +296,9 @@ class Executor:
 
         def act() -> None:
             message = self.transport.buffer(num_bytes)
-            self._codec_now(codec, action).encode(self._tensors.pop(key), self.transport.payload(message))
+            tensor, used = self._tensors.pop(key), self._codec_now(codec, action)
+            if num_bytes:
+                used.encode(tensor, self.transport.payload(message))
             if training:
                 self._note_positions(codec, action)
             sent = self.transport.send(message, peer, topic, index)
@@ -310,13 +312,17 @@ class Executor:
         codec = self._link_codec(action, peer, self.rank, training=training)
         (message,) = self._messages_of(action)
         proven = self._proofs.get((peer, topic, message.index), []) if training else []
-        elements, key = self.plan.boundary_elements(action.stage), (topic, action.stage, action.micro_batch)
+        elements, key = (
+            self.plan.boundary_elements(action.stage, role_of(action)),
+            (topic, action.stage, action.micro_batch),
+        )
 
         def act() -> None:
             start = time.monotonic()
             data = self.transport.receive(message)
             self.transport.release(proven)
-            self._tensors[key] = self._codec_now(codec, action).decode(data, elements)
+            used = self._codec_now(codec, action)
+            self._tensors[key] = used.decode(data, elements) if elements else torch.empty(0)
             if training:
                 self._note_positions(codec, action)
             self._span(action, start, time.monotonic(), message.num_bytes)

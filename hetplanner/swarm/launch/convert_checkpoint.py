@@ -20,7 +20,7 @@ from hetplanner.plan.files.resumable import PLAN_FILE, other_plan
 from hetplanner.plan.files.stage_checkpoints import FOLDER
 from hetplanner.plan.files.train_files import CONFIG_FILE, load_config
 from hetplanner.runtime.checkpoint.earlier_state import EarlierState, earlier_state, stage_pieces
-from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.model.layout import held_weights
 from hetplanner.swarm.peer.state import StageState, save_checkpoint, state_sizes
 from hetplanner.swarm.spec import SwarmSpec, spec_of
 
@@ -57,7 +57,7 @@ def _stage_state(spec: SwarmSpec, source: EarlierState, stage: int, version: Ver
     tensors = {name: torch.empty(size) for name, size in state_sizes(spec, stage).items()}
     first_op, end_op = spec.ops_of(stage)
     pieces = stage_pieces(spec.workload, first_op, end_op)
-    for _, weight in stage_weights(spec.workload, first_op, end_op):
+    for _, weight in held_weights(spec.workload, first_op, end_op):
         held_by = source.stage_of(weight.op_index)
         place = source.place_of(held_by, 0)
         assert place is not None  # `why_not` has looked at all stages

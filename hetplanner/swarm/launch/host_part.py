@@ -42,7 +42,7 @@ from hetplanner.swarm.launch.restarts import Keeper
 from hetplanner.swarm.launch.saved_on_hosts import saved_on_hosts
 from hetplanner.swarm.spec import spec_of
 from hetplanner.swarm.wire.certificates import RUN_FOLDER
-from hetplanner.weights.check import check_weights
+from hetplanner.weights.adapters import initial_weights
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def take_part(run_dir: Path) -> None:
     plan, config = load_elastic_plan(run_dir / "plan.json"), load_config(run_dir / "run.json")
     part, spec = part_of(plan), spec_of(plan, config)
     if config.init_from is not None and config.resume is None and not int(os.environ.get(ATTEMPT_VARIABLE, "0")):
-        check_weights(config.init_from, spec.workload)  # of this host
+        initial_weights(config.init_from, config.adapter, spec.workload)  # of this host
     spec = spec.replace(settings=replace(spec.settings, all_save=True))
 
     def prepare() -> Rehearsal | None:

@@ -208,6 +208,9 @@ class Rehearsal:
         self.peers.add(name)
         computing = ["--device", device, "--turn", str(len(self.peers - {name}))]
         computing += [f"--notice={notice}"] if notice is not None else []
+        if self.spec.init_digest is not None:
+            given = self.spec.train.init_from, self.spec.train.adapter
+            computing += [f"--folder={folder}" for folder in given if folder is not None]
         arguments = ["peer", self.address, f"--name={name}", "--checkpoints", folder, *computing, *emulated]
         self._start(name, arguments, plant)
 

@@ -127,7 +127,8 @@ class Averager:
                 stage = self._collective(groups, "stage", meeting.stage, meeting)
                 numbers = self._sum(stage, numbers)
                 own = gradient[: meeting.own_end]
-                own.copy_(self._coded_sum(stage, own))
+                if own.numel():  # else all weights are frozen
+                    own.copy_(self._coded_sum(stage, own))
             for tied in meeting.tied:  # in the same order everywhere, so that peers do not deadlock
                 collective = self._collective(groups, tied.owner, tied.group, meeting)
                 part = gradient[tied.first : tied.end]

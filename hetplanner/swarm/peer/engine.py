@@ -31,7 +31,7 @@ from hetplanner.swarm.peer.state import StageState
 from hetplanner.swarm.peer.tensor_checks import check_sizes
 from hetplanner.swarm.peer.updates import DelayedUpdate, LocalUpdate, StageUpdate, Stepped
 from hetplanner.swarm.spec import SwarmSpec
-from hetplanner.weights.check import check_weights
+from hetplanner.weights.adapters import common_digest, initial_weights
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +91,22 @@ class StageEngine:
         device: what computes.
         speeds: micro-batches per second that are emulated by waiting: one for all stages, or one for each; None: as
             fast as it goes.
+        folders: of the model that the swarm begins with, and of adapters, on this machine. The coordinator, which may
+            be another user's, names none.
 
     Attributes:
         stage: that is held; -1: none.
         version: of the weights; None: there are none yet.
     """
 
-    def __init__(self, spec: SwarmSpec, device: torch.device, speeds: Sequence[float] | None = None) -> None:
-        self.spec, self.device = spec, device
+    def __init__(
+        self,
+        spec: SwarmSpec,
+        device: torch.device,
+        speeds: Sequence[float] | None = None,
+        folders: Sequence[str] = (),
+    ) -> None:
+        self.spec, self.device, self.folders = spec, device, folders
         self.speeds = _in_every_stage(speeds, spec.num_stages) if speeds is not None else None
         self.stage = -1
         self.version: Version | None = None
@@ -129,18 +137,18 @@ class StageEngine:
         return StageModel(self.spec.workload, *self.spec.ops_of(stage), seed, self.device)
 
     def _initial(self, stage: int) -> StageModel:
-        """A stage with weights from the run's seed, or from its model folder."""
-        spec = self.spec
+        """A stage with weights from the seed, and of this peer's folders. Raises InvalidInput: they do not fit."""
+        spec, folders = self.spec, self.folders
+        model = self._model(stage, spec.train.seed)
         if spec.init_digest is None:
-            return self._model(stage, spec.train.seed)
-        weights = check_weights(str(spec.train.init_from), spec.workload)
-        if weights.digest != spec.init_digest:
-            raise InvalidInput(
-                f"init_from: {spec.train.init_from}: is another model here than on the coordinator's host"
-            )
-        model = self._model(stage, None)
-        read = load_pretrained([model], weights)
-        log.info("stage %d begins with %d bytes of weights of %s", stage, read, spec.train.init_from)
+            return model
+        if not folders:
+            raise InvalidInput("init_from: this peer was given no model folder; the first peers of a stage need one")
+        weights = initial_weights(folders[0], folders[1] if len(folders) > 1 else None, spec.workload)
+        if common_digest(weights) != spec.init_digest:
+            raise InvalidInput(f"init_from: {folders[0]}: is another model here than on the coordinator's host")
+        read = sum(load_pretrained([model], each) for each in weights)
+        log.info("stage %d begins with %d bytes of weights of %s", stage, read, folders[0])
         return model
 
     def _make_update(self, model: StageModel) -> StageUpdate:
@@ -229,7 +237,7 @@ class StageEngine:
         gradient = None
         if not self.model.is_last:
             check_sizes(parts, self.spec.gradient_bytes(self.stage + 1), "gradient")
-            gradient = self._decoded(parts[0], self.stage + 1, is_gradient=True)
+            gradient = self._decoded(parts[0], self.stage + 1, is_gradient=True) if parts else None
         del self._calls[key]
         back = self._paced(1 - FORWARD_SHARE, lambda: self._runner.backward(call.number, gradient))
         own = self.model.flat_grad

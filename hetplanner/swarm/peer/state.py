@@ -20,7 +20,7 @@ from hetplanner.errors import InvalidInput
 from hetplanner.plan.files.stage_checkpoints import DIGEST, check_checkpoint, checkpoint_path, digest_of, prune
 from hetplanner.reading import reader
 from hetplanner.runtime.checkpoint.tensor_files import save_tensors
-from hetplanner.runtime.model.layout import stage_weights
+from hetplanner.runtime.model.layout import frozen_weights, stage_weights
 from hetplanner.runtime.train.optimizers import StateLayout
 from hetplanner.schema import parse_json
 from hetplanner.swarm.spec import SwarmSpec
@@ -32,9 +32,13 @@ MAX_HEAD_BYTES = 4096
 def state_sizes(spec: SwarmSpec, stage: int) -> dict[str, int]:
     """Tensors of a stage's state in their order, and their elements."""
     first, end = spec.ops_of(stage)
-    elements = max((weight.end for _, weight in stage_weights(spec.workload, first, end)), default=0)
+    elements, frozen = (
+        max((weight.end for _, weight in held(spec.workload, first, end)), default=0)
+        for held in (stage_weights, frozen_weights)
+    )
     states = StateLayout.of(spec.workload, first, end).sizes
-    return {"weights": elements} | states | dict.fromkeys(spec.weight_names, elements)
+    kept = {"frozen": frozen} if frozen else {}
+    return {"weights": elements} | kept | states | dict.fromkeys(spec.weight_names, elements)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class StageUpdate:
     def tensors(self) -> dict[str, Tensor]:
         """The state by the names of `state_sizes`; not copies."""
         self.settle()
-        return {"weights": self._newest, **self._optimizer.states}
+        return {**self.model.parts(), "weights": self._newest, **self._optimizer.states}
 
     def common(self) -> dict[str, Tensor]:
         """Of the state, what all replicas of the stage have alike."""

@@ -10,12 +10,14 @@ from torch import nn
 
 from hetplanner.capture.assemble import capture_workload
 from hetplanner.errors import InvalidInput
+from hetplanner.plan.train import TrainConfig, check_trainable
 from hetplanner.runtime.model.aten import aten_call
 from hetplanner.runtime.model.build import StageModel, boundary_elements
 from hetplanner.runtime.model.layout import model_weights, running_buffers
 from hetplanner.runtime.model.sample import generate
 from hetplanner.runtime.model.stage import StageRunner
 from hetplanner.runtime.rng import RngKey
+from hetplanner.runtime.train.optimizers import StageOptimizer
 from hetplanner.workload.calls import ALLOWED_CALLS, EVALUATED_WITH, GETITEM, RANDOM_CALLS
 from hetplanner.workload.presets import preset
 from hetplanner.workload.trainable import check_captured
@@ -245,14 +247,35 @@ def test_recorded_fills_are_repeated() -> None:
     assert not model.named_weights()["bias"].any()
 
 
-def test_a_frozen_parameter_is_refused() -> None:
-    def factory() -> tuple[nn.Module, torch.Tensor]:
-        module = Odd()
-        module.scale.requires_grad_(False)
-        return module, torch.zeros(2, 8, dtype=torch.int64)
+def odd(names: tuple[str, ...]) -> tuple[nn.Module, torch.Tensor]:
+    """A module of which these parameters are frozen."""
+    module = Odd()
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module, torch.zeros(2, 8, dtype=torch.int64)
 
-    with pytest.raises(InvalidInput, match=r"parameter scale is frozen \(requires_grad=False\)"):
-        capture_workload(factory, "frozen")
+
+def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
+    workload = capture_workload(lambda: odd(("scale",)), "frozen")
+    check_trainable(workload)
+    assert workload.program.frozen == ("scale",)
+    assert workload.graph.num_params - workload.graph.num_trained == 300
+    model = StageModel(workload, 0, len(workload.graph.ops), 0)
+    assert model.flat.numel() == workload.graph.num_trained
+    assert torch.allclose(model.frozen, torch.linspace(1, 2, 300)), "filled as when it was trained"
+    model.forward(None, (torch.zeros(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.int64))).backward()
+    assert model.flat_grad.any()
+    optimizer = StageOptimizer(workload, 0, len(workload.graph.ops), TrainConfig(), model.flat, model.flat_grad)
+    assert optimizer.states["mean"].numel() == workload.graph.num_trained
+    lying = workload.replace(program=workload.program.replace(frozen=()))
+    with pytest.raises(InvalidInput, match="trained weights in the graph"):
+        check_trainable(lying)
+
+
+def test_a_model_of_frozen_parameters_alone_is_refused() -> None:
+    every = tuple(name for name, _ in Odd().named_parameters())
+    with pytest.raises(InvalidInput, match="no parameter is trained"):
+        capture_workload(lambda: odd(every), "frozen")
 
 
 # -- the list of calls --------------------------------------------------------------------------------
