@@ -3,6 +3,7 @@
 Shape legend: B samples of a micro-batch, T tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,11 +80,8 @@ class Windows:
         for stream in (self.train, self.validation):
             if self.need.vocab is None or np.iinfo(stream.read(0, 1).dtype).max < self.need.vocab:
                 continue  # bytes, say: no id can be too large
-            num_chunks = -(-stream.num_tokens // CHUNK_TOKENS)
-            stride = max(1, -(-num_chunks // (MAX_CHECKED_TOKENS // CHUNK_TOKENS)))
-            for first in range(0, stream.num_tokens, stride * CHUNK_TOKENS):
-                ids = stream.read(first, min(CHUNK_TOKENS, stream.num_tokens - first))
-                check_ids(ids, self.need, self.name)
+            for first, count in _checked_chunks(stream.num_tokens):
+                check_ids(stream.read(first, count), self.need, self.name)
 
     def _stream(self, split: Split) -> Stream:
         return self.train if split == "train" else self.validation
@@ -93,6 +91,20 @@ class Windows:
         ids_BT = np.stack([stream.read(int(i) * length + shift, length) for i in ids_B]).astype(np.int64)
         check_ids(ids_BT, self.need, self.name)
         return ids_BT
+
+
+def _checked_chunks(num_tokens: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of the chunks that a check looks at."""
+    num_chunks = -(-num_tokens // CHUNK_TOKENS)
+    stride = max(1, -(-num_chunks // (MAX_CHECKED_TOKENS // CHUNK_TOKENS)))
+    for first in range(0, num_tokens, stride * CHUNK_TOKENS):
+        yield first, min(CHUNK_TOKENS, num_tokens - first)
+
+
+def check_stream(ids: np.ndarray, need: TokenNeed, name: str) -> None:
+    """As `check_ids`, of all ids or of chunks spread over an array that is very long. Raises InvalidInput."""
+    for first, count in _checked_chunks(len(ids)):
+        check_ids(ids[first : first + count], need, name)
 
 
 def check_ids(ids: np.ndarray, need: TokenNeed, name: str) -> None:

@@ -168,6 +168,8 @@ class Session:
         chunks = build_chunks(plan, rank, self.config, device)
         needs_batch = any(chunk.model.needs_batch for chunk in chunks)
         batches = open_batches(self.config, workload) if needs_batch else None
+        if _anywhere(batches is not None and batches.packed is not None) and batches is None:
+            batches = open_batches(self.config, workload)  # documents are kept apart, and targets counted, on all ranks
         # One rank reads inputs and another their labels; the default is the sources of each host's own Python.
         agree(batches.sample_bytes() if batches else None, "data")
         emulator = LinkEmulator(plan.problem.cluster, plan.ranks, self.run_dir) if self.config.emulate_links else None
@@ -334,6 +336,7 @@ class Session:
             end_s=round(stats.end_s - self.telemetry.origin_s, 6),
             loss_sum=stats.loss_sum,
             num_tokens=stats.num_tokens,
+            **({} if stats.num_labels is None else {"num_labels": stats.num_labels}),
             boundary_bytes=stats.boundary_bytes,
             reduce_bytes=stats.reduce_bytes,
             late=late,
@@ -437,6 +440,13 @@ class Session:
 def _is_lost_peer(error: BaseException) -> bool:
     """gloo and the store raise plain RuntimeErrors whose text starts with a place in their source."""
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error)
+
+
+def _anywhere(fact: bool) -> bool:
+    """Whether it holds on any rank; all must call it."""
+    found = torch.tensor([int(fact)])
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found)
 
 
 def _first_line(error: BaseException) -> str:

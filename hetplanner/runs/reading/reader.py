@@ -44,7 +44,7 @@ class StepSummary:
     """One step over all ranks.
 
     Attributes:
-        loss: mean nats per token over the whole global batch.
+        loss: mean nats per token over the whole global batch, of tokens whose targets count.
         step_s: end of this step minus end of the one before, on rank 0; None for the first one after a (re)start.
         end_s: seconds since the run's origin at which rank 0 ended it.
         boundary_bytes, reduce_bytes: sent on the wire by all ranks.
@@ -365,12 +365,12 @@ def _newer_keys(steps: dict[int, StepRecord], after: int) -> list[int]:
 
 
 def _summary_of(step: int, records: list[StepRecord], before: StepRecord | None) -> StepSummary:
-    losses = [(r.loss_sum, r.num_tokens) for r in records if r.loss_sum is not None]
-    num_tokens = sum(tokens for _, tokens in losses)
+    scored = [r for r in records if r.loss_sum is not None]
+    num_labels = sum(r.num_tokens if r.num_labels is None else r.num_labels for r in scored)
     return StepSummary(
         step=step,
-        loss=sum(loss for loss, _ in losses) / num_tokens if num_tokens else None,
-        num_tokens=num_tokens,
+        loss=sum(r.loss_sum or 0.0 for r in scored) / num_labels if num_labels else None,
+        num_tokens=sum(r.num_tokens for r in scored),
         step_s=records[0].end_s - before.end_s if before and before.attempt == records[0].attempt else None,
         end_s=records[0].end_s,
         boundary_bytes=sum(r.boundary_bytes for r in records),

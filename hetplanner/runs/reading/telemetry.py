@@ -39,6 +39,7 @@ class StepRecord:
     """One step of one rank. `start_s` and `end_s` are seconds since the run's origin; `loss_sum` is in nats.
 
     Attributes:
+        num_labels: tokens whose targets count; None for all.
         grad_square: the rank's share of the squared gradient norm; None in runs that did not write it.
         memory_bytes, device_bytes: resident in main memory; most held on an accelerator.
         in_flight, held: most micro-batches in flight, most sent messages whose buffers were kept.
@@ -61,6 +62,7 @@ class StepRecord:
     in_flight: int = 0
     held: int = 0
     attempt: int = 0
+    num_labels: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +343,7 @@ class RankTelemetry:
             in_flight=_whole(record.get("in_flight", 0)),
             held=_whole(record.get("held", 0)),
             attempt=self.attempt,
+            num_labels=None if record.get("num_labels") is None else _whole(record["num_labels"]),
         )
         known = self.steps.get(step.step)
         if step.step <= self._forgotten and self.attempt:

@@ -6,7 +6,7 @@ boundary is flat too: one float32 tensor, whatever the ops in front of it give.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,24 @@ from hetplanner.runtime.rng import RngKey
 from hetplanner.workload.model import Op
 from hetplanner.workload.workload import Workload
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs and labels of one micro-batch."""
+
+class Batch(NamedTuple):
+    """One micro-batch.
+
+    Attributes:
+        inputs: int64 [B, T] or float32 [B, C, H, W].
+        labels: int64 [B, T] or [B]; -100 where none counts.
+        documents: which document of its sequence a token is of, int64 [B, T]; None where all see those before them.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    documents: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """On another device."""
+        moved = [None if part is None else part.to(device, non_blocking=True) for part in self]
+        return Batch(*moved)  # type: ignore[arg-type]
 
 
 class StageOps(Protocol):
@@ -28,10 +44,12 @@ class StageOps(Protocol):
 
     Attributes:
         reads: what they read of a micro-batch: inputs, labels, both or neither.
+        parts_documents: whether they keep documents of a sequence apart, where the data knows them.
         running: statistics that training moves without gradients (batch norm's), by name in a saved model.
     """
 
     reads: frozenset[str]
+    parts_documents: bool
     running: dict[str, Tensor]
 
     def bind(self, weight: ModelWeight, parameter: nn.Parameter) -> None:

@@ -5,7 +5,7 @@ result goes, which values no later call reads). Free calls that depend on no bat
 built. A random call draws from (seed, step, micro-batch, its name): the same whatever the cut, and on recompute.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -81,6 +81,8 @@ def _decoded(argument: Any) -> Any:
 
 class ProgramStage:
     """The calls of ops `first_op` to `end_op` and the free calls that they need; see `build.StageOps`."""
+
+    parts_documents = False  # its attention is its author's
 
     def __init__(self, workload: Workload, first_op: int, end_op: int, device: torch.device) -> None:
         assert workload.program is not None
@@ -221,7 +223,7 @@ class ProgramStage:
     # -- computing --------------------------------------------------------------------------------
 
     def compute(
-        self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None, key: RngKey | None, *, again: bool = False
+        self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None, key: RngKey | None, *, again: bool = False
     ) -> list[Tensor]:
         """Performs the calls."""
         env = self._env(inputs, batch)
@@ -232,7 +234,7 @@ class ProgramStage:
                 env[i] = None
         return [env[place] for place in self._output_places]
 
-    def value_of(self, node: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def value_of(self, node: str, batch: Sequence[Tensor | None]) -> Tensor:
         """What a call of a whole model gives in evaluation."""
         env, wanted, self._key = self._env([], batch), self._places.of("node", node), _EVALUATION
         for function, pick, place, _ in self._steps[False]:
@@ -242,12 +244,12 @@ class ProgramStage:
         value: Tensor = env[wanted]
         return value
 
-    def _env(self, inputs: list[Tensor], batch: tuple[Tensor, Tensor] | None) -> Env:
+    def _env(self, inputs: list[Tensor], batch: Sequence[Tensor | None] | None) -> Env:
         env = self._places.values.copy()
         for place, x, dtype in zip(self._input_places, inputs, self._input_dtypes, strict=True):
             env[place] = x if x.dtype == dtype else x.to(dtype)
         if batch is not None:
-            for place, tensor in zip(self._batch_places, batch, strict=True):
+            for place, tensor in zip(self._batch_places, batch[:2], strict=True):
                 env[place] = tensor
         return env
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hetplanner.codecs.torch_codecs import AtPositions, TensorCodec, TopK
+from hetplanner.data.interface import Split
 from hetplanner.data.order import SampleOrder
 from hetplanner.errors import RunError
 from hetplanner.liveness.heartbeat import Heartbeat
@@ -39,6 +40,7 @@ class StepStats:
     """What one rank did in one step; `loss_sum` in nats over `num_tokens` tokens, on the last stage only.
 
     Attributes:
+        num_labels: of these tokens, those whose targets count; None for all.
         grad_norm: global, before clipping; known where it is clipped by.
         grad_square: this rank's share of its square, which costs no exchange: a reader of all ranks adds them up.
         in_flight: most micro-batches that were forward and not yet backward.
@@ -50,6 +52,7 @@ class StepStats:
     end_s: float = 0.0
     loss_sum: float | None = None
     num_tokens: int = 0
+    num_labels: int | None = None
     boundary_bytes: int = 0
     reduce_bytes: int = 0
     grad_norm: float | None = None
@@ -102,6 +105,8 @@ class Executor:
         self._losses: list[Tensor] = []
         schedule = make_schedule(plan)
         self.actions = actions = schedule.of_rank(rank)
+        last = len(plan.stages) - 1
+        self._scored = [a.micro_batch for a in actions if a.kind is Kind.FORWARD and a.stage == last]
         self._proofs = proofs_of_delivery(schedule, rank, self._num_micro_batches)
         reduces = [action for action in schedule.actions if action.kind is Kind.REDUCE]
         self.reductions = Reductions(plan, rank, chunks, transport, reduces)
@@ -156,6 +161,9 @@ class Executor:
         """Performs one optimiser step. Raises RunError when the loss is no number, RuntimeError when a peer is lost."""
         self._step, self._recording = step, keeps_spans(step)
         self.stats = stats = StepStats(start_s=time.monotonic())
+        if self.knows_documents:
+            assert self.batches is not None
+            self.update.targets_per_step = max(1, self.batches.num_labels_of_step(step))
         fragment = self.plan.fragment_at(step)
         self.transport.expect(self._expected[fragment])
         advance = self.heartbeat.advance
@@ -192,14 +200,28 @@ class Executor:
         self.transport.end_step()
         losses = torch.stack(self._losses) if self._losses else torch.zeros(0)
         self._losses = []
-        return float(losses.sum()), self._tokens(len(losses))
+        num_labels = self._num_labels(0, "validation") if len(losses) else 0
+        return float(losses.sum()), self._tokens(len(losses)) if num_labels is None else num_labels
+
+    @property
+    def knows_documents(self) -> bool:
+        """Whether the data tells documents apart: then some targets do not count."""
+        return self.batches is not None and self.batches.packed is not None
 
     def _tokens(self, num_micro_batches: int) -> int:
         workload = self.plan.problem.workload
         return num_micro_batches * workload.micro_batch * workload.seq_len
 
+    def _num_labels(self, step: int, split: Split) -> int | None:
+        """Targets that count in the micro-batches whose losses this rank computes; None: all do."""
+        if not self.knows_documents:
+            return None
+        assert self.batches is not None
+        return self.batches.num_labels(step, self._scored, split)
+
     def _take_loss(self) -> None:
         self.stats.num_tokens = self._tokens(len(self._losses))
+        self.stats.num_labels = self._num_labels(self._step, "train")
         self.stats.loss_sum = float(torch.stack(self._losses).sum())
         self._losses = []
         if not math.isfinite(self.stats.loss_sum):
@@ -265,13 +287,14 @@ class Executor:
         return act
 
     def draw(self, chunk: Chunk, m: int, *, training: bool = True) -> Batch | None:
-        """Inputs and labels of a micro-batch, where the chunk reads them."""
-        if not chunk.model.needs_batch:
+        """What the chunk reads of a micro-batch, if it reads anything."""
+        model, reads = chunk.model, set(chunk.model.reads)
+        if self.knows_documents and model.stage_ops.parts_documents:
+            reads.add("documents")
+        if not reads:
             return None
         assert self.batches is not None
-        model = chunk.model
-        inputs, labels = self.batches.draw(self._step, m, "train" if training else "validation", reads=model.reads)
-        return inputs.to(model.device, non_blocking=True), labels.to(model.device, non_blocking=True)
+        return self.batches.draw(self._step, m, "train" if training else "validation", reads=reads).to(model.device)
 
     def _backward(self, action: Action) -> Callable[[], None]:
         chunk, m = self.chunk_of(action.stage), action.micro_batch
