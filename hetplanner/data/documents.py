@@ -166,6 +166,14 @@ class PackedDocuments:
         check_ids(np.where(labels_BT == IGNORED, PADDING, labels_BT), self.need, self.name)
         return labels_BT
 
+    def documents(self, split: Split, ids_B: np.ndarray) -> np.ndarray:
+        """Which document of its sequence each token is of [B, T]."""
+        return self.of(split).documents(ids_B)
+
+    def num_labels(self, split: Split, ids_B: np.ndarray) -> int:
+        """Targets that count in these samples."""
+        return self.of(split).num_labels(ids_B)
+
     def check(self) -> None:
         """Compares ids with the vocabulary, and looks for something to learn. Raises InvalidInput."""
         for documents in (self.train, self.validation):

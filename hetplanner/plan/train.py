@@ -48,6 +48,9 @@ class TrainConfig(Noun):
         checkpoint_every: steps between two checkpoints, and one after the last step; None writes none.
         checkpoints_kept: how many of them stay.
         init_from: a Hugging Face model folder, whose weights the training begins with; what is resumed has its own.
+        eval_data: what the model is evaluated on, like `data`, and whole; None takes the validation split of `data`.
+        eval_every: steps between two evaluations; there is one after the last step anyway.
+        eval_batches: global batches of an evaluation, the same ones every time; no more than the data has.
         resume: directory of an earlier run for the same training, from whose last checkpoint this one goes on.
         delta_cache_bytes: what each end of a boundary may keep in memory (on the rank's device) where its codec has
             `delta`; samples that find no room travel without it. The plan's memory does not count it.
@@ -74,6 +77,9 @@ class TrainConfig(Noun):
     clip_norm: Annotated[float, Field(strict=True, gt=0)] | None = None
     checkpoint_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
     checkpoints_kept: Annotated[int, Field(strict=True, ge=1, le=1000)] = 2
+    eval_data: Text | None = None
+    eval_every: Annotated[int, Field(strict=True, ge=1, le=10_000_000)] | None = None
+    eval_batches: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1
     resume: Text | None = None
     init_from: Text | None = None
     delta_cache_bytes: Annotated[int, Field(strict=True, ge=0, le=2**50)] = 2**28

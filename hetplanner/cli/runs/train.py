@@ -28,6 +28,9 @@ from hetplanner.cli.runs.train_options import (
     Device,
     DryRun,
     EmulateLinks,
+    EvalBatches,
+    EvalData,
+    EvalEvery,
     HostsFile,
     InitFrom,
     Launcher,
@@ -89,6 +92,9 @@ def train(
     device: Device = "auto",
     checkpoint_every: CheckpointEvery = None,
     checkpoints_kept: CheckpointsKept = 2,
+    eval_data: EvalData = None,
+    eval_every: EvalEvery = None,
+    eval_batches: EvalBatches = 1,
     init_from: InitFrom = None,
     resume: Resume = None,
     without: Without = None,
@@ -136,6 +142,8 @@ def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
 
     if is_here:
         check_data(config.data, plan.problem.workload)
+        if config.eval_data is not None:
+            check_data(config.eval_data, plan.problem.workload)
     check_init_from(plan, config, is_here=is_here)
 
 
@@ -176,6 +184,7 @@ def _config(context: typer.Context, plan: AnyPlan) -> TrainConfig:
     given = context.params
     fields = {name: value for name, value in given.items() if name in TrainConfig.model_fields}
     fields |= {"data": data_for(given["launcher"], given["data"]), "resume": None}
+    fields["eval_data"] = data_for(given["launcher"], given["eval_data"])
     fields["init_from"] = folder_for(given["launcher"], given["init_from"])
     config = checked(TrainConfig, fields, "train")
     return config if given["resume"] is None else _resumed(plan, config, given["resume"], _given(context))
@@ -351,6 +360,8 @@ def _print_summary(run: Run, summary: dict[str, Any]) -> None:
     parts = [f"{summary['status']} after {summary['steps']} steps"]
     if summary["final_loss"] is not None:
         parts.append(f"loss {summary['final_loss']:.4f}")
+    if found := run.evaluations():
+        parts.append(f"on held-out data {found[-1]}")
     if measured:
         parts.append(f"{short_seconds(measured)} a step")
     if measured and predicted:

@@ -131,9 +131,9 @@ def settle(choice: Choice, config: TrainConfig, home: Path | None = None) -> tup
     Raises:
         InvalidInput: a path is given, or a name is not offered.
     """
-    if any(path is not None for path in (config.data, config.resume, config.init_from)):
+    if any(path is not None for path in (config.data, config.eval_data, config.resume, config.init_from)):
         raise InvalidInput(
-            "request: config: data, resume and init_from are paths; a page chooses from the offered names"
+            "request: config: data, eval_data, resume and init_from are paths; a page chooses from the offered names"
         )
     offers = read_allowed_paths(home)
     data = _offered("data", choice.data, offers.data)

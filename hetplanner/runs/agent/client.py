@@ -47,7 +47,8 @@ class AgentClient(AgentConnection):
         chosen = make_launcher(launcher, known)  # an unknown name is refused here, with the list of those there are
         if launcher != LOCAL:
             chosen.request(plan, Path("/run"), config).command_here()  # so is what can only be pasted
-        config = config.replace(data=data_for(launcher, config.data), init_from=folder_for(launcher, config.init_from))
+        data, eval_data = data_for(launcher, config.data), data_for(launcher, config.eval_data)
+        config = config.replace(data=data, eval_data=eval_data, init_from=folder_for(launcher, config.init_from))
         body: dict[str, Any] = {"plan": plan_to_data(plan), "config": config.model_dump(mode="json")}
         body["launcher"] = launcher
         if hosts is not None:

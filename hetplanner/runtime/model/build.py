@@ -63,6 +63,8 @@ class StageOps(Protocol):
     ) -> list[Tensor]:
         """The crossing tensors behind the stage, or the loss sum, from those in front of it.
 
+        Behind the loss sum stands in evaluation how many targets the model gives the greatest score, if it tells.
+
         Args:
             inputs: in the boundary's order, none on the first stage.
             batch: given where the stage `reads` of it; what it does not read is empty.
@@ -205,6 +207,11 @@ class StageModel:
         if len(outputs) == 1:
             return outputs[0].reshape(-1).float()
         return torch.cat([output.reshape(-1).float() for output in outputs])
+
+    def score(self, x_N: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Of the last stage in evaluation: the loss sum, and how many targets get the greatest score; None: unknown."""
+        loss, *correct = self.stage_ops.compute([] if x_N is None else self._unpacked(x_N), batch, None)
+        return loss, correct[0] if correct else None
 
     def _unpacked(self, x_N: Tensor) -> list[Tensor]:
         if len(self._input_shapes) == 1:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hetplanner.data.documents import PackedDocuments
+from hetplanner.data.held_out import HeldOut
 from hetplanner.data.interface import Source, Split
 from hetplanner.data.order import SampleOrder
 from hetplanner.data.registry import open_data, open_stream
@@ -56,21 +57,29 @@ class Batches:
         labels = torch.from_numpy(self.source.labels(split, ids_B)) if "labels" in reads else torch.empty(0)
         if self.packed is None or "documents" not in reads:
             return Batch(inputs, labels)
-        return Batch(inputs, labels, torch.from_numpy(self.packed.of(split).documents(ids_B)))
+        return Batch(inputs, labels, torch.from_numpy(self.packed.documents(split, ids_B)))
 
     @property
-    def packed(self) -> PackedDocuments | None:
+    def packed(self) -> PackedDocuments | HeldOut | None:
         """The data, where it knows documents: then targets that do not count are IGNORED."""
-        return self.source if isinstance(self.source, PackedDocuments) else None
+        source = self.source
+        if isinstance(source, HeldOut) and source.knows_documents:
+            return source
+        return source if isinstance(source, PackedDocuments) else None
 
     def num_labels(self, step: int, micro_batches: Iterable[int], split: Split = "train") -> int:
         """Targets that count in micro-batches of a step; data that knows no documents has no others.
 
         Every rank comes to the same count from the order of the samples: nothing is sent for it.
         """
-        assert self.packed is not None
-        documents = self.packed.of(split)
-        return sum(documents.num_labels(self.sample_ids(step, m, split)) for m in micro_batches)
+        packed = self.packed
+        assert packed is not None
+        return sum(packed.num_labels(split, self.sample_ids(step, m, split)) for m in micro_batches)
+
+    @property
+    def most_evaluated(self) -> int:
+        """Global batches for validation without a sample twice; at least one."""
+        return max(1, self.source.num_samples("validation") // (self.micro_batch * self.num_micro_batches))
 
     def num_labels_of_step(self, step: int) -> int:
         """Targets that count in the whole global batch."""
@@ -107,4 +116,12 @@ def open_batches(config: TrainConfig, workload: Workload, *, in_one_text: bool =
         InvalidInput: the data does not fit the workload, or marks answers where all is one text.
     """
     source = (open_stream if in_one_text else open_data)(config.data, workload)
+    return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
+
+
+def open_held_out(config: TrainConfig, workload: Workload) -> Batches | None:
+    """What a run is evaluated on, if that is other data than the validation split of its own. Raises InvalidInput."""
+    if config.eval_data is None:
+        return None
+    source = HeldOut(open_data(config.eval_data, workload))
     return Batches(source, config.seed, workload.micro_batch, workload.num_micro_batches)
