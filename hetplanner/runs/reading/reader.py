@@ -220,6 +220,10 @@ class RunReader:
                 found.append(Evaluation(step, sum(loss for loss, _, _ in parts) / count, accuracy))
         return found
 
+    def _last_evaluation(self) -> dict[str, float | None]:
+        found = self.evaluations()
+        return found[-1].to_data() if found else dict.fromkeys(("loss", "perplexity", "accuracy"))
+
     def step_times_s(self) -> list[float]:
         """Seconds of every step but step 0, on rank 0."""
         return [s.step_s for s in self._steps if s.step_s is not None]
@@ -375,8 +379,8 @@ class RunReader:
             "status": self.status().state,
             # First to last: telemetry that was cut lacks lines of steps that were done.
             "steps": 1 + self._steps[-1].step - self._steps[0].step if self._steps else 0,
-            "evaluation": evaluations[-1].to_data() if (evaluations := self.evaluations()) else None,
             "final_loss": losses[-1][1] if losses else None,
+            **{f"validation_{name}": value for name, value in self._last_evaluation().items() if name != "step"},
             "measured_step_s": self.measured_step_s(),
             "predicted_step_s": self.predicted_step_s(),
             "bytes_boundary": self.bytes_boundary,

@@ -50,10 +50,10 @@ class RunReport:
     links: tuple[LinkReport, ...]
     losses: tuple[tuple[int, float], ...]
     validation: tuple[tuple[int, float], ...]
-    evaluations: tuple[Evaluation, ...]
     grad_norms: tuple[tuple[int, float], ...]
     difference: str
     calibration: Calibration | None
+    evaluations: tuple[Evaluation, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Plain data; what is no finite number is None."""
