@@ -56,6 +56,16 @@ def test_losses_on_documents_with_answers_equal_one_process(name: str, tmp_path:
     assert all(0 < line["num_labels"] < line["num_tokens"] for line in lines)
 
 
+def test_a_resumed_run_goes_on_with_the_very_next_sample(tmp_path: Path) -> None:
+    data = documents_folder(tmp_path / "data", some_documents(300), some_documents(20, seed=1))
+    plan = chain_plan([5, 3], [4], workload=gpt())
+    config = TrainConfig(steps=8, seed=3, learning_rate=3e-3, data=str(data), checkpoint_every=4)
+    whole = train(plan, config, tmp_path / "whole").losses()
+    first = train(plan, config.replace(steps=4), tmp_path / "first").losses()
+    rest = train(plan, config.replace(resume=str(tmp_path / "first")), tmp_path / "rest").losses()
+    assert first + rest == whole
+
+
 def test_a_middle_stage_without_the_documents_says_so_before_any_step(tmp_path: Path) -> None:
     data = documents_folder(tmp_path / "data", some_documents(300), some_documents(20, seed=1))
     plan = chain_plan([4], [2, 5])

@@ -36,8 +36,8 @@ POLL_BYTES = 8 * 2**20
 MAX_TRACES = 4
 """Of the newest questions for spans, the answers are kept."""
 MAX_PREDICTION_BYTES = 16 * 2**20
-MOST_NATS = 700.0
-"""The exponential of more is no float."""
+MOST_NATS = 88.0
+"""The exponential of more is no number of 32 bits, as some sinks keep them."""
 RECENT_STEPS = 20
 
 
@@ -88,18 +88,19 @@ class Evaluation:
     accuracy: float | None
 
     @property
-    def perplexity(self) -> float:
-        """e to the loss; infinite where that is too large for a number."""
-        return math.exp(self.loss) if self.loss < MOST_NATS else math.inf
+    def perplexity(self) -> float | None:
+        """e to the loss; None where that is too large for a number of 32 bits."""
+        return math.exp(self.loss) if self.loss < MOST_NATS else None
 
     def __str__(self) -> str:
-        known = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
-        return f"{self.loss:.4f} (perplexity {self.perplexity:.4g}{known})"
+        perplexity = "" if self.perplexity is None else f"perplexity {self.perplexity:.4g}"
+        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        more = ", ".join(part for part in (perplexity, accuracy) if part)
+        return f"{self.loss:.4f}" + (f" ({more})" if more else "")
 
     def to_data(self) -> dict[str, float | None]:
         """Plain data."""
-        perplexity = self.perplexity if math.isfinite(self.perplexity) else None
-        return {"step": self.step, "loss": self.loss, "perplexity": perplexity, "accuracy": self.accuracy}
+        return {"step": self.step, "loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}
 
 
 class RunReader:

@@ -156,6 +156,20 @@ def test_without_held_out_documents_the_last_tenth_is(tmp_path: Path) -> None:
     assert alone.train.num_documents == alone.validation.num_documents == 1
 
 
+def test_an_epoch_takes_every_sequence_once_whoever_draws_and_wherever_it_begins(tmp_path: Path) -> None:
+    config = TrainConfig(data=str(documents_folder(tmp_path / "data", DOCUMENTS)), seed=5)
+    batches = open_batches(config, GPT)
+    count = batches.source.num_samples("train")
+    calls = [(i // GPT.num_micro_batches, i % GPT.num_micro_batches) for i in range(-(-count // GPT.micro_batch))]
+    taken = np.concatenate([batches.sample_ids(*call) for call in calls])
+    assert sorted(taken[:count].tolist()) == list(range(count))
+    assert taken[:count].tolist() != list(range(count))
+    again = open_batches(config, GPT)  # as after a resume: nothing was drawn before
+    for call in calls[-3:]:
+        mine, theirs = batches.draw(*call), again.draw(*call)
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
 def test_for_a_swarm_documents_are_one_text_and_answers_are_refused(tmp_path: Path) -> None:
     source = open_stream(str(documents_folder(tmp_path / "texts", DOCUMENTS, answers=False)), GPT)
     ids = [i for document, _ in DOCUMENTS for i in document]
