@@ -94,7 +94,7 @@ def theirs(path: Path, length: int, workers: int) -> Callable[[], Any]:
     return lambda: next(batches)
 
 
-def compare(folder: Path, tokens: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
+def compare(folder: Path, tokens: int, seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
     """A row a sequence length."""
     plain, packed = folder / "plain", folder / "packed"
     plain.mkdir()
@@ -110,7 +110,6 @@ def compare(folder: Path, tokens: int, seconds: float, rounds: int) -> list[dict
     (random.random(tokens) < 0.5).astype(np.uint8).tofile(packed / "train.answers")
     info = {"format": "hetplanner/tokens@2", "dtype": "uint16", "vocab": 2**15, "documents": True, "answers": True}
     (packed / "train.json").write_text(json.dumps(info))
-    rows = []
     for length in (256, 1024, 4096):
         sources = {"ours": ours(plain, length), "ours, packed": ours(packed, length)}
         sources |= {f"torch, {w} workers": theirs(plain / "train.bin", length, w) for w in WORKERS}
@@ -124,11 +123,10 @@ def compare(folder: Path, tokens: int, seconds: float, rounds: int) -> list[dict
             "to the default": medians["ours"] / medians["torch, 0 workers"],
             "to the best": medians["ours"] / best,
         }
-        rows.append({"tokens": length} | {name: round(v) for name, v in medians.items()} | ratios)
-    return rows
+        yield {"tokens": length} | {name: round(v) for name, v in medians.items()} | ratios
 
 
-def memory(folder: Path, megabytes: list[int]) -> list[dict[str, Any]]:
+def memory(folder: Path, megabytes: list[int]) -> Iterator[dict[str, Any]]:
     """A row a size: seconds, and greatest resident MB."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -136,7 +134,6 @@ def memory(folder: Path, megabytes: list[int]) -> list[dict[str, Any]]:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
-    rows = []
     for size in megabytes:
         for kind in ("text", "rows"):
             path = folder / (f"{size}.txt" if kind == "text" else f"{size}.jsonl")
@@ -150,8 +147,7 @@ def memory(folder: Path, megabytes: list[int]) -> list[dict[str, Any]]:
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             path.unlink()
             seconds = round(time.perf_counter() - began_s, 1)
-            rows.append({"MB": size, "kind": kind, "seconds": seconds, "greatest resident MB": int(told) // 1000})
-    return rows
+            yield {"MB": size, "kind": kind, "seconds": seconds, "greatest resident MB": int(told) // 1000}
 
 
 def main() -> None:
