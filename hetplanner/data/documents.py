@@ -14,7 +14,7 @@ import numpy as np
 
 from hetplanner.data.interface import Split
 from hetplanner.data.need import TokenNeed
-from hetplanner.data.windows import CHUNK_TOKENS, Windows, check_ids, check_stream, split_windows
+from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, Windows, check_ids, check_stream, split_windows
 from hetplanner.errors import InvalidInput
 
 IGNORED = -100
@@ -194,22 +194,8 @@ class PackedDocuments:
         """
         if self.train.answers is not None:
             raise InvalidInput(f"data: {self.name} marks answers, which alone are to be learnt, but {why}")
-        validation = None if self.validation.ids is self.train.ids else _Ids(self.validation.ids)
-        return split_windows(self.name, self.need, _Ids(self.train.ids), validation)
-
-
-@dataclass(frozen=True)
-class _Ids:
-    """A stream of tokens without documents."""
-
-    ids: np.ndarray
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.ids)
-
-    def read(self, first: int, count: int) -> np.ndarray:
-        return self.ids[first : first + count]
+        validation = None if self.validation.ids is self.train.ids else ArrayStream(self.validation.ids)
+        return split_windows(self.name, self.need, ArrayStream(self.train.ids), validation)
 
 
 def split_documents(name: str, need: TokenNeed, train: Documents, validation: Documents | None) -> PackedDocuments:

@@ -7,7 +7,6 @@ Format 2 knows documents: `train.documents` holds where each begins and where th
 `train.answers` a byte for every token, 0 where it is not to be learnt. The JSON says which of the two there are.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ import numpy as np
 from hetplanner.data.documents import Documents, split_documents
 from hetplanner.data.interface import DataKind, Source
 from hetplanner.data.need import TokenNeed
-from hetplanner.data.windows import CHUNK_TOKENS, split_windows
+from hetplanner.data.windows import CHUNK_TOKENS, ArrayStream, split_windows
 from hetplanner.errors import InvalidInput
 from hetplanner.schema import Noun, check_format, checked, parse_json, read_text
 from hetplanner.workload.transformer import Size
@@ -41,22 +40,6 @@ class TokensInfo(Noun):
     answers: bool = False
 
 
-@dataclass(frozen=True)
-class TokenFile:
-    """A mapped file of ids."""
-
-    ids: np.ndarray
-
-    @property
-    def num_tokens(self) -> int:
-        """How many."""
-        return len(self.ids)
-
-    def read(self, first: int, count: int) -> np.ndarray:
-        """Ids [count] from `first` on."""
-        return self.ids[first : first + count]
-
-
 def open_tokens(path: Path, need: TokenNeed) -> Source:
     """Maps the files. Raises InvalidInput: empty, cut off, too short, or of a larger vocabulary than the model's."""
     train = path / TRAIN if path.is_dir() else path
@@ -74,7 +57,7 @@ def open_tokens(path: Path, need: TokenNeed) -> Source:
             f"the loss of {need.workload} is no sum of cross-entropies that ignores -100; capture a module that returns"
             " logits"
         )
-    streams = [TokenFile(_mapped(file, info.dtype)) for file, info in zip(files, infos, strict=True)]
+    streams = [ArrayStream(_mapped(file, info.dtype)) for file, info in zip(files, infos, strict=True)]
     return split_windows(str(path), need, streams[0], streams[1] if validation else None)
 
 
@@ -98,7 +81,9 @@ def _documents(path: Path, info: TokensInfo, need: TokenNeed) -> Documents:
             f"data: {path.with_suffix(ANSWERS)}: must have a byte for each of the {len(ids)} tokens of {path.name}, got"
             f" {len(answers)}; tokenize anew"
         )
-    return Documents(ids, start_D, answers, need.seq_len)
+    # Slices of np.memmap are slow to make.
+    marks = None if answers is None else answers.view(np.ndarray)
+    return Documents(ids.view(np.ndarray), start_D.view(np.ndarray), marks, need.seq_len)
 
 
 def _mapped(path: Path, dtype_name: str) -> np.ndarray:
