@@ -128,11 +128,16 @@ def train(
     request.command_here()  # refuses what can only be pasted
     _print_warnings(request, need if launcher == "local" else need_of_head(need))
     start = partial(AgentClient().start, plan, config, out, launcher=launcher, hosts=where)
-    if detach:
-        _print_place(run := start(), as_json)
-        _followers(run, sinks)
-    else:
+    _begin(start, detach=detach, as_json=as_json, sinks=sinks)
+
+
+def _begin(start: Callable[[], Run], *, detach: bool, as_json: bool, sinks: Sequence[str]) -> None:
+    """Starts the run, and follows it unless it is detached."""
+    if not detach:
         follow(start, as_json=as_json, sinks=sinks)
+        return
+    _print_place(run := start(), as_json)
+    _followers(run, sinks)
 
 
 def _check_inputs(plan: AnyPlan, config: TrainConfig, *, is_here: bool) -> None:
